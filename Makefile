@@ -12,7 +12,7 @@ MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# torch by its exact pin: an open range would bring gigabytes of CUDA with it.
+# torch is pinned exactly: an open range would install gigabytes of CUDA libraries.
 $(VENV)/.serve: $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pathline needs Python >= 3.11; run make PYTHON=/path/to/python3.11")'
 	@echo "setup: installing into $(VENV) (a few minutes the first time)"
@@ -25,14 +25,14 @@ $(VENV)/.dev: $(VENV)/.serve
 	@$(PIP) -e '.[training,fleet,benchmarks,dev]'
 	@touch $@
 
-# kserve has an environment of its own, because its pins (protobuf < 7, python-dateutil < 3) contradict ours: 450 MB.
+# kserve has its own environment (450 MB), because its pins (protobuf < 7, python-dateutil < 3) conflict with ours.
 $(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.serve
 	@echo "setup: kserve, for its client and its model of a manifest"
 	@$(PYTHON) -m venv $(VENV)/kserve
 	@$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_kserve/requirements.txt
 	@touch $@
 
-# Servers to compare with, whose pins contradict ours (numpy < 2); they see the rest of the packages of .venv.
+# Servers for the benchmarks to compare with. Their pins conflict with ours (numpy < 2); they use the other packages of .venv.
 $(VENV)/peers/.done: benchmarks/serving/peers/requirements.txt $(VENV)/.dev
 	@echo "setup: LitServe and Triton, to compare with"
 	@$(PYTHON) -m venv $(VENV)/peers
@@ -43,7 +43,7 @@ $(VENV)/peers/.done: benchmarks/serving/peers/requirements.txt $(VENV)/.dev
 
 setup: $(VENV)/.serve ## make .venv and install everything needed to serve and train
 
-models: setup ## train or write what the default model repository lacks
+models: setup ## train or write the models that the default repository lacks
 	@$(BIN)/python -m training defaults
 
 serve: models ## set up, train what is missing, serve on 127.0.0.1:8000
@@ -56,12 +56,12 @@ check: $(VENV)/.dev ## format, lint, types, import layers
 	@echo "check: import layers"; $(BIN)/lint-imports
 	@echo "check: documentation"; $(SITE) --site-dir $(VENV)/site
 
-docs: $(VENV)/.dev ## the documentation as a site, in site/
+docs: $(VENV)/.dev ## build the documentation site in site/
 	@$(SITE) --site-dir site
 	@echo "docs: open site/index.html"
 
-# Ray, an S3 server and its client in an environment that builds on .venv: botocore's pin (python-dateutil < 3) contradicts
-# ours, and Ray is large. 550 MB.
+# Ray, an S3 server and its client in an environment on top of .venv (550 MB): botocore's pin (python-dateutil < 3) conflicts
+# with ours, and Ray is large.
 $(VENV)/fleet/.done: tests/system/with_fleet/requirements.txt $(VENV)/.serve
 	@echo "setup: Ray and an S3 server, for the tests of fleet"
 	@$(PYTHON) -m venv $(VENV)/fleet
@@ -71,23 +71,23 @@ $(VENV)/fleet/.done: tests/system/with_fleet/requirements.txt $(VENV)/.serve
 	@touch $@
 
 test: $(VENV)/.dev ## all tests that need only Python
-	@echo "test: everything but what needs Debian packages, $(WORKERS) at a time"
+	@echo "test: all tests that need only Python, $(WORKERS) at a time"
 	@$(BIN)/python -m pytest -m "not system" -n $(WORKERS) --dist worksteal
 
 test-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done ## tests that need Debian's chromium, nginx and prometheus, kserve, Ray or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh
 	@$(BIN)/python -m pytest -m system
 
-lock: $(VENV)/.dev ## hashes of what the image installs, for new versions in constraints.txt
+lock: $(VENV)/.dev ## write the hashes of the image's packages, after changing constraints.txt
 	@$(PIP) uv
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m deploy.locks.generate
 
-bench: $(VENV)/.dev ## speed side by side with other software
+bench: $(VENV)/.dev ## compare the speed with other software
 	@$(BIN)/python -m benchmarks
 
-bench-peers: $(VENV)/peers/.done ## install LitServe and Triton, for the benchmarks to compare with
+bench-peers: $(VENV)/peers/.done ## install LitServe and Triton for the benchmarks
 
-bench-quick: $(VENV)/.dev models ## the service beside others, in four minutes; a table
+bench-quick: $(VENV)/.dev models ## compare the service with others in four minutes and print a table
 	@$(BIN)/python -m benchmarks.serving --rounds 1 --seconds 3
 
 soak: $(VENV)/.dev ## ten minutes of mixed load against a real service

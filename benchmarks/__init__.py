@@ -1,1 +1,1 @@
-"""Measurements side by side with other software; each part prints a table and writes to reports/."""
+"""Benchmarks, side by side with other software where there is any; each part prints tables."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks` runs every part that is a package, like `benchmarks.solvers`; `benchmarks.soak` runs alone."""
+"""`python -m benchmarks`: runs all packages here, like `benchmarks.solvers`, and no modules, like `benchmarks.soak`."""
 
 from __future__ import annotations
 

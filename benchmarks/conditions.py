@@ -77,7 +77,7 @@ class Velocity(nn.Module):
 
 
 class Vocoder(nn.Module):
-    """128 numbers of each state."""
+    """A vocoder: 128 numbers for each state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ def _row_s(network: nn.Module, given: tuple[Tensor, ...]) -> float:
 
 
 def load_once(path: Path) -> None:
-    """Load a checkpoint into an engine and print the time that took."""
+    """Load a checkpoint into an engine and print the time it took."""
     torch.set_num_threads(1)
     checkpoint = load(path)
     engine = Engine(Settings(device="cpu", threads=1))

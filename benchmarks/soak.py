@@ -1,8 +1,8 @@
 """``make soak``: ten minutes of mixed load against a real service on this machine.
 
-Clients ask for random solvers, steps, tolerances and sizes, some with deadlines they cannot meet and some that hang up
-half-way. Every full answer is compared bit for bit with the first answer to the same request. At the end nothing may be
-left: no job, no lane; and memory must not have grown since the first minute by more than a tenth.
+Clients request random solvers, steps, tolerances and sizes; some requests have deadlines that cannot be met, and some
+clients disconnect half-way. Every complete answer is compared bit for bit with the first answer to the same request. At
+the end no job or lane may be left, and memory must not have grown by more than a tenth since the first minute.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import argparse
 import os
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -26,8 +27,8 @@ from pathline import Client, DeadlineExceeded, Overloaded, RetryPolicy
 from models.architectures.analytic import Gaussian, Mixture
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from tests.processes import SERVICE, Running, running, stop
 
-ROOT = Path(__file__).parents[1]
 SOLVES: list[dict[str, object]] = [
     {"solver": "euler", "steps": 50},
     {"solver": "midpoint", "steps": 40},
@@ -39,28 +40,25 @@ SOLVES: list[dict[str, object]] = [
 ]
 
 
-def serve(folder: str) -> tuple[subprocess.Popen[str], str]:
-    """Start a service with the analytic models on a free port."""
-    for name, model in (("gaussian", Gaussian()), ("mixture", Mixture())):
-        save(folder, name, model, Decoder.identity((2,)), dataset={}, training={}, seed=0)
-    environment = {**os.environ, "PATHLINE_MODELS_DIR": folder, "PATHLINE_PORT": "0"}
-    command = [sys.executable, "-m", "service"]
-    running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    assert running.stdout is not None
-    for line in running.stdout:
-        if found := re.search(r" on (http://[\d.]+:\d+)", line):
-            return running, found.group(1)
-    raise SystemExit("soak: the service did not start")
+@contextmanager
+def serve() -> Iterator[Running]:
+    """Run a service with the analytic models on a free port."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, model in (("gaussian", Gaussian()), ("mixture", Mixture())):
+            save(folder, name, model, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+        environment = {**os.environ, "PATHLINE_MODELS_DIR": folder, "PATHLINE_PORT": "0"}
+        with running(SERVICE, environment) as service:
+            yield service
 
 
 def resident_mib(process: int) -> float:
-    """Resident memory of a process (Linux)."""
+    """Return the resident memory of a process (Linux)."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
     return int(found.group(1)) / 1024 if found else float("nan")
 
 
 class Load:
-    """Clients in threads until a deadline; `counts` tells what came back."""
+    """Clients that run in threads until a deadline; `counts` has the outcomes."""
 
     def __init__(self, url: str, end: float) -> None:
         self.url, self.end = url, end
@@ -99,26 +97,25 @@ class Load:
 
 
 def main() -> int:
-    """Run the load and print what was seen; 0 if nothing is wrong."""
+    """Run the load and print the outcomes; return 0 if nothing is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--clients", type=int, default=16)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        running, url = serve(folder)
-        load = Load(url, time.monotonic() + options.seconds)
+    with serve() as service:
+        load = Load(service.url, time.monotonic() + options.seconds)
         threads = [threading.Thread(target=load.run, args=(seed,)) for seed in range(options.clients)]
         for thread in threads:
             thread.start()
         time.sleep(min(60.0, options.seconds / 2))
-        early = resident_mib(running.pid)
+        early = resident_mib(service.process.pid)
         for thread in threads:
             thread.join()
         time.sleep(1)
-        left = re.findall(r"^pathline_active_(jobs|lanes) (.*)$", httpx.get(f"{url}/metrics").text, re.MULTILINE)
-        late = resident_mib(running.pid)
-        running.terminate()
-        code = running.wait(60)
+        metrics = httpx.get(f"{service.url}/metrics").text
+        left = re.findall(r"^pathline_active_(jobs|lanes) (.*)$", metrics, re.MULTILINE)
+        late = resident_mib(service.process.pid)
+        code = stop(service.process)
     print(f"soak: {dict(load.counts)}; left over {dict(left)}; memory {early:.0f} -> {late:.0f} MiB; exit code {code}")
     clean = all(float(value) == 0 for _, value in left) and code == 0 and late < 1.1 * early
     return 0 if clean and not load.counts["DIFFERENT BITS"] and load.counts["answered"] else 1

@@ -1,7 +1,7 @@
-"""For which hidden widths a residual MLP's rows do not depend on each other: `python -m benchmarks.widths`.
+"""Hidden widths at which the rows of a residual MLP do not depend on each other: `python -m benchmarks.widths`.
 
-For each width the network is measured as the service does when it loads one: as it is (its `bare` form), and filled up
-with zeros (`filled`) where that does not help. What is printed is a table for docs/models.md.
+For each width the network is measured as the service does when it loads one: unpadded (its `bare` form) and, if the
+rows depend on each other, padded with zeros (`filled`). The output is a table for docs/models.md.
 """
 
 import argparse
@@ -16,19 +16,19 @@ from models.row_padding import RowStable
 
 def main() -> None:
     """Measure the widths and print the table."""
-    parser = argparse.ArgumentParser(description="Which widths have rows that do not depend on each other.")
+    parser = argparse.ArgumentParser(description="Find the widths at which rows do not depend on each other.")
     parser.add_argument("--widths", type=int, nargs=2, default=(1, 300), metavar=("FIRST", "LAST"))
-    parser.add_argument("--dims", type=int, nargs="+", default=(2, 5, 64), help="lengths of a sample")
+    parser.add_argument("--dims", type=int, nargs="+", default=(2, 5, 64), help="numbers per sample")
     parser.add_argument("--threads", type=int, nargs="+", default=(1, 2))
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "float64"), default=("float32", "float64"))
     options = parser.parse_args()
-    print("| dtype | threads | dim | as it is | filled up | none |\n|---|---|---|---|---|---|")
+    print("| dtype | threads | dim | unpadded | padded | none |\n|---|---|---|---|---|---|")
     for dtype, threads, dim in itertools.product(options.dtypes, options.threads, options.dims):
         torch.set_num_threads(threads)
         found: dict[str, list[int]] = defaultdict(list)
         for width in range(options.widths[0], options.widths[1] + 1):
             found[_measured(width, dim, getattr(torch, dtype))].append(width)
-        cells = [_shown(found, form) for form in ("as it is", "filled up", "none")]
+        cells = [_shown(found, form) for form in ("unpadded", "padded", "none")]
         print(f"| {dtype} | {threads} | {dim} | {' | '.join(cells)} |", flush=True)
 
 
@@ -39,7 +39,7 @@ def _measured(width: int, dim: int, dtype: torch.dtype) -> str:
     if not stable.deterministic:
         return "none"
     assert isinstance(stable.velocity, Bare)
-    return f"{'filled up' if stable.velocity.input[0].shape[0] > width else 'as it is'}, by {stable.buckets[0]}"
+    return f"{'padded' if stable.velocity.input[0].shape[0] > width else 'unpadded'}, by {stable.buckets[0]}"
 
 
 def _shown(found: dict[str, list[int]], form: str) -> str:

@@ -1,4 +1,4 @@
-"""The command line `python -m models list|check|measure|import`: what to do with a repository."""
+"""The command line `python -m models list|check|measure|import`: inspect, measure and import models."""
 
 import argparse
 import math
@@ -83,20 +83,20 @@ def _measure(options: argparse.Namespace) -> int:
         return 2
     with tqdm(bar_format="{desc} [{elapsed}]", disable=not sys.stderr.isatty(), leave=False) as bar:
         try:
-            guidances, told = options.guidance or [1.0], bar.set_description_str
-            said = measure.run(options.path, guidances, options.seconds, told, dict(options.shape))
+            guidances, progress = options.guidance or [1.0], bar.set_description_str
+            report = measure.run(options.path, guidances, options.seconds, progress, dict(options.shape))
         except (CheckpointError, FrontierError, measure.MeasureError) as error:
             bar.close()
             print(f"refused: {error}", file=sys.stderr)
             return 1
-    print(*said, sep="\n")
+    print(*report, sep="\n")
     return 0
 
 
 def _size(text: str) -> tuple[str, int]:
     axis, _, size = text.partition("=")
     if not (axis and size.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size of an axis; write it as T=344")
+        raise argparse.ArgumentTypeError(f"{text!r} is not the size of an axis; write it as T=344")
     return axis, int(size)
 
 
@@ -135,7 +135,7 @@ def _list(repository: Repository) -> int:
 
 
 def _check(repository: Repository) -> int:
-    """Load every version as the service would; print a line for each, and for each thing that is passed over."""
+    """Load every version as the service would; print a line for each, and for each path that is passed over."""
     found, closed = _versions(repository)
     status = 0
     for name, version in found:
@@ -163,7 +163,7 @@ def _check(repository: Repository) -> int:
 
 
 def _versions(repository: Repository) -> tuple[list[tuple[str, int]], list[str]]:
-    """Every version of every model, and a line for each model whose folder cannot be read."""
+    """Return every version of every model, and a line for each model folder that cannot be read."""
     found, closed = [], []
     for name in repository.names():
         try:
@@ -176,7 +176,7 @@ def _versions(repository: Repository) -> tuple[list[tuple[str, int]], list[str]]
 
 
 def _passed_over(repository: Repository, others: Collection[Path]) -> tuple[list[str], list[str]]:
-    """A line for each thing that may be meant as a model, and one for each file; `others` have lines of their own."""
+    """Return lines for paths that may be meant as models, and lines for files; `others` are reported elsewhere."""
     faults, notes = list[str](), list[str]()
     for path, reason in repository.passed_over():
         if path not in others:

@@ -1,13 +1,13 @@
 """Calibration: the numbers of rows at which a function gives a row the same bits, measured within an allowance.
 
-A row-wise function of tensors should compute row i from row i alone. Its kernels spoil that in the last bits: they
-choose their code by the number of rows (a matrix product of 3 rows runs other instructions than one of 300). So the
+A row-wise function of tensors should compute row i from row i alone. Its kernels violate that in the last bits: they
+choose their code by the number of rows (a matrix product of 3 rows runs different instructions from one of 300). So the
 numbers of rows that agree are *measured*, on this machine, with these weights, this dtype and this number of threads,
-against one call of the most rows.
+against one call with the most rows.
 
-The most rows of a call follow from the work of a row, counted in floating-point operations, and from its memory: not
-from time, so that a machine gives the same bits at every start. Time only bounds the measuring. Numbers of rows are
-tried in the order of their use; one that was not tried yet is not used, and the rest can be tried later.
+The most rows of a call follow from the work per row, counted in floating-point operations, and from its memory, not
+from time, so that a machine gives the same bits at every start. Time only limits how much is measured. Numbers of rows
+are tried in order of usefulness; one that has not been tried is not used, and the rest can be tried later.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ BUCKETS = (4, 8, 16, 32, 64, 128)
 """The candidates for a row bucket: calls may have any multiple of one that agrees."""
 
 UNPADDED = (1, *BUCKETS)
-"""The candidates for a function whose bits should not depend on the number of rows."""
+"""The candidates for a function that should give the same bits at any number of rows."""
 
 EACH_UP_TO = 32
-"""Where calls have at most this many rows, each number of rows is tried, and no bucket stands for its multiples."""
+"""If calls have at most this many rows, each number of rows is tried; nothing is inferred from buckets."""
 
 CALL_NUMBERS = 1 << 24
-"""Numbers that the arguments of a call may hold: 64 MiB in float32."""
+"""The most numbers in the arguments of a call: 64 MiB in float32."""
 
 CALL_FLOPS = {"cpu": 4e9}
-"""Floating-point operations that a call may take, by kind of device: about 0.1 s of one core."""
+"""The most floating-point operations of a call, by kind of device: about 0.1 s of one core."""
 
 _OTHER_FLOPS = 4e12
 _ROWS_TO_COMPARE = 32
 _SHARE = 32
-"""One call may take up to this part of the allowance, unless that says otherwise."""
+"""One call may take up to one part in this many of the allowance, unless `Allowance.longest` is given."""
 
 RowFunction = Callable[..., Tensor]
 
@@ -51,7 +51,7 @@ class Allowance:
 
     Attributes:
         seconds: the budget.
-        longest: seconds that one call may take.
+        longest: the most seconds that one call may take.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class Allowance:
         self.longest = seconds / _SHARE if longest is None else longest
 
     def again(self) -> Allowance:
-        """As many seconds, from now on."""
+        """Return a new allowance of the same number of seconds, running from now."""
         return Allowance(self.seconds, self._clock)
 
     @property
     def spent(self) -> bool:
-        """Whether all of it is used."""
+        """Whether it is used up."""
         return self._clock() - self._begun >= self.seconds
 
     def timed(self, call: Callable[[], object]) -> float:
-        """Seconds of one call."""
+        """Return the seconds that one call takes."""
         begun = self._clock()
         call()
         return self._clock() - begun
@@ -85,9 +85,9 @@ class Agreement:
 
     Attributes:
         counts: numbers of rows that were tried and agree, ascending; empty if none does.
-        buckets: the candidates of which all multiples that were tried agree, ascending; empty until all were tried.
+        buckets: candidates for which all multiples tried agree, ascending; empty until all have been tried.
         limit: the most rows of one call; larger calls are made in pieces.
-        complete: whether all numbers of rows were tried.
+        complete: whether all numbers of rows have been tried.
     """
 
     counts: tuple[int, ...]
@@ -96,7 +96,7 @@ class Agreement:
     complete: bool
 
     def padded(self, rows: int) -> int:
-        """The rows of the call for some rows, `limit` at most: the next number of rows that agrees."""
+        """Return the number of rows to pad a call of `rows` to, `limit` at most: the next one that agrees."""
         if self.buckets:
             return min(rows + -rows % self.buckets[0], self.limit)
         return next((count for count in self.counts if count >= rows), rows)
@@ -107,13 +107,13 @@ class Calibration:
 
     Attributes:
         found: the agreement so far.
-        tried, total: how many numbers of rows were tried, of how many.
+        tried, total: how many numbers of rows have been tried, and how many there are.
     """
 
     def __init__(
         self, function: RowFunction, trial: Sequence[Tensor], limit: int, candidates: Sequence[int], least: int
     ) -> None:
-        """Begin with one call of `limit` rows, to which others are compared.
+        """Begin with one call of `limit` rows, with which others are compared.
 
         Args:
             function: takes as many tensors as the trial has and returns one; each has one row for each sample.
@@ -135,7 +135,7 @@ class Calibration:
         self.found = Agreement((), (), limit, complete=False)
 
     def step(self) -> bool:
-        """Try the next number of rows; False once none is left, or if calls of `limit` rows do not agree."""
+        """Try the next number of rows; return False once none is left, or if calls of `limit` rows do not agree."""
         rows = next(self._left, None)
         if rows is None or (self.tried and self._limit not in self._agreeing):
             self._end()
@@ -151,7 +151,7 @@ class Calibration:
         return True
 
     def _multiples(self) -> set[int]:
-        """The numbers of rows that agree and are multiples of a bucket that may yet stand."""
+        """The numbers of rows that agree and are multiples of a bucket that has not been ruled out."""
         return {rows for rows in self._agreeing if any(rows % bucket == 0 for bucket in self._alive)}
 
     def _end(self) -> None:
@@ -167,7 +167,7 @@ class Calibration:
         return range(bucket, self._limit + 1, bucket)
 
     def _agrees(self, rows: int) -> bool:
-        # A few rows may agree by chance, so small numbers of rows are drawn several times.
+        # A few rows may agree by chance, so small numbers of rows are tried several times.
         with torch.no_grad():
             for _ in range(-(-min(_ROWS_TO_COMPARE, self._limit) // rows)):
                 order = torch.randperm(self._limit, generator=self._generator)[:rows].to(self._reference.device)
@@ -180,14 +180,14 @@ class Calibration:
 def most_rows(
     function: RowFunction, trial: Callable[[int], Sequence[Tensor]], wanted: int, least: int, allowance: Allowance
 ) -> int:
-    """The most rows of one call: `wanted`, or fewer to bound its work, its memory or the time of measuring.
+    """Return the most rows of one call: `wanted`, or fewer to bound its work, its memory or the measuring time.
 
     Args:
         function: the function to call.
         trial: number of rows -> arguments.
         wanted: upper bound.
         least: lower bound, set by the function.
-        allowance: one call may take up to a small part of it.
+        allowance: one call may take only a small part of it.
     """
     first = trial(least)
     numbers = sum(tensor.numel() for tensor in first) // least
@@ -218,14 +218,14 @@ def _in_time(
 
 
 def rounded(rows: int) -> int:
-    """A number of rows that candidates divide, or all of it where it is small."""
+    """Round a number of rows down to a multiple of the largest bucket or, if it is smaller, to a power of two."""
     if rows >= BUCKETS[-1]:
         return rows // BUCKETS[-1] * BUCKETS[-1]
     return 1 << rows.bit_length() - 1
 
 
 def flops(function: RowFunction, arguments: Sequence[Tensor]) -> float:
-    """The floating-point operations of one call, as far as torch knows them; 0 where they cannot be counted."""
+    """Return the floating-point operations of one call, as far as torch knows them; 0 if they cannot be counted."""
     counter = _Flops()
     try:
         with torch.no_grad(), counter:
@@ -262,7 +262,7 @@ def measure(
 ) -> Calibration:
     """Find the numbers of rows at which a function's rows do not depend on each other.
 
-    Where calls of `limit` rows never agree with small ones, or not even with each other, smaller limits are tried.
+    If calls of `limit` rows never agree with small ones, or not even with each other, smaller limits are tried.
 
     Args:
         function, trial, limit, candidates, least: see `Calibration`.
@@ -282,7 +282,7 @@ def measure(
             return found
         if allowance.spent:
             break
-    assert first is not None  # noqa: S101  (there is a limit)
+    assert first is not None  # noqa: S101  (there is at least one limit)
     first.found = Agreement((), (), limit, complete=True)
     return first
 
@@ -295,7 +295,7 @@ def _limits(limit: int, least: int) -> list[int]:
 
 
 def measure_apart(function: RowFunction, trial: Sequence[Tensor], limit: int) -> Agreement:
-    """Do the same for a function that computes each row by itself: all agree if repeated calls give equal bits."""
+    """Measure a function that computes each row by itself: all numbers of rows agree if a repeated call does."""
     rows = min(_ROWS_TO_COMPARE, len(trial[0]), limit)
     chosen = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(trial[0].device)
     with torch.no_grad():
@@ -306,22 +306,22 @@ def measure_apart(function: RowFunction, trial: Sequence[Tensor], limit: int) ->
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one dtype hold the same bits."""
+    """Whether two tensors of one dtype have the same bits."""
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
 
 
 def _each(limit: int, least: int) -> list[int]:
-    """Each number of rows: the most, powers of two, then the rest."""
+    """Return every number of rows: the most, powers of two, then the rest."""
     powers = [1 << power for power in range(limit.bit_length())]
     return [rows for rows in (limit, *powers, *range(1, limit + 1)) if least <= rows <= limit]
 
 
 def _sizes(limit: int, least: int) -> list[int]:
-    """The numbers of rows to try: the most, a few that no bucket divides, small multiples of 4, then ever fewer.
+    """Return the numbers of rows to try: the most, a few that no bucket divides, small multiples of 4, then larger.
 
     Kernels change their code at small numbers, by the remainder of a block size, and where threads begin to share the
-    work. So the larger numbers are each power of two and a neighbour on either side.
+    work. So the larger numbers are the powers of two, each with a neighbour on either side.
     """
     small = (1, 2, 3, 5, 6, 7, 9, 11, 13, 15, 17, 33, 47, 65, 97, 127)
     sizes = [limit, *small, *range(4, 65, 4), 72, 76, 80, 92, 96, 100, 112, 124, 128]

@@ -1,8 +1,8 @@
 """Half precision: networks that compute in bfloat16 or float16 while states, velocities and errors stay float32.
 
-The parameters of such a network are stored and kept in its compute dtype, its buffers in their own, as the frequencies
-of a time embedding need all of their digits. States and conditions are cast on the way in and the result on the way
-out; times stay float32 unless the network takes nothing else.
+The parameters of such a network are stored and kept in its compute dtype, its buffers in their own dtypes, as the
+frequencies of a time embedding need all of their digits. States and conditions are cast on the way in and the result on
+the way out; times stay float32 unless the network requires another dtype.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Cast(nn.Module):
         return field(x.to(self.compute), t.to(self._times), condition).to(x.dtype)
 
     def forms(self) -> Iterator[VelocityField]:
-        """The forms of the network, each cast."""
+        """Yield the forms of the network, each cast."""
         for form in forms(self.network):
             yield partial(self._cast, form)
 

@@ -1,4 +1,4 @@
-"""Values of conditions as users give them: checked by shape first, to know their memory, then converted to tensors.
+"""Values of conditions as users give them: checked by shape first, to know their memory, then made into tensors.
 
 A value is a number, a name of a class, nested lists or an array: one for all samples, or one for each.
 """
@@ -93,7 +93,7 @@ class Values:
         return self._samples if isinstance(value, _LISTS) or getattr(value, "ndim", 0) > 1 else 1
 
     def _note_sizes(self, name: str, entry: NamedCondition, shape: tuple[int, ...]) -> None:
-        """Note the sizes of free axes from a value, and check all others."""
+        """Record the sizes of free axes from a value, and check all other sizes."""
         inner = shape[len(shape) - len(entry.shape) :] if len(entry.shape) <= len(shape) else ()
         each = shape[0] if len(shape) == len(entry.shape) + 1 else None
         fits = len(shape) == len(entry.shape) or each in (1, self._samples)
@@ -119,7 +119,7 @@ class Values:
             )
 
     def tensors(self) -> dict[str, Distinct]:
-        """The conditions by name, as the network takes them.
+        """Return the conditions by name, as the network takes them.
 
         Raises:
             NamedConditionError: a value is of another dtype, not finite or out of range.
@@ -148,7 +148,7 @@ class Values:
         return found
 
     def _tensor(self, name: str, entry: NamedCondition, card: NamedCondition) -> torch.Tensor:
-        """The value of one condition, (1 or samples, *shape)."""
+        """Return the value of one condition, (1 or samples, *shape)."""
         value = self._given[name]
         if isinstance(value, np.ndarray):
             array = _checked(name, entry, card, value)
@@ -193,7 +193,7 @@ def _checked(name: str, entry: NamedCondition, card: NamedCondition, value: NDAr
 
 
 def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: Any) -> NDArray[Any]:
-    """Nested lists of numbers, booleans or names of classes as an array."""
+    """Return nested lists of numbers, booleans or names of classes as an array."""
     shape = outline(value)
     kind = entry.torch_dtype
     allowed = {int, float} if kind.is_floating_point else {bool} if kind == torch.bool else {int}

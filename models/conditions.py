@@ -47,24 +47,24 @@ class _Condition(BaseModel):
         return self.inputs
 
     def with_flags(self, names: frozenset[str]) -> frozenset[str]:
-        """These conditions; none has a flag."""
+        """Return these names; none of the conditions has a flag."""
         return names
 
     def sized(self, sizes: Mapping[str, int]) -> Self:
-        """The same conditions, as these have no free axes."""
+        """Return the same conditions, as these have no free axes."""
         return self
 
     def unpack(self, condition: Any) -> tuple[Tensor, ...]:
-        """The tensors of a condition, in the order of `inputs`."""
+        """Return the tensors of a condition, in the order of `inputs`."""
         return (condition,)
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The condition made of these tensors."""
+        """Return the condition made of these tensors."""
         return tensors[0]
 
     def _refuse_null(self) -> None:
         if not self.null:
-            raise ConditionError("condition is missing; this model was trained without a null and needs one every time")
+            raise ConditionError("condition is missing; this model was trained without a null, so give a condition")
 
 
 class LabelCondition(_Condition):
@@ -72,7 +72,7 @@ class LabelCondition(_Condition):
 
     Attributes:
         classes: the number of classes.
-        names: a name for each, or None.
+        names: a name for each class, or None.
     """
 
     kind: Literal["label"] = "label"
@@ -83,7 +83,8 @@ class LabelCondition(_Condition):
     def _names_fit(self) -> Self:
         if self.names is not None and not len(set(self.names)) == len(self.names) == self.classes:
             raise ValueError(
-                f"names are {len(self.names)}, {len(set(self.names))} of them different; needed: {self.classes}"
+                f"there are {len(self.names)} names, {len(set(self.names))} of them different; give {self.classes}, "
+                "one for each class"
             )
         return self
 
@@ -92,12 +93,12 @@ class LabelCondition(_Condition):
         return torch.int64.itemsize
 
     def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """The null for `rows` rows, (rows,); a ConditionError if it was not trained."""
+        """Return the null for `rows` rows, (rows,); raise a ConditionError if it was not trained."""
         self._refuse_null()
         return torch.full((rows,), self.classes, dtype=torch.int64, device=device)
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """Labels (rows,) for measuring and trying a network: each in turn, including the null if there is one."""
+        """Make labels (rows,) for measuring and trying a network: each in turn, including the null if there is one."""
         return torch.arange(rows, device=device) % (self.classes + self.null)
 
     def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
@@ -109,7 +110,7 @@ class LabelCondition(_Condition):
             )
 
     def tensor(self, value: Any, rows: int, dtype: torch.dtype) -> Tensor:
-        """Labels (rows,) from user input: one label or name for all rows, or a list with one for each row.
+        """Make labels (rows,) from user input: one label or name for all rows, or a list with one for each row.
 
         Raises:
             ConditionError: the value is something else, or there is no such label.
@@ -152,12 +153,12 @@ class VectorCondition(_Condition):
         return self.width * dtype.itemsize
 
     def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """The null for `rows` rows, (rows, width); a ConditionError if it was not trained."""
+        """Return the null for `rows` rows, (rows, width); raise a ConditionError if it was not trained."""
         self._refuse_null()
         return torch.full((rows, self.width), torch.nan, dtype=dtype, device=device)
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """Vectors (rows, width) for measuring and trying a network: every seventh is the null if there is one."""
+        """Make vectors (rows, width) for measuring and trying a network: every seventh is the null if there is one."""
         phases = torch.arange(rows * self.width, dtype=torch.float64).reshape(rows, self.width)
         vectors = phases.sin().to(dtype)
         if self.null:
@@ -173,7 +174,7 @@ class VectorCondition(_Condition):
             )
 
     def tensor(self, value: Any, rows: int, dtype: torch.dtype) -> Tensor:
-        """Vectors (rows, width) from user input: one vector for all rows, or a list with one for each row.
+        """Make vectors (rows, width) from user input: one vector for all rows, or a list with one for each row.
 
         Raises:
             ConditionError: the value is something else, of another length, or not finite.

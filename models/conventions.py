@@ -1,21 +1,21 @@
-"""Conventions of imported networks: their prediction, their path, and the way they count time.
+"""Conventions of imported networks: their prediction, their path, and how they count time.
 
-Pathline has noise at t = 0 and data at t = 1, and asks for dz/dt on straight paths. A network with another convention
-is adapted when it is loaded, as its card says (see `TimeCard`).
+Pathline has noise at t = 0 and data at t = 1, and needs dz/dt on straight paths. A network with another convention is
+adapted when it is loaded, as its card says (see `TimeCard`).
 
-A velocity of the straight path needs a sign and a scale of time. Any other network is served as the velocity of the
-straight path from its own start to data. Let it know states X = a x1 + b e (see `models.paths`), and let its authors
-start from S times unit noise where (a, b) = (a0, b0), which for them is as good as a0 x1 + b0 e. Then
+A velocity of the straight path needs only a sign and a time scale. Any other network is served as the velocity of the
+straight path from its own start to data. Let it be trained on states X = a x1 + b e (see `models.paths`), and let its
+authors start at (a, b) = (a0, b0) from S times unit noise, in place of a0 x1 + b0 e. Then
 
     z_t = (1 - t) (a0 x1 + b0 e) / S + t x1 = A x1 + B e,    A = t + (1 - t) a0 / S,    B = (1 - t) b0 / S,
 
 starts from unit noise, ends at data, and at every t is a multiple of the state X with the same b / a = B / A. Time and
-scale of a path do not change where its solutions lead (Karras et al. 2022, section 2), so samples are those of the
-network's own probability-flow ODE (Song et al. 2021, eq. 13), from the start of its authors. For a path with a = 1 the
-map of (X, sigma) to (z, t) takes lines to lines: an Euler step in t is the authors' Euler step in sigma (DDIM; Song,
-Meng & Ermon 2021), rounding aside. Methods of higher order differ from their form in sigma by as much as their error.
+scale of a path do not change where its solutions end (Karras et al. 2022, section 2), so samples are those of the
+network's own probability-flow ODE (Song et al. 2021, eq. 13), from its authors' start. For a path with a = 1 the map
+from (X, sigma) to (z, t) takes lines to lines: up to rounding, an Euler step in t is the authors' Euler step in sigma
+(DDIM; Song, Meng & Ermon 2021). Methods of higher order differ from their form in sigma by as much as their error.
 
-With the estimates D of the data and E of the noise that the network's answer f implies,
+With the estimates D of the data and E of the noise that the network's output f implies,
 
     eps   E = f,  D = (X - b E) / a         Ho et al. 2020, eq. 11
     x0    D = f,  E = (X - a D) / b         Karras et al. 2022, eq. 3
@@ -24,9 +24,9 @@ With the estimates D of the data and E of the noise that the network's answer f 
 
 the velocity is dz/dt = (1 - a0 / S) D - (b0 / S) E.
 
-Ends. An epsilon network says nothing of the data where a = 0, so its start must lie where a > 0; x0 says nothing of the
-noise where b = 0. Below the least noise that a network knows (`end`) it is evaluated at that noise, and only E is
-taken from its answer: (1 - a0 / S) (z - B E) / A - (b0 / S) E stays finite to t = 1.
+At the ends of the path, an epsilon network says nothing about the data where a = 0, so it must start where a > 0; an x0
+network says nothing about the noise where b = 0. Below the least noise that a network knows (`end`), it is evaluated at
+that noise, and only E is taken from its output: (1 - a0 / S) (z - B E) / A - (b0 / S) E stays finite up to t = 1.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class TimeCard(BaseModel):
     Attributes:
         noise_at: the end of its time with pure noise: 0, or 1 for `scale`.
         data_at: the other end, with data.
-        scale: where its time ends; 1000 for networks that count time steps. Where the schedule counts in steps or in
+        scale: where its time ends; 1000 for networks that count time steps. If the schedule counts in steps or in
             sigma, a factor of that.
         sign: 1 if it returns its prediction, -1 if it returns the negative. A velocity is the derivative of the state
-            by its own time over the scale.
+            with respect to its own time divided by the scale.
         predicts: `velocity`, `eps` (the noise), `x0` (the data) or `v`.
         path: `linear`, `vp` or `edm`, see `models.paths`.
-        schedule: the path's noise by time, as numbers; None is the path's usual one.
-        start: own time of the first call; None is the noisiest of the schedule, but 0.999 of it where an epsilon
-            network would have no data to tell.
-        end: the last own time that the network knows; None is data, or little noise where the network needs some.
-        start_scale: standard deviation of the states that sampling starts from; None is 1 on the path `vp` and b at the
-            start on others.
+        schedule: the path's noise as a function of time; None for the path's usual one.
+        start: own time of the first call; None for the noisiest of the schedule, or 0.999 of it if an epsilon network
+            would get no information about the data there.
+        end: the last own time that the network knows; None for data, or a little noise if the network needs some.
+        start_scale: standard deviation of the states that sampling starts from; None for 1 on the path `vp` and b at
+            the start on others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -91,7 +91,9 @@ class TimeCard(BaseModel):
             raise ValueError(f"noise_at and data_at are both {self.noise_at}; one must be 0 and the other 1")
         if self.schedule is not None and not isinstance(self.schedule, SCHEDULES[self.path]):
             known = ", ".join(kind.model_fields["kind"].default for kind in SCHEDULES[self.path])
-            raise ValueError(f"a schedule of kind {self.schedule.kind!r} is not one of path {self.path!r}: {known}")
+            raise ValueError(
+                f"a schedule of kind {self.schedule.kind!r} does not fit path {self.path!r}; use one of {known}"
+            )
         if self.straight:
             return self
         if isinstance(self.shape, Sigma) and self.noise_at == 0:
@@ -106,13 +108,13 @@ class TimeCard(BaseModel):
             )
         if self.predicts == "eps" and math.isinf(first):
             raise ValueError(
-                "an epsilon network says nothing of the data where there is only noise; start a little later, such as "
-                f"at {self.own(0.999 * self.shape.noisiest):g}"
+                "an epsilon network says nothing about the data where there is only noise; start a little later, such "
+                f"as at {self.own(0.999 * self.shape.noisiest):g}"
             )
         if last == 0 and (self.predicts == "x0" or (self.predicts == "velocity" and self.path == "vp")):
             raise ValueError(
-                f"predicts {self.predicts}, which says nothing of the noise where there is none; end a little before, "
-                f"such as at {self.own(0.001 * self.shape.noisiest):g}"
+                f"predicts {self.predicts}, which says nothing about the noise where there is none; end a little "
+                f"earlier, such as at {self.own(0.001 * self.shape.noisiest):g}"
             )
         return self
 
@@ -123,22 +125,22 @@ class TimeCard(BaseModel):
 
     @property
     def straight(self) -> bool:
-        """Whether it is a velocity of the straight path, in which only sign and scale of time differ."""
+        """Whether it is a velocity of the straight path, so that only sign and scale of time differ."""
         return self.predicts == "velocity" and self.path == "linear" and self.start is None and self.end is None
 
     @property
     def shape(self) -> Any:
-        """The schedule, the path's usual one where none is given."""
+        """The schedule; the path's usual one if none is given."""
         return self.schedule if self.schedule is not None else SCHEDULES[self.path][0]()
 
     def own(self, u: Any) -> Any:
-        """The network's own time of a level u, a number or a tensor."""
+        """Return the network's own time at a level u, a number or a tensor."""
         if isinstance(self.shape, Sigma):
             return u * self.scale
         return (u if self.noise_at == 1 else self.shape.noisiest - u) * self.scale
 
     def level(self, own: float) -> float:
-        """The level u of an own time."""
+        """Return the level u at one of the network's own times."""
         u = own / self.scale
         return u if self.noise_at == 1 else self.shape.noisiest - u
 
@@ -170,13 +172,13 @@ class TimeCard(BaseModel):
 
     @property
     def first_state(self) -> tuple[float, float]:
-        """(a0, b0) / S: how much data and noise there is at t = 0."""
+        """(a0, b0) / S: the amounts of data and noise at t = 0."""
         a, b = self._first
         return a / self.first_scale, b / self.first_scale
 
     @property
     def _first(self) -> tuple[float, float]:
-        """(a0, b0), of the network's own path."""
+        """(a0, b0) on the network's own path."""
         first, _ = self.sigmas
         if math.isinf(first):
             return 0.0, 1.0
@@ -185,7 +187,7 @@ class TimeCard(BaseModel):
         return a, first * a
 
     def time_of(self, own: float) -> float:
-        """The t in [0, 1] of one of the network's own times; 1 for its data end and beyond."""
+        """Return the t in [0, 1] of one of the network's own times; 1 for its data end and beyond."""
         u = self.level(own)
         if u >= self.levels[0]:
             return 0.0
@@ -198,9 +200,9 @@ class TimeCard(BaseModel):
 class Adapted(nn.Module):
     """A network with another convention, adapted to Pathline's.
 
-    With s in [0, 1] its own time divided by the scale, noise at s = 1 means s = 1 - t and dx/dt = -dx/ds. A scale
-    changes the times that the network is given but not its velocity, as is usual in training. Other predictions
-    and paths are changed as this module says.
+    Let s in [0, 1] be its own time divided by the scale; then noise at s = 1 means s = 1 - t and dx/dt = -dx/ds. A
+    scale changes the times that the network receives but not its velocity, as is usual in training. Other predictions
+    and paths are converted as described at the top of this module.
     """
 
     def __init__(self, network: nn.Module | VelocityField, time: TimeCard) -> None:
@@ -215,7 +217,7 @@ class Adapted(nn.Module):
         return self._ask(self.network, x, t, condition)
 
     def forms(self) -> Iterator[VelocityField]:
-        """The forms of the network, each adapted."""
+        """Yield the forms of the network, each adapted."""
         for form in forms(self.network):
             yield partial(self._ask, form)
 
@@ -227,7 +229,7 @@ def _adapted(network: VelocityField, x: Tensor, t: Tensor, condition: Any = None
 
 
 class _Changed:
-    """The change of prediction and path of this module: dz/dt = p z + q f(g z, own time), with p, q, g of t alone."""
+    """The conversion of prediction and path: dz/dt = p z + q f(g z, own time), where p, q, g depend on t alone."""
 
     def __init__(self, time: TimeCard) -> None:
         self._time, self._shape = time, time.shape
@@ -240,7 +242,7 @@ class _Changed:
         return p * x + q * network(g * x, own.to(t.dtype), condition)
 
     def numbers(self, t: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """The own times of t (rows,), float64, and p, q, g."""
+        """Return the network's own times for t (rows,), float64, and p, q, g."""
         time = self._time
         left = 1.0 - t
         data, noise = t + left * self._a, left * self._b
@@ -262,7 +264,7 @@ class _Changed:
         return own, (p, q, g)
 
     def _estimates(self, a: Tensor, b: Tensor, sigma: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """The data and the noise as factors of the state X and of the network's answer f."""
+        """Return the estimates of data and noise, each as the factors of the state X and of the network's output f."""
         time, sign = self._time, float(self._time.sign)
         one = torch.full_like(a, sign)
         if time.predicts == "eps":
@@ -281,5 +283,5 @@ class _Changed:
 
 
 def adapt(network: nn.Module, time: TimeCard) -> nn.Module:
-    """The network adapted to Pathline's convention; the network itself if it already has that convention."""
+    """Adapt a network to Pathline's convention; return the network itself if it already has that convention."""
     return network if time.usual else Adapted(network, time)

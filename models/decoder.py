@@ -30,12 +30,12 @@ class DecoderConfig(BaseModel):
         kind: `identity`, `affine` (scale and shift, the same all along free axes), `pca` (inverse of a principal
             component analysis) or `program`.
         event_shape: shape of one sample of the flow; a name is a free axis (see `models.shapes`).
-        data_shape: shape of one decoded sample, with the same free axes; of a program, with sizes that follow from
+        data_shape: shape of one decoded sample, with the same free axes; for a program, with sizes that follow from
             some of them, such as `256*T`.
         clip: lowest and highest value of decoded data, or None.
         dtype: `float64` if tensors and data are float64 whatever the dtype of the states, for data so far from zero
-            that float32 would lose digits; None (left out of cards) for the dtype of the states.
-        program: the function from `x` to `data`, for the kind `program`; None (left out of cards) for the others.
+            that float32 would lose digits; None (not written) for the dtype of the states.
+        program: the function from `x` to `data`, for the kind `program`; None (not written) for the others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -81,7 +81,7 @@ class DecoderConfig(BaseModel):
         if (self.kind == "program") != (self.program is not None):
             raise ValueError(
                 f"kind is {self.kind}, {'without' if self.program is None else 'with'} a program; "
-                "give a program with the kind program, and only then"
+                "a decoder of kind program needs a program, and no other kind takes one"
             )
         if self.program is not None:
             if (set(self.program.inputs), set(self.program.outputs)) != ({"x"}, {"data"}):
@@ -105,7 +105,7 @@ class DecoderConfig(BaseModel):
         elif free[0] and self.kind == "pca":
             raise ValueError(f"a decoder of kind pca takes samples of a fixed shape, but axis {free[0][0]} is free")
         elif sizes := computed(self.data_shape):
-            raise ValueError(f"data have the size {sizes[0]}, which only a program can make")
+            raise ValueError(f"data have the size {sizes[0]}, which only a program can produce")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The names and shapes of this kind's tensors; samples are flattened to vectors."""
@@ -150,7 +150,7 @@ class Decoder(nn.Module):
         data_shape: tuple[int | str, ...] | None = None,
         clip: tuple[float, float] | None = None,
     ) -> Self:
-        """A decoder that only reshapes, and clips if `clip` is given."""
+        """Make a decoder that only reshapes, and clips if `clip` is given."""
         data_shape = event_shape if data_shape is None else data_shape
         return cls(DecoderConfig(kind="identity", event_shape=event_shape, data_shape=data_shape, clip=clip))
 
@@ -164,7 +164,7 @@ class Decoder(nn.Module):
         dtype: Literal["float64"] | None = None,
         event_shape: tuple[int | str, ...] | None = None,
     ) -> Self:
-        """Data = sample * scale + shift; scale and shift have the shape of one sample.
+        """Make a decoder with data = sample * scale + shift.
 
         Args:
             scale, shift: tensors in the shape of one sample, with size 1 along its free axes.
@@ -186,7 +186,7 @@ class Decoder(nn.Module):
         data_shape: tuple[int, ...],
         clip: tuple[float, float] | None = None,
     ) -> Self:
-        """Data = (sample * latent_scale) @ components + mean.
+        """Make a decoder with data = (sample * latent_scale) @ components + mean.
 
         Args:
             mean: mean of the flattened data, (data,).
@@ -207,7 +207,7 @@ class Decoder(nn.Module):
         data_shape: tuple[int | str, ...],
         clip: tuple[float, float] | None = None,
     ) -> Self:
-        """A decoder that runs a program, given its tensors by name."""
+        """Make a decoder that runs a program, given its tensors by name."""
         with torch.device("meta"):
             made = cls(
                 DecoderConfig(
@@ -253,10 +253,10 @@ class Decoder(nn.Module):
     def find_mixing(
         self, dtype: torch.dtype, device: torch.device | str = "cpu", sizes: Mapping[str, int] | None = None
     ) -> Mixing | None:
-        """Evidence that rows of a program depend on each other; None if they do not.
+        """Return evidence that rows of a program depend on each other; None if they do not.
 
         Args:
-            dtype: dtype of states.
+            dtype: dtype of the states.
             device: the device of the decoder.
             sizes: sizes of the free axes of states.
         """

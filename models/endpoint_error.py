@@ -91,7 +91,7 @@ def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT) -> Tensor:
 
 
 def endpoint_error(x: Tensor, ends: Tensor) -> float:
-    """Root mean square distance of samples (n, *event) from their exact ends, over those that have one."""
+    """Return the root mean square distance of samples (n, *event) from their exact ends, over those that have one."""
     distance = (x.double() - ends).flatten(1).square().sum(1)
     return float(distance[distance.isfinite()].mean().sqrt())
 
@@ -99,7 +99,7 @@ def endpoint_error(x: Tensor, ends: Tensor) -> float:
 def limit_95(distances: NDArray[np.float64]) -> float:
     """Return the distance that 95 % of all samples stay within, with 95 % confidence: an order statistic.
 
-    The k-th smallest of n is over the 95 % quantile with probability P(Bin(n, 0.95) < k). Below 59 samples no k is
+    The k-th smallest of n exceeds the 95 % quantile with probability P(Bin(n, 0.95) < k). Below 59 samples no k is
     large enough, and the largest distance is returned.
     """
     n = len(distances)

@@ -9,7 +9,7 @@ one network row; every other g costs two.
 Several terms weigh velocities under different conditions, as in Liu et al., "Compositional visual generation with
 composable diffusion models", 2022: v = sum of w_k v(x, t, c_k), with weights that sum to 1. It is computed from the
 last term: v_n + sum of w_k (v_k - v_n). Guidance can be limited to an interval of t, outside of which all conditions
-hold (Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024),
+apply (Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024),
 and to the first channels.
 """
 
@@ -33,11 +33,11 @@ NO_NULL = "guidance other than 1 needs a null, and this model was trained withou
 
 @dataclass(frozen=True)
 class Term:
-    """One velocity of several.
+    """One velocity in the weighted sum.
 
     Attributes:
-        weight: of it.
-        without: the conditions that are replaced by their nulls, or by the negative ones of the request.
+        weight: its weight.
+        without: the conditions that are replaced by their nulls, or by the request's negative conditions.
     """
 
     weight: float
@@ -50,8 +50,8 @@ class Guidance:
 
     Attributes:
         terms: in the order in which they are summed.
-        interval: the times, both included, between which it holds; before and after, all conditions do.
-        channels: how many of the first entries of a state's first axis it holds for; None for all.
+        interval: the times, both inclusive, between which it applies; before and after, all conditions apply.
+        channels: how many entries of a state's first axis, from the first on, it applies to; None for all.
     """
 
     terms: tuple[Term, ...]
@@ -60,18 +60,18 @@ class Guidance:
 
     @property
     def whole(self) -> int | None:
-        """The number of the term with all conditions; None if there is none."""
+        """The index of the term with all conditions; None if there is none."""
         return next((k for k, term in enumerate(self.terms) if not term.without), None)
 
     @property
     def plain(self) -> bool:
-        """Whether it is no guidance at all: all conditions, once."""
+        """Whether there is no guidance: one term with all conditions."""
         return len(self.terms) == 1 and not self.terms[0].without
 
 
 @lru_cache(maxsize=1024)
 def guidance_of(strength: float, names: tuple[str, ...]) -> Guidance:
-    """The guidance with the strength g of the formula above, for conditions of these names."""
+    """Return the guidance with the strength g of the formula above, for conditions of these names."""
     null = frozenset(names)
     if strength == 1:
         return Guidance((Term(1.0),))
@@ -81,7 +81,7 @@ def guidance_of(strength: float, names: tuple[str, ...]) -> Guidance:
 
 
 def document_of(guidance: Guidance | float | None, null: Collection[str]) -> float | dict[str, Any] | None:
-    """The guidance as a request says it, given the conditions that "null" stands for."""
+    """Return the guidance as a request writes it, given the conditions that "null" leaves out."""
     if not isinstance(guidance, Guidance):
         return guidance
     strength = guidance.terms[0].weight if guidance.whole == 0 else 0.0
@@ -96,7 +96,7 @@ def document_of(guidance: Guidance | float | None, null: Collection[str]) -> flo
 
 
 def network_rows(guidance: float | Guidance | None) -> int:
-    """The most network rows of one evaluation with this guidance: one for each term. None is no guidance."""
+    """Return the most network rows of one evaluation with this guidance: one for each term. None means no guidance."""
     if isinstance(guidance, Guidance):
         return len(guidance.terms)
     return 1 if guidance in (None, 0, 1) else 2
@@ -104,11 +104,11 @@ def network_rows(guidance: float | Guidance | None) -> int:
 
 @dataclass(frozen=True)
 class Further:
-    """Velocities beside the first of each state.
+    """Velocities besides the first one of each state.
 
     Attributes:
         of: (m,) the state that each belongs to.
-        weight: (m,) of each, in the dtype of the velocities.
+        weight: (m,) the weight of each, in the dtype of the velocities.
     """
 
     of: Tensor
@@ -117,10 +117,10 @@ class Further:
 
 @dataclass(frozen=True)
 class Kept:
-    """States whose channels from `first` on are not guided.
+    """States with channels that are not guided, those from `first` on.
 
     Attributes:
-        first: the first of them.
+        first: the first of these channels.
         of: (m,) the states.
         source: (m,) the rows of the call with all conditions.
     """
@@ -131,11 +131,11 @@ class Kept:
 
 
 def combined(v: Tensor, states: int, further: Sequence[Further], kept: Sequence[Kept] = ()) -> Tensor:
-    """The guided velocities (states, *event), by elementwise operations alone.
+    """Return the guided velocities (states, *event), computed by elementwise operations alone.
 
     Args:
-        v: of one call: the last term of each state, then those of each of `further`.
-        states: how many there are.
+        v: the velocities of one call: the last term of each state, then the terms of each of `further`.
+        states: number of states.
         further: the terms before the last, in their order.
         kept: channels that are not guided.
     """
@@ -176,14 +176,15 @@ class Guided:
         Args:
             x: states.
             t: times, in the dtype of x.
-            condition: one row for each state; None is no condition.
-            guidance: g of each row, finite, (rows,); None is 1 for all.
+            condition: one row for each state; None for no condition.
+            guidance: g of each row, finite, (rows,); None for 1 in all rows.
 
         Returns:
             The velocities, (rows, *event).
 
         Raises:
-            ConditionError: guidance without a condition or of a wrong shape, or a model whose null was not trained.
+            ConditionError: there is guidance but no condition, guidance has the wrong shape, or the model was trained
+                without a null.
         """
         if guidance is None:
             return self.velocity(x, t, condition)
@@ -191,7 +192,7 @@ class Guided:
             raise ConditionError("guidance was given without a condition; give a condition, or leave guidance out")
         if guidance.shape != t.shape[:1]:
             raise ConditionError(
-                f"guidance has shape {tuple(guidance.shape)}; it needs one number a row, {tuple(t.shape[:1])}"
+                f"guidance has shape {tuple(guidance.shape)}; it needs one number per row, {tuple(t.shape[:1])}"
             )
         plain = guidance == 1
         if bool(plain.all()):
@@ -208,5 +209,5 @@ class Guided:
 
 
 def _over(flags: Tensor, tensor: Tensor) -> Tensor:
-    """Flags (rows,) that broadcast over a tensor (rows, ...)."""
+    """Reshape flags (rows,) so that they broadcast over a tensor (rows, ...)."""
     return flags.reshape(-1, *([1] * (tensor.ndim - 1)))

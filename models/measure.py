@@ -1,4 +1,4 @@
-"""Measuring the frontier of a checkpoint: NFE and endpoint error of many solvers, against a tight solution.
+"""Measurement of the frontier of a checkpoint: NFE and endpoint error of many solvers, against a tight solution.
 
     python -m models measure checkpoints/moons/1
 
@@ -77,20 +77,20 @@ def measure_curve(
 ) -> Curve:
     """Measure solvers on one field, cheapest first, until all are tried or time runs out.
 
-    A method gets more steps until its error is small enough, a cheaper solver's error is, or it keeps falling further
-    behind cheaper solvers. Tolerances are tightened until the error hardly changes.
+    A method gets more steps until its error or that of a cheaper solver is small enough, or until it falls further and
+    further behind cheaper solvers. Tolerances are tightened until the error hardly changes.
 
     Args:
         field: the velocity, in the dtype of x0, on the CPU.
         x0: noise, (samples, *event).
-        methods: names of solvers with fixed steps; by default one of each order and kind. Those named get more steps
-            until they are close, wherever others are.
+        methods: names of solvers with fixed steps; by default one of each order and kind. Methods named here get more
+            steps until they are close themselves, however good others are.
         plans: the tuned plans of the checkpoint, tried first.
         grids: other grids for the best methods; by default `GRIDS`.
         tolerances: tolerances of error control; by default powers of ten that the dtype allows.
         seconds: time limit, counted once the exact ends are known.
         close: errors, as a share of the spread, below which a method is not tried with more steps.
-        whole: methods that get more steps until they are close, like those named.
+        whole: methods that get more steps until they are close, like those named in `methods`.
         progress: called with the solver being measured.
         ends: the result of `exact_ends`; computed if omitted.
 
@@ -182,14 +182,14 @@ class _Run:
                 before[name] = point.error_95
 
     def close_before(self, nfe: float) -> bool:
-        """Whether a solver with fewer calls is already close enough."""
+        """Return whether a solver with fewer calls is already close enough."""
         return any(point.nfe_most < nfe and self._is_close(point) for point in self.points.values())
 
     def _is_close(self, point: Point) -> bool:
         return max(point.error_95, point.error) <= self.close
 
     def _best_before(self, point: Point) -> float:
-        """The smallest error among other solvers of the same or lower cost."""
+        """Return the smallest error among other solvers of the same or lower cost."""
         others = (one for one in self.points.values() if one.nfe <= point.nfe and one.solver != point.solver)
         return min((one.error_95 for one in others), default=np.inf)
 
@@ -200,7 +200,7 @@ class _Run:
             return MOST_NFE + 1
 
     def best_at(self, nfe: int) -> list[str]:
-        """The solvers with the smallest errors at this number of calls, on the uniform grid."""
+        """Return the solvers with the smallest errors at this number of calls, on the uniform grid."""
         here = [point for point in self.points.values() if point.nfe == nfe and "/" not in point.solver]
         return [point.solver for point in sorted(here, key=lambda each: each.error_95)[:_BEST]]
 
@@ -282,7 +282,7 @@ def measure(
     card, sizes = checkpoint.card, dict(sizes or {})
     if card.average:
         raise MeasureError(
-            "the model is a field of average velocity: it has no endpoint error, as there is no path to keep to; "
+            "the model is a field of average velocity: it has no endpoint error, as there is no path to follow; "
             "compare its samples with data: python -m training evaluate"
         )
     if card.conditions:
@@ -308,10 +308,10 @@ def measure(
         where = "" if guidance in (None, 1) else f"guidance {guidance:g}: "
         left = max(0.0, until - time.monotonic()) / (len(of) - place)
         field = Field(checkpoint.velocity, given, takes, guidance)
-        told = lambda text, where=where: progress(where + text)  # noqa: E731
+        show = lambda text, where=where: progress(where + text)  # noqa: E731
         none: dict[str, Any] = {"methods": (), "grids": (), "tolerances": ()} if only_tuned else {}
         curves.append(
-            measure_curve(field, x0, plans=checkpoint.plans, seconds=left, whole=whole, progress=told, **none)
+            measure_curve(field, x0, plans=checkpoint.plans, seconds=left, whole=whole, progress=show, **none)
         )
     return Frontier(
         weights_sha256=card.weights_sha256,
@@ -325,7 +325,7 @@ def measure(
 
 
 def _shape_of(card: Card, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of states; an error unless each free axis has a size, and nothing else does."""
+    """Return the shape of states; raise an error unless each free axis has a size, and nothing else does."""
     try:
         for axis in sizes:
             if axis not in card.bounds:

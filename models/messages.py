@@ -1,4 +1,4 @@
-"""Parts of error messages: what pydantic found, the first line of another error, names that fit on one line."""
+"""Parts of error messages: pydantic's findings, the first line of another error, names that fit on one line."""
 
 from pydantic import ValidationError
 
@@ -10,7 +10,7 @@ _LONGEST_NAME = 200
 def explain(error: ValidationError) -> str:
     """Say in one line what pydantic found: each field, what is wrong with it, and the value found.
 
-    The value of an unknown field is not shown, as it may be secret. Of many faults the first are named.
+    The value of an unknown field is not shown, as it may be secret. If there are many faults, only the first are named.
     """
     parts, faults = [], error.errors(include_url=False, include_context=False)
     for item in faults[:_MOST_FAULTS]:
@@ -26,11 +26,11 @@ def _cut(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type if it has none."""
+    """Return the first line of an error's message, or its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def printable(name: object, longest: int = _LONGEST_NAME) -> str:
-    """A name or path on one line of bounded length: it may hold line ends, and bytes that are not text."""
+    """Return a name or path on one line of bounded length; it may contain line ends, and bytes that are not text."""
     text = str(name) if str(name).isprintable() else repr(str(name))
     return text if len(text) <= longest else text[: longest - 3] + "..."

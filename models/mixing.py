@@ -1,12 +1,12 @@
-"""Row mixing: networks whose rows depend on each other, told apart from rounding.
+"""Row mixing: detection of networks in which rows depend on each other, as distinct from rounding.
 
 A velocity computes row i from row i alone. A network that looks at its whole batch (a mean over rows, batch
-normalization in training mode) gives a sample other values in other company, so the sample could not be had twice.
+normalization in training mode) gives a sample different values in different batches, so no sample could be reproduced.
 
-Kernels make the last bits depend on the company as well, so a difference means nothing until it is compared with
-rounding. That is measured: how far the result moves when the inputs move by one unit in the last place. Kernels round
-differently inside the network, not before it, which moves results by a few times as much at most (see docs/models.md);
-`_BEYOND` times as much is called mixing.
+Kernels make the last bits depend on the batch as well, so a difference means nothing until it is compared with
+rounding. Rounding is measured by how far the result moves when the inputs move by one unit in the last place. Kernels
+round differently inside the network, not before it, which moves results by a few times as much at most (see
+docs/models.md); more than `_BEYOND` times as much is called mixing.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from models.noise import noise
 from models.velocity import VelocityField
 
 _BEYOND = 256.0
-_AT_LEAST = 2  # rows must differ: a single one may lie where rounding decides between two branches
-_LONGEST_S = 2.0  # a network that would take longer to look at is looked at in fewer rows
+_AT_LEAST = 2  # rows must differ: a single one may be where rounding decides between two branches
+_LONGEST_S = 2.0  # a network that would take longer to examine is examined in fewer rows
 
 
 @dataclass(frozen=True)
 class _Look:
-    """How closely a network is looked at.
+    """How closely a network is examined.
 
     Attributes:
-        subjects: rows that are evaluated alone and in company.
-        copies: a row alone is called with copies of itself, as in a padded call.
-        nudges: how often rounding is measured.
-        companies: rows of each call in company, and the seed of their order.
+        subjects: rows that are evaluated alone and in batches.
+        copies: a row alone is called with this many copies of itself, as in a padded call.
+        nudges: how many times rounding is measured.
+        companies: the number of rows of each batch, and the seed of their order.
     """
 
     subjects: int
@@ -60,7 +60,7 @@ class Mixing:
         difference: the most that a row's velocity changes with the rows beside it.
         rounding: the most that rounding changes it.
         size: the largest velocity of a row alone.
-        program: the program that mixes them, `prelude` or `decoder`; empty for the network.
+        program: the program that mixes rows, `prelude` or `decoder`; empty for the network.
     """
 
     difference: float
@@ -72,13 +72,13 @@ class Mixing:
         if self.program:
             return (
                 f"the {self.program} mixes rows: the result of a row (up to {self.size:.2g}) changes by "
-                f"{self.difference:.2g} with the rows beside it, and rounding explains {self.rounding:.1g}; something "
-                "in it looks at the whole batch, such as a mean over the first dimension or batch normalization in "
-                "training mode: call eval() before the export, or remove it"
+                f"{self.difference:.2g} with the rows beside it, but rounding explains only {self.rounding:.1g}; "
+                "something in it looks at the whole batch, such as a mean over the first dimension or batch "
+                "normalization in training mode: call eval() before the export, or remove it"
             )
         return (
             f"the network mixes rows: a sample's velocity (up to {self.size:.2g}) changes by {self.difference:.2g} "
-            f"with the samples beside it, and rounding explains {self.rounding:.1g}; something in it looks at the "
+            f"with the samples beside it, but rounding explains only {self.rounding:.1g}; something in it looks at the "
             "whole batch, such as a mean over the first dimension or batch normalization in training mode: call eval() "
             "or remove it, or import it with --row-by-row, which gives each row its own network call"
         )
@@ -93,18 +93,17 @@ def find_mixing(
     condition: Conditioning | None = None,
     compute: torch.dtype | None = None,
 ) -> Mixing | None:
-    """Evaluate a few rows alone and in company; None if they differ by no more than rounding can explain.
+    """Evaluate a few rows alone and in batches; return None if they differ by no more than rounding can explain.
 
-    The company varies in its states, times, conditions, order and number. A network that takes long is looked at in a
-    few rows only.
+    The other rows vary in states, times, conditions, order and number. A slow network is examined in only a few rows.
 
     Args:
         velocity: states (rows, *event), times (rows,) and, if the network takes them, conditions -> velocities.
         event_shape: shape of one state.
         dtype: dtype of the states.
-        device: where the network is.
+        device: the device of the network.
         condition: what it is conditioned on, or None.
-        compute: dtype of the network's own arithmetic; None is that of the states.
+        compute: dtype of the network's own arithmetic; None for that of the states.
     """
     rows = max(count for count, _ in _CLOSE.companies)
     x = noise(2, 0, rows, event_shape, dtype).to(device)
@@ -123,10 +122,10 @@ def find_mixing(
 def find_mixing_of(
     program: str, function: Callable[..., Sequence[Tensor]], examples: Callable[[int], Sequence[Tensor]]
 ) -> Mixing | None:
-    """Do the same for a prelude or a decoder.
+    """Do the same as `find_mixing` for a prelude or a decoder.
 
     Args:
-        program: what it is called.
+        program: its name, `prelude` or `decoder`.
         function: tensors (rows, ...) -> tensors (rows, ...).
         examples: number of rows -> arguments, no two rows alike where they can differ.
     """
@@ -149,14 +148,14 @@ def _compared(
     eps: float,
     dtype: torch.dtype,
 ) -> Mixing | None:
-    """Evaluate a few rows alone and in company.
+    """Evaluate a few rows alone and in batches.
 
     Args:
         ask: arguments (rows, ...) -> results (rows, ...).
         given: the arguments of all rows.
-        nudges: the relative size of one unit in the last place of each of the first arguments; 0 leaves one alone.
-        eps: the same of the results.
-        dtype: of the results.
+        nudges: the relative size of one unit in the last place for each of the first arguments; 0 leaves one unchanged.
+        eps: the same for the results.
+        dtype: dtype of the results.
     """
     device, rows = given[0].device, len(given[0])
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device)
@@ -166,7 +165,7 @@ def _compared(
         return ask([a[subject : subject + 1].repeat(look.copies, *[1] * (a.ndim - 1)) for a in arguments])[:1]
 
     look = _BRIEF
-    begun = time.thread_time()  # what others take of the CPU does not count
+    begun = time.thread_time()  # the CPU time of others does not count
     first = alone_of(asked, 0)
     if (time.thread_time() - begun) / _BRIEF.copies * _CLOSE.rows <= _LONGEST_S:
         look = _CLOSE
@@ -194,11 +193,11 @@ def _compared(
 
 
 def _nudged(values: Tensor, seed: int, eps: float) -> Tensor:
-    """Numbers moved up or down by about one unit in the last place of an arithmetic, at random."""
+    """Move numbers up or down at random by about one unit in the last place of an arithmetic."""
     signs = torch.randint(0, 2, values.shape, generator=torch.Generator().manual_seed(seed)).to(values) * 2 - 1
     return values * (1.0 + signs * eps)
 
 
 def _largest(values: Tensor) -> Tensor:
-    """The largest magnitude in each row, NaN if the row holds one."""
+    """Return the largest magnitude in each row, NaN if the row contains one."""
     return values.flatten(1).abs().amax(1)

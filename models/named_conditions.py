@@ -3,8 +3,8 @@
     "text":  {"dtype": "float32", "shape": ["L", 4096], "max": {"L": 512}, "null": "zeros"}
     "image": {"dtype": "uint8", "shape": [3, 96, 96], "scale": 0.00392}
 
-A network takes them as a dict of tensors (rows, *shape). A size that is a name is a free axis: each request gives it,
-and all rows of one network call have the same (see `NamedConditions.sized`).
+A network takes them as a dict of tensors (rows, *shape). A size that is a name is a free axis: each request gives its
+size, and all rows of one network call have the same one (see `NamedConditions.sized`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class NamedCondition(BaseModel):
         free = self.free
         if set(free) != set(self.max):
             raise ValueError(
-                f"the free axes are {list(free)}, and max has {sorted(self.max)}; give each its largest size"
+                f"the free axes are {list(free)}, but max has {sorted(self.max)}; give each axis its largest size there"
             )
         if math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape) > MOST_NUMBERS:
             raise ValueError(f"shape {list(self.shape)} may hold more than {MOST_NUMBERS} numbers")
@@ -94,7 +94,8 @@ class NamedCondition(BaseModel):
             raise ValueError(f"classes are for integers, and this is {self.dtype}")
         if self.names is not None and not len(set(self.names)) == len(self.names) == self.classes:
             raise ValueError(
-                f"names are {len(self.names)}, {len(set(self.names))} of them different; classes is {self.classes}"
+                f"there are {len(self.names)} names, {len(set(self.names))} of them different; classes is "
+                f"{self.classes}: give one name for each class"
             )
         if self.null == "stored" and free:
             raise ValueError("a stored null has one shape, and this condition has a free axis")
@@ -116,7 +117,7 @@ class NamedCondition(BaseModel):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Its shape, which must have no free axis."""
+        """Its shape, which must not have a free axis."""
         return tuple(size for size in self.shape if isinstance(size, int))
 
     @property
@@ -130,11 +131,11 @@ class NamedCondition(BaseModel):
         return math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape)
 
     def given_to(self, states: torch.dtype) -> torch.dtype:
-        """The dtype that the network takes."""
+        """Return the dtype that the network takes."""
         return self.torch_dtype if self.scale is None else states
 
     def describe(self) -> str:
-        """Its dtype and shape in words."""
+        """Return its dtype and shape in words."""
         axes = [f"{size} up to {self.max[size]}" if isinstance(size, str) else str(size) for size in self.shape]
         return f"{self.dtype} of shape [{', '.join(axes)}]"
 
@@ -161,11 +162,11 @@ class Distinct:
     index: NDArray[np.int64] | None = None
 
     def of(self, samples: NDArray[np.int64]) -> Distinct:
-        """The values for some samples, given by index; the rows are shared."""
+        """Return the values for some samples, given by index; the rows are shared."""
         return self if self.index is None else Distinct(self.rows, self.index[samples])
 
     def expanded(self, samples: int) -> Tensor:
-        """One row per sample, (samples, *shape)."""
+        """Return one row per sample, (samples, *shape)."""
         return self.rows.expand(samples, *self.rows.shape[1:]) if self.index is None else self.rows[self.index]
 
     @classmethod
@@ -177,7 +178,7 @@ class Distinct:
         return each if rows[0].nbytes < _SHORT else each.merged()
 
     def merged(self) -> Distinct:
-        """The same values with equal rows stored once."""
+        """Return the same values with equal rows stored once."""
         if self.index is None:
             return self
         places: dict[bytes, int] = {}
@@ -190,7 +191,7 @@ class Distinct:
 
 
 def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:
-    """The conditions of some samples, given by index; None for None."""
+    """Return the conditions of some samples, given by index; None for None."""
     return None if conditions is None else {name: each.of(samples) for name, each in conditions.items()}
 
 
@@ -233,7 +234,7 @@ class NamedConditions:
 
     @property
     def flags(self) -> frozenset[str]:
-        """The conditions that requests do not give, as they flag that another one is missing."""
+        """The conditions that requests do not give, because they flag that another one is missing."""
         return frozenset(entry.null.flag for entry in self.entries.values() if isinstance(entry.null, Flag))
 
     @property
@@ -256,16 +257,16 @@ class NamedConditions:
         return all(self.entries[name].nullable for name in self.given)
 
     def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
-        """The names that "no condition" drops: those with a null or a negative condition."""
+        """Return the names that "no condition" drops: those with a null or a negative condition."""
         return tuple(name for name in self.given if name in negative or self.entries[name].nullable)
 
     def with_flags(self, names: frozenset[str]) -> frozenset[str]:
-        """These conditions, and the flags that mark them as missing."""
+        """Return these names, and those of the flags that mark the conditions as missing."""
         nulls = [self.entries[name].null for name in names]
         return names.union(null.flag for null in nulls if isinstance(null, Flag))
 
     def sized(self, sizes: Mapping[str, int]) -> NamedConditions:
-        """The same conditions without free axes: each axis gets the size given for it, or a typical one."""
+        """Return the same conditions without free axes: each axis gets the size given for it, or a typical one."""
         found = {axis: sizes.get(axis, bounds.typical) for axis, bounds in self.axes.items()}
 
         def fixed(entry: NamedCondition) -> NamedCondition:
@@ -274,7 +275,7 @@ class NamedConditions:
         return replace(self, entries={name: fixed(entry) for name, entry in self.entries.items()}) if found else self
 
     def null_of(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The null of one condition, (1, *shape), as the network takes it.
+        """Return the null of one condition, (1, *shape), as the network takes it.
 
         Raises:
             ConditionError: the null was not trained.
@@ -292,12 +293,12 @@ class NamedConditions:
         return null if entry.scale is None else null.to(dtype) * entry.scale
 
     def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
-        """The nulls for `rows` rows by name; a ConditionError if one was not trained."""
+        """Return the nulls for `rows` rows by name; raise a ConditionError if one was not trained."""
         found = {name: self.null_of(name, dtype).to(device) for name in self.entries}
         return {name: null.expand(rows, *null.shape[1:]) for name, null in found.items()}
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
-        """Conditions for `rows` rows, distinct where possible, for measuring and trying a network."""
+        """Make conditions for `rows` rows, distinct where possible, for measuring and trying a network."""
         return {name: self._example(entry, rows, dtype).to(device) for name, entry in self.entries.items()}
 
     @staticmethod
@@ -334,11 +335,11 @@ class NamedConditions:
                 )
 
     def unpack(self, condition: Any) -> tuple[Tensor, ...]:
-        """The tensors of a condition, in the order of `inputs`."""
+        """Return the tensors of a condition, in the order of `inputs`."""
         return tuple(condition[name] for name in self.entries)
 
     def pack(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The condition made of these tensors."""
+        """Return the condition made of these tensors."""
         return dict(zip(self.entries, tensors, strict=True))
 
 

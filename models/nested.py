@@ -1,7 +1,7 @@
 """Nested lists of numbers, as JSON has them, turned into arrays of a known shape.
 
-Types are checked before NumPy sees anything: left to guess, it would allocate the length of one long string among the
-numbers for each of them. A refused value takes no more memory than its lists.
+Types are checked before NumPy sees anything: left to guess, it would allocate the length of one long string for every
+number beside it. A refused value takes no more memory than its lists.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_SHOWN = 60  # characters of a refused value that an error repeats
+_SHOWN = 60  # the most characters of a refused value that an error quotes
 _LISTS = {list, tuple}
 _NUMBERS = frozenset({int, float})
 
 
 class NestedError(ValueError):
-    """Nested lists do not hold what they should; the message says where."""
+    """Nested lists have the wrong shape or content; the message says where."""
 
 
 def outline(value: Any) -> tuple[int, ...]:
@@ -38,7 +38,7 @@ def to_floats(
         value: lists or tuples of int and float; booleans and strings are refused.
         shape: the shape it must have, of at least one axis.
         name: its name in messages.
-        wanted: the shape in words, if there are better ones than its numbers.
+        wanted: the shape in words; by default its sizes.
         kinds: the types that its numbers may have.
 
     Raises:
@@ -89,7 +89,7 @@ def short(text: str) -> str:
 def _other_shape(
     value: Any, place: tuple[int, ...], shape: tuple[int, ...], name: str, wanted: str, alike: bool
 ) -> NestedError:
-    """Return the error for an item that is not a list of the right length; `alike`: nor is any other of its depth."""
+    """Return the error for an item that is not a list of the right length; `alike` if all at its depth are alike."""
     item: Any = value
     for k in place:
         item = item[k]

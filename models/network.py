@@ -26,7 +26,7 @@ class NetworkConfig(BaseModel, ABC):
     """The config of a network of one architecture.
 
     Attributes:
-        architecture: its name: a `Literal` with that name as default, which tells the configs apart. A card keeps it
+        architecture: its name: a `Literal` with that name as default, which distinguishes the configs. A card keeps it
             beside the config.
         average: whether the network is a field of average velocity, see `models.velocity`. False is not written.
     """
@@ -68,9 +68,9 @@ class NetworkSize(BaseModel, ABC):
         condition: LabelCondition | VectorCondition | None = None,
         average: bool = False,
     ) -> NetworkConfig:
-        """The config of a network of this size for samples of this shape; a ValidationError if it does not fit.
+        """Return the config of a network of this size for samples of this shape; raise a ValidationError if they clash.
 
-        With `average` it is that of a field of average velocity, see `models.velocity`.
+        With `average`, it is that of a field of average velocity, see `models.velocity`.
         """
 
     def network(
@@ -79,7 +79,7 @@ class NetworkSize(BaseModel, ABC):
         condition: LabelCondition | VectorCondition | None = None,
         average: bool = False,
     ) -> Network:
-        """Build a network of this size with untrained weights; arguments as of `config`.
+        """Build a network of this size with untrained weights; arguments as for `config`.
 
         Raises:
             ArchitectureError: the size does not fit the shape.

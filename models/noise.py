@@ -25,7 +25,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 SCHEME = "philox-ndtri-v1"
-"""The name of this scheme in cards and responses; another way of making noise needs another name."""
+"""The name of this scheme in cards and responses; any other way of making noise needs another name."""
 
 FREE_SCHEME = "philox-ndtri-free-v1"
 """The name of the scheme for states with free axes."""
@@ -33,7 +33,7 @@ FREE_SCHEME = "philox-ndtri-free-v1"
 SEED_LIMIT = 1 << 63
 """Seeds are integers in [0, SEED_LIMIT)."""
 
-_FREE_COUNTERS = 1 << 40  # of one sample
+_FREE_COUNTERS = 1 << 40  # counters of one sample
 _WORDS_PER_COUNTER = 4
 _BITS_PER_COUNTER = 256
 _WORDS_AT_ONCE = 1 << 20  # bounds the float64 temporaries at 8 MiB each
@@ -122,7 +122,7 @@ def rademacher(
         first_index: index of the first sample, in [0, 2^63).
         num_samples: the number of samples.
         event_shape: shape of one sample.
-        dtype: of the probes.
+        dtype: dtype of the probes.
 
     Returns:
         (num_samples, *event_shape); row j depends on seed, probe and first_index + j only.
@@ -137,7 +137,7 @@ def rademacher(
 
 
 def _seek(generator: np.random.Philox, seed: int, counter: int) -> None:
-    """Put a generator where `Philox(key=seed)` is after `advance(counter)`; making a new one takes longer."""
+    """Set a generator to the state of `Philox(key=seed)` after `advance(counter)`; making a new one takes longer."""
     low = counter & _MASK
     generator.state = {
         "bit_generator": "Philox",
@@ -152,7 +152,7 @@ def _seek(generator: np.random.Philox, seed: int, counter: int) -> None:
 def _uniform(words: np.ndarray) -> np.ndarray:
     """Map 64-bit words to float64 in (0, 1)."""
     uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
-    # The largest 53-bit word plus 1/2 rounds up to 2^53, whose quantile is infinite.
+    # The largest 53-bit word plus 1/2 rounds up to 2^53, which has an infinite quantile.
     return np.minimum(uniform, _BELOW_ONE)
 
 

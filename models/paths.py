@@ -1,7 +1,7 @@
 """Paths and schedules: the noise that a network was trained with at each of its own times.
 
-A network of a diffusion or flow model knows states X = a x1 + b e of data x1 and noise e ~ N(0, I), and its path
-matters only through (a, b) and the time that stands for them. With sigma = b / a, the noise for one unit of data:
+A network of a diffusion or flow model is trained on states X = a x1 + b e of data x1 and noise e ~ N(0, I). Of its
+path, only (a, b) and the times at which they occur matter. With sigma = b / a, the noise per unit of data:
 
     linear   a = 1 - u,  b = u           Lipman et al. 2023, eq. 22, with noise at u = 1
     vp       a^2 + b^2 = 1               Ho et al. 2020, eq. 4; Song et al. 2021, eq. 11 ("variance preserving")
@@ -40,11 +40,11 @@ class Straight(_Frozen):
         return 1.0
 
     def level(self, sigma: Tensor) -> Tensor:
-        """The levels u of noises (rows,), float64; the noise may be infinite."""
+        """Return the levels u of noises (rows,), float64; the noise may be infinite."""
         return 1.0 / (1.0 + 1.0 / sigma)
 
     def sigma(self, u: float) -> float:
-        """The noise of a level."""
+        """Return the noise at a level."""
         return u / (1.0 - u) if u < 1 else math.inf
 
 
@@ -52,7 +52,7 @@ class Beta(_Frozen):
     """A noise rate beta that grows linearly over u in [0, 1], with integral log(1 + sigma^2) (Song et al., eq. 33).
 
     Attributes:
-        beta_min, beta_max: the rate at both ends.
+        beta_min, beta_max: the rate at the two ends.
     """
 
     kind: Literal["beta"] = "beta"
@@ -74,7 +74,7 @@ class Beta(_Frozen):
         return math.sqrt(math.expm1(self.beta_min * u + (self.beta_max - self.beta_min) * u * u / 2))
 
     def turn(self, sigma: Tensor) -> Tensor:
-        """d phi / du at noises (rows,), with (a, b) = (cos, sin)(phi)."""
+        """Return d phi / du at noises (rows,), with (a, b) = (cos, sin)(phi)."""
         return (self.beta_min + (self.beta_max - self.beta_min) * self.level(sigma)) / (2 * sigma)
 
 
@@ -122,10 +122,10 @@ class Steps(_Frozen):
     Between two steps log sigma is interpolated.
 
     Attributes:
-        betas: how beta grows from the first step to the last: `linear`; `scaled_linear`, where its root does; or
-            `squaredcos_cap_v2`, as diffusers calls the steps of `Cosine` with an offset of 0.008 and beta at most 0.999.
-        beta_first, beta_last: beta at both ends, of the first two.
-        steps: their number.
+        betas: how beta grows from the first step to the last: `linear`; `scaled_linear` if its square root does so;
+            `squaredcos_cap_v2`, as diffusers calls the steps of `Cosine` with beta at most 0.999.
+        beta_first, beta_last: beta at the two ends, unless it follows from the cosine.
+        steps: the number of steps.
     """
 
     kind: Literal["steps"] = "steps"
@@ -137,7 +137,7 @@ class Steps(_Frozen):
     @model_validator(mode="after")
     def _ends(self) -> Self:
         if not self._log_sigma[-1] < _MOST_LOG_SIGMA:
-            raise ValueError("the last step has no data left; take smaller betas or fewer steps")
+            raise ValueError("the last step has no data left; use smaller betas or fewer steps")
         return self
 
     @property
@@ -175,8 +175,8 @@ class Sigma(_Frozen):
     """Noise added to data that keeps its scale: u = sigma.
 
     Attributes:
-        told: the time that the network is given: `sigma`, or `quarter_log`, the c_noise = log(sigma) / 4 of Karras
-            et al., table 1.
+        told: the time that the network receives: `sigma`, or `quarter_log`, the c_noise = log(sigma) / 4 of Karras et
+            al., table 1.
     """
 
     kind: Literal["sigma"] = "sigma"
@@ -203,7 +203,7 @@ SCHEDULES: dict[str, tuple[type[Any], ...]] = {"linear": (Straight,), "vp": (Bet
 
 
 def gain(path: PathName, data: Tensor, noise: Tensor) -> Tensor:
-    """The factor that scales states of given amounts of data and noise, (rows,) each, onto a path."""
+    """Return the factor that scales states with given amounts of data and noise, (rows,) each, onto a path."""
     if path == "linear":
         return 1 / (data + noise)
     return 1 / torch.hypot(data, noise) if path == "vp" else 1 / data

@@ -20,7 +20,7 @@ MOST_PIXELS = 1 << 24
 _GAP = 2  # pixels between pictures
 _USUAL = 64  # about how many pixels a small picture is enlarged to
 _WIDE = 960  # pictures are enlarged up to this width of the sheet in pixels
-_PAPER, _MISSING = 236, 200  # grey levels between the pictures, and of the box that stands for a non-finite one
+_PAPER, _MISSING = 236, 200  # grey levels between the pictures, and of the box that replaces a non-finite one
 _LOW, _HIGH = 0.5, 99.5  # percentiles that become black and white if the range of the data is unknown
 
 SIDE = 640
@@ -28,7 +28,7 @@ SIDE = 640
 
 _LEFT, _TOP, _RIGHT, _BOTTOM = 52, 20, 20, 40  # margins of the frame in pixels
 _FINER = 2  # discs are drawn this much larger and then reduced, which smooths their edges
-_SPREAD = 3  # points are shown up to this many times the range of nine in ten beyond it
+_SPREAD = 3  # points are shown up to this many times the range of the middle 90 % beyond that range
 _GRID, _FRAME, _INK = (232, 235, 240), (190, 196, 206), (74, 84, 99)
 _COLOURS = np.array([[120, 169, 245], [120, 169, 245], [37, 99, 235], [20, 46, 120]], dtype=np.float64)
 _PLACES = np.linspace(0, len(_COLOURS) - 1, 256)
@@ -46,11 +46,11 @@ class TooManyError(PictureError):
 
 
 def check(samples: int, shape: Sequence[int]) -> None:
-    """Refuse what cannot be drawn, before there is any data.
+    """Refuse samples that cannot be drawn, before there is any data.
 
     Args:
         samples: the number of samples.
-        shape: shape of one.
+        shape: shape of one sample.
 
     Raises:
         PictureError: the shape is neither a picture nor a point in the plane.
@@ -164,7 +164,7 @@ def _to_bytes(pictures: Array, finite: NDArray[np.bool_], limits: tuple[float, f
 
 
 def _scatter(points: NDArray[np.generic]) -> Image.Image:
-    """Draw points (n, 2) on axes of one scale; a line counts those not shown because they are far off or not finite."""
+    """Draw points (n, 2) on axes of one scale; a caption counts those not shown as they are far off or not finite."""
     xy = points.astype(np.float64)
     near = xy[np.isfinite(xy).all(1)]
     near = near[np.abs(near).max(1) < 1e30]  # so that widths do not overflow
@@ -182,7 +182,7 @@ def _scatter(points: NDArray[np.generic]) -> Image.Image:
 
 
 def _box(points: NDArray[np.float64]) -> Box:
-    """Return the square part of the plane that is shown."""
+    """Return the square of the plane that is shown."""
     if not len(points):
         return (-1.0, 1.0, -1.0, 1.0)
     low, high = np.percentile(points, (5, 95), axis=0)
@@ -239,7 +239,7 @@ def _axes(draw: ImageDraw.ImageDraw, box: Box) -> None:
 
 
 def _origin(low: float, high: float) -> float:
-    """Return what the labels of an axis count from: 0, or a round number between if they would all look alike."""
+    """Return the origin of an axis' labels: 0, or a round number in its range if they would all look alike."""
     if high - low > 1e-4 * max(abs(low), abs(high)):
         return 0.0
     return float(f"{(low + high) / 2:.{math.ceil(math.log10(max(abs(low), abs(high)) / (high - low)))}g}")

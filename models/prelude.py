@@ -47,19 +47,19 @@ class PreludeCard(Frozen):
     def _inputs_are_conditions(self) -> Self:
         if set(self.program.inputs) != set(self.conditions):
             raise ValueError(
-                f"the prelude's program takes {', '.join(sorted(self.program.inputs))}, and its conditions are "
+                f"the prelude's program takes {', '.join(sorted(self.program.inputs))}, but its conditions are "
                 f"{', '.join(sorted(self.conditions))}; they must be the same"
             )
         return self
 
     def asked(self, taken: Mapping[str, NamedCondition]) -> dict[str, NamedCondition]:
-        """The conditions that requests give, by name.
+        """Return the conditions that requests give, by name.
 
         Args:
             taken: the conditions that the network takes.
 
         Raises:
-                ValueError: the prelude and the network do not fit together.
+            ValueError: the prelude and the network do not fit together.
         """
         made = set(self.program.outputs)
         if unknown := sorted(made - set(taken)):
@@ -110,7 +110,7 @@ class Prelude(nn.Module):
         return tuple(self.card.program.outputs)
 
     def call(self, makes: NamedConditions, *given: Tensor) -> tuple[Tensor, ...]:
-        """The conditions that it makes, (rows, *shape) each.
+        """Return the conditions that it makes, (rows, *shape) each.
 
         Args:
             makes: the conditions that the network takes, without free axes.
@@ -137,12 +137,12 @@ class Prelude(nn.Module):
     def examples(
         self, asked: Conditioning | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
     ) -> tuple[Tensor, ...]:
-        """Example arguments for the prelude, with distinct rows where possible.
+        """Make example arguments for the prelude, with distinct rows where possible.
 
         Args:
             asked: the conditions that requests give; free axes get a typical size.
             rows: number of rows.
-            dtype: dtype of states.
+            dtype: dtype of the states.
             device: the device to put them on.
         """
         assert isinstance(asked, NamedConditions)  # noqa: S101  (with a prelude all conditions have names)
@@ -158,7 +158,7 @@ class Prelude(nn.Module):
         dtype: torch.dtype,
         device: Device = "cpu",
     ) -> dict[str, Tensor]:
-        """Examples of the network's conditions, some of them made by the prelude; errors as in `call`."""
+        """Return examples of the network's conditions, some of them made by the prelude; errors as in `call`."""
         assert isinstance(takes, NamedConditions)  # noqa: S101
         made = self.call(takes, *self.examples(asked, rows, dtype, device))
         return {**shown, **dict(zip(self.outputs, made, strict=True))}
@@ -166,7 +166,7 @@ class Prelude(nn.Module):
     def find_mixing(
         self, asked: Conditioning | None, takes: Conditioning | None, dtype: torch.dtype, device: Device = "cpu"
     ) -> Mixing | None:
-        """Evidence that its rows depend on each other; None if they do not."""
+        """Return evidence that its rows depend on each other; None if they do not."""
         assert isinstance(takes, NamedConditions)  # noqa: S101
         makes = takes.sized({})
         return find_mixing_of(
@@ -175,14 +175,14 @@ class Prelude(nn.Module):
 
 
 def combinations(told: Mapping[str, Distinct], names: tuple[str, ...]) -> tuple[list[Tensor], NDArray[np.int64] | None]:
-    """The distinct rows of several conditions together.
+    """Return the distinct combinations of rows of several conditions.
 
     Args:
         told: conditions of some samples, by name.
         names: names of the conditions to combine.
 
     Returns:
-            One tensor (combinations, *shape) for each name, and the combination of each sample (None if there is one).
+        One tensor (combinations, *shape) for each name, and the combination of each sample (None if there is only one).
     """
     merged = {name: told[name].merged() for name in names}
     known = [each.index for each in merged.values() if each.index is not None]

@@ -1,6 +1,6 @@
-"""Regular files: opened for reading, and replaced as a whole.
+"""Regular files: opened for reading, and replaced atomically.
 
-Anything else is refused: a named pipe may block for ever, a device has no end.
+Anything else is refused: a named pipe may block forever, a device has no end.
 """
 
 import errno
@@ -18,7 +18,7 @@ _KINDS = (
 )
 
 
-class NotRegular(OSError):  # noqa: N818  (handled like any other reason why a file cannot be read)
+class NotRegular(OSError):  # noqa: N818  (handled like any other reason that a file cannot be read)
     """The path does not lead to a regular file."""
 
 
@@ -48,12 +48,12 @@ def _require(found: os.stat_result) -> None:
 
 
 def opened_path(stream: BufferedReader) -> str:
-    """A path to an open file, for libraries that take a path: it cannot have been replaced."""
+    """Return a path to an open file, for libraries that take a path: the file cannot have been replaced."""
     return f"/dev/fd/{stream.fileno()}"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`: written beside it, flushed to the disk, renamed.
+    """Replace the file at `path` atomically: write beside it, flush to the disk, rename.
 
     Raises:
         OSError: the disk is full or the folder not writable; the old file is untouched and nothing is left behind.

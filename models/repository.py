@@ -1,7 +1,7 @@
 """The model repository on disk: `<root>/<name>/<version>/`, where the highest version is the one served.
 
-A repository is only read here. Names come from requests, so a name must match a pattern, and the path it leads to must
-lie inside the root once symbolic links are followed.
+A repository is only read here. Names come from requests, so a name must match a pattern, and its path must be inside
+the root once symbolic links are followed.
 """
 
 import errno
@@ -16,31 +16,31 @@ from models.messages import printable
 from models.regular import open_regular
 
 Signature = tuple[tuple[int, int, int] | None, ...]
-"""Inode, size and modification time of the files of a version, which tell whether they have changed."""
+"""Inode, size and modification time of the files of a version, to see whether they have changed."""
 
 _LONGEST_PATH = 4096
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
-_BAD_NAME = "passed over: not a name of a model; use up to 64 of A-Z, a-z, 0-9, '.', '_', '-', not starting with a sign"
+_BAD_NAME = "passed over: not a valid model name; use up to 64 of A-Z, a-z, 0-9, '.', '_', '-', a letter or digit first"
 _NO_VERSION = "passed over: has no version; put the model into a subfolder called 1"
 _BAD_VERSION = "passed over: not a version; use a whole number from 1, up to 18 digits, no leading zero"
 _OUTSIDE = "passed over: leads out of the repository; copy the folder here instead"
 _NOWHERE = "passed over: a broken link; copy the folder here instead"
 FILE = "passed over: a file; a model is a folder <name>/<version>/ with its card and weights"
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""The errors that say that there is no such file; any other says only that it cannot be seen now."""
+"""The errors that mean that there is no such file; any other means only that it cannot be accessed now."""
 
 
 class RepositoryError(Exception):
-    """The repository folder, or something in it, is missing, cannot be read, or leads out of it."""
+    """The repository folder or something in it is missing, cannot be read, or leads out of the repository."""
 
 
 class UnknownModel(LookupError):  # noqa: N818  (the name that the service and its clients know)
     """No model has this name.
 
     Attributes:
-        name: the name asked for.
-        available: the names there are.
+        name: the requested name.
+        available: the existing names.
     """
 
     def __init__(self, name: str, available: list[str]) -> None:
@@ -55,8 +55,8 @@ class UnknownVersion(LookupError):  # noqa: N818  (as above)
 
     Attributes:
         name: the model.
-        version: the version asked for.
-        available: the versions there are.
+        version: the requested version.
+        available: the existing versions.
     """
 
     def __init__(self, name: str, version: int, available: list[int]) -> None:
@@ -67,7 +67,7 @@ class UnknownVersion(LookupError):  # noqa: N818  (as above)
 
 
 class Repository:
-    """The models below a folder. Each call looks at the disk again, so additions are seen at once.
+    """The models in a folder. Each call looks at the disk again, so additions are seen at once.
 
     Attributes:
         root: the folder.
@@ -77,7 +77,7 @@ class Repository:
         self.root = Path(root)
 
     def names(self) -> list[str]:
-        """The models with at least one version, and those whose folder cannot be read, sorted.
+        """Return the models that have a version, or a folder that cannot be read, sorted.
 
         Raises:
             RepositoryError: the root is missing or cannot be read.
@@ -85,7 +85,7 @@ class Repository:
         return [path.name for path in self._entries() if self._model(path) and self._counts(path)]
 
     def versions(self, name: str) -> list[int]:
-        """The versions of a model, ascending.
+        """Return the versions of a model, ascending.
 
         Raises:
             UnknownModel: there is no such model.
@@ -98,7 +98,7 @@ class Repository:
         return versions
 
     def resolve(self, name: str, version: int | None = None) -> Path:
-        """The folder of a version of a model; None is the highest.
+        """Return the folder of a version of a model; None for the highest.
 
         Raises:
             UnknownModel: there is no such model.
@@ -113,27 +113,30 @@ class Repository:
         return self.root / name / str(version)
 
     def folder(self, name: str, version: int) -> Path:
-        """The folder of a version, once its files are known to lie inside the root; errors as in `signature`."""
+        """Return the folder of a version, once its files are found inside the root; errors as in `signature`."""
         return self._files(name, version)[0].parent
 
     def signature(self, name: str, version: int) -> Signature:
-        """The signature of a version's files, which changes when they do; cheap, as no file is read.
+        """Return the signature of a version's files, which changes when they do; cheap, as no file is read.
 
         Raises:
             UnknownModel, UnknownVersion, RepositoryError: see `resolve`; also if a file leads out of the root, or
-                cannot be seen now.
+                cannot be accessed now.
         """
         return tuple(_state(path) for path in self._files(name, version))
 
     def plans_signature(self, name: str, version: int) -> Signature:
-        """The signature of a version's tuned plans: they may change while it is loaded. None if missing or hidden."""
+        """Return the signature of a version's tuned plans, which may change while it is loaded.
+
+        It contains None if the file is missing or cannot be accessed.
+        """
         try:
             return (_state(self.root / name / str(version) / PLANS_FILE),)
         except RepositoryError:
             return (None,)
 
     def weight_bytes(self, name: str, version: int) -> int:
-        """The bytes of a version's tensors, 0 if they are missing; errors as in `signature`."""
+        """Return the bytes of a version's tensors, 0 if they are missing; errors as in `signature`."""
         path = self._files(name, version)[1]
         try:
             with open_regular(path) as file:
@@ -155,9 +158,9 @@ class Repository:
         return folder / CARD_FILE, folder / WEIGHTS_FILE
 
     def passed_over(self) -> list[tuple[Path, str]]:
-        """Folders, links and files that are not models or versions, each with the reason and what to do.
+        """Return folders, links and files that are not models or versions, each with the reason and what to do.
 
-        Left out are names that begin with a dot, such as a model being written, and what cannot be read.
+        Names that begin with a dot, such as a model being written, and anything that cannot be read are left out.
 
         Raises:
             RepositoryError: the root is missing or cannot be read.
@@ -176,11 +179,11 @@ class Repository:
         return found
 
     def within(self, path: Path) -> str:
-        """A path relative to the root, on one line whatever its name holds."""
+        """Return a path relative to the root, on one line whatever its name contains."""
         return printable(path.relative_to(self.root), _LONGEST_PATH)
 
     def pickles(self) -> list[Path]:
-        """Files that look like pickles, which are never read: beside models, versions, or in them."""
+        """Return files that look like pickles, which are never read: beside models, beside versions, or in them."""
         found = set()
         for pattern in ("*", "*/*", "*/*/*"):
             found.update(path for path in self.root.glob(pattern) if is_pickle(path) and path.is_file())
@@ -210,7 +213,7 @@ class Repository:
         return sorted(int(path.name) for path in paths if _VERSION.fullmatch(path.name) and self._inside(path))
 
     def _counts(self, folder: Path) -> bool:
-        """Whether a folder has versions, or may have some as it cannot be read, which must not go unnoticed."""
+        """Return whether a folder has versions, or may have some as it cannot be read, which must not go unnoticed."""
         try:
             return bool(self._versions(folder))
         except RepositoryError:
@@ -225,7 +228,7 @@ class Repository:
         return [(path, odd) for path, odd in found if odd is not None]
 
     def _odd(self, path: Path, named: str, badly: str) -> str | None:
-        """Why a path is passed over as a folder of this pattern, or None."""
+        """Return why a path is not a folder with a name of this pattern, or None."""
         if not _is_folder(path):
             return _NOWHERE if path.is_symlink() and not _is_file(path) else FILE
         if not re.fullmatch(named, path.name):
@@ -233,7 +236,7 @@ class Repository:
         return None if self._inside(path) else _OUTSIDE
 
     def _inside(self, path: Path) -> bool:
-        """Whether a path is a folder inside the root once symbolic links are followed."""
+        """Return whether a path is a folder inside the root once symbolic links are followed."""
         try:
             return _is_folder(path) and path.resolve().is_relative_to(self.root.resolve())
         except (OSError, RuntimeError, ValueError):  # a loop of links
@@ -258,7 +261,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether a path is a folder; True as well if that cannot be told now, so that it does not count as absent."""
+    """Return whether a path is a folder; also True if that cannot be determined now, so as not to seem absent."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError as error:

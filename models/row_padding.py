@@ -35,7 +35,7 @@ _ALIGNMENT = 64  # bytes; the alignment of fresh tensors in torch
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """A tensor aligned like a fresh one: the last bits of some kernels depend on the alignment."""
+    """Return a tensor aligned like a fresh one: the last bits of some kernels depend on the alignment."""
     if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
@@ -45,7 +45,7 @@ class Store(Protocol):
     """Rows addressed by their place."""
 
     def take(self, places: NDArray[np.int64]) -> Tensor:
-        """The rows at these places, a copy."""
+        """Return a copy of the rows at these places."""
         ...
 
 
@@ -55,7 +55,7 @@ class Chosen:
 
     Attributes:
         store: the store.
-        places: (rows,) of each row.
+        places: (rows,) the place of each row.
     """
 
     store: Store
@@ -68,11 +68,11 @@ class Chosen:
         return Chosen(self.store, self.places[part])
 
     def split(self, rows: int) -> list[Chosen]:
-        """Split into pieces of that many rows."""
+        """Split into pieces of this many rows."""
         return [self[begin : begin + rows] for begin in range(0, len(self), rows)]
 
     def rows(self, more: int = 0) -> Tensor:
-        """The rows, with `more` copies of the first at the end."""
+        """Return the rows, with `more` copies of the first at the end."""
         return self.store.take(np.append(self.places, self.places[:1].repeat(more)) if more else self.places)
 
 
@@ -100,7 +100,7 @@ class RowCaller:
         Args:
             function, trial, limit, candidates, least, allowance: see `models.calibration.measure`.
             apart: whether the function computes each row by itself, so that padding would only cost time.
-            known: an earlier measurement, which is trusted.
+            known: an earlier measurement, which is used instead of measuring.
         """
         self.function = function
         self._calibration: Calibration | None = None
@@ -120,7 +120,7 @@ class RowCaller:
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """The row buckets that agree, ascending; empty until all were tried."""
+        """The row buckets that agree, ascending; empty until all have been tried."""
         return self.agreement.buckets
 
     @property
@@ -130,12 +130,12 @@ class RowCaller:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many numbers of rows were tried, of how many; (0, 0) once all were."""
+        """How many numbers of rows have been tried, and how many there are; (0, 0) once all have been."""
         left = self._calibration
         return (0, 0) if left is None else (left.tried, left.total)
 
     def refine(self) -> bool:
-        """Try one more number of rows; False once all were tried. Other threads may call meanwhile."""
+        """Try one more number of rows; return False once all have been tried. Other threads may call meanwhile."""
         left = self._calibration
         if left is None:
             return False
@@ -186,9 +186,9 @@ class RowByRow(nn.Module):
 class RowStable:
     """A velocity field in which the bits of a row do not depend on the other rows of the call.
 
-    Calls are padded with copies of a live row, as measured when this is made (well below a second for the paper's
-    networks). The measurement holds for the number of torch threads at that time: make this with as many as will be
-    used, in the thread that will call it.
+    Calls are padded with copies of a live row, as measured at construction (well below a second for the paper's
+    networks). The measurement is valid for the number of torch threads at that time: construct this with as many as
+    will be used, in the thread that will call it.
 
     Attributes:
         velocity: the first form of the field with independent rows, or else its first form.
@@ -219,23 +219,23 @@ class RowStable:
 
         Args:
             velocity: the field.
-            event_shape: shape of one state; of a row of the derived field, where there is one.
+            event_shape: shape of one state; of a row of the derived field, if there is one.
             dtype: float32 or float64.
-            device: where the field lives.
+            device: the device of the field.
             max_rows: the most rows of one call of the field, rounded up to a multiple of 128; a larger call is made in
-                pieces. Fewer are taken where the field takes no more, where a row is much work, or where only that
-                makes rows independent (see `models.calibration`).
+                pieces. The limit is lower if the field takes fewer rows, if a row is expensive, or if only that makes
+                rows independent (see `models.calibration`).
             condition: what the field is conditioned on, with sizes for its free axes; None for an unconditional one.
-            unpadded: whether to try without padding, for a field whose bits should not depend on the number of rows.
+            unpadded: whether to try without padding, for a field that should not depend on the number of rows.
             derive: (velocity, x, t[, condition]) -> velocities, a field made of the velocity (see `solvers.derived`),
                 which is called in its place.
-            examples: noise (rows, *event) -> the states to measure with; None takes the noise itself.
-            average: whether it is a field of average velocity, which is asked with the ends of steps, too.
+            examples: noise (rows, *event) -> the states to measure with; None for the noise itself.
+            average: whether it is a field of average velocity, which takes the ends of steps, too.
             allowance: seconds of measuring; None for no bound.
-            known: the form and the agreement of an earlier measurement, which is trusted.
+            known: the form and the agreement of an earlier measurement, which are used instead of measuring.
 
         Raises:
-            VelocityError: the field returns another shape or type than it was given.
+            VelocityError: the field returns another shape or type than that of its states.
         """
         self.event_shape = tuple(event_shape)
         self.dtype = dtype
@@ -266,7 +266,7 @@ class RowStable:
                 self.velocity, self.form, self._call = field, count, RowCaller(function, (), 0, known=known[1])
                 break
             limit = most_rows(function, trial, wanted, least, allowance)
-            # Where a call has few rows anyway, each number of rows is tried for itself.
+            # If a call has few rows anyway, each number of rows is tried separately.
             candidates = UNPADDED if unpadded else (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
             call = RowCaller(function, trial(limit), limit, apart, candidates, least, allowance)
             if call.deterministic or not count:
@@ -281,21 +281,21 @@ class RowStable:
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """The row buckets that agree, ascending; empty until all were tried."""
+        """The row buckets that agree, ascending; empty until all have been tried."""
         return self._call.buckets
 
     @property
     def agreement(self) -> Agreement:
-        """The numbers of rows that agree, as far as they were measured."""
+        """The numbers of rows that agree, as far as measured."""
         return self._call.agreement
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many numbers of rows were tried, of how many; (0, 0) once all were."""
+        """How many numbers of rows have been tried, and how many there are; (0, 0) once all have been."""
         return self._call.progress
 
     def refine(self) -> bool:
-        """Go on measuring by one number of rows; False once all were tried."""
+        """Measure one more number of rows; return False once all have been tried."""
         return self._call.refine()
 
     def __call__(self, x: Tensor, t: Tensor, condition: Condition | None = None) -> Tensor:
@@ -304,7 +304,7 @@ class RowStable:
         Args:
             x: states.
             t: times, in the dtype of x.
-            condition: one row for each state; None is the null of a conditional field.
+            condition: one row for each state; None for the null of a conditional field.
 
         Raises:
             VelocityError: an argument or the result has the wrong shape or type.
@@ -327,7 +327,7 @@ class RowStable:
         return self._call(x, t, *self.condition.unpack(condition))
 
     def chosen(self, x: Tensor, t: Tensor, conditions: Sequence[Chosen]) -> Tensor:
-        """The same for conditions of a store, each row of which is copied only for the call it takes part in.
+        """Evaluate with conditions from a store; each row is copied only for the call in which it takes part.
 
         Args:
             x, t: as above.
@@ -343,6 +343,6 @@ def _checked(
     if v.shape != x.shape or v.dtype != x.dtype:
         raise VelocityError(
             f"the velocity field returned {v.dtype} of shape {tuple(v.shape)}; "
-            f"it must return {x.dtype} of shape {tuple(x.shape)}, as it was given"
+            f"it must return {x.dtype} of shape {tuple(x.shape)}, like the states it was given"
         )
     return v

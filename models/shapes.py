@@ -1,4 +1,4 @@
-"""Shapes with free axes, the sizes of states and conditions that each request chooses.
+"""Shapes with free axes: sizes of states and conditions that each request chooses.
 
 A shape is a tuple of sizes. A name in it is a free axis, with bounds given in the card:
 
@@ -84,11 +84,11 @@ class Axis(BaseModel):
         return self.nearest(_TYPICAL)[-1]
 
     def allows(self, size: int) -> bool:
-        """Whether the axis may have this size."""
+        """Return whether the axis may have this size."""
         return self.min <= size <= self.max and not size % self.multiple
 
     def takes(self, other: Axis) -> bool:
-        """Whether every size allowed for another axis is allowed for this one."""
+        """Return whether every size allowed for another axis is allowed for this one."""
         return (
             self.min <= other.smallest
             and other.max <= self.max
@@ -96,13 +96,13 @@ class Axis(BaseModel):
         )
 
     def nearest(self, size: int) -> list[int]:
-        """The allowed sizes nearest to a size: the largest below and the smallest above, if any."""
+        """Return the allowed sizes nearest to a size: the largest below and the smallest above, if any."""
         largest = self.max // self.multiple * self.multiple
         below, above = size // self.multiple * self.multiple, -(-size // self.multiple) * self.multiple
         return sorted({min(max(each, self.smallest), largest) for each in (below, above)})
 
     def describe(self) -> str:
-        """The allowed sizes in words."""
+        """Return the allowed sizes in words."""
         steps = f" in multiples of {self.multiple}" if self.multiple > 1 else ""
         return f"{self.smallest} to {self.max}{steps}"
 
@@ -119,11 +119,11 @@ class Line(NamedTuple):
         return f"{times}{self.axis}{f'{self.plus:+d}' if self.plus else ''}"
 
     def of(self, size: int) -> int:
-        """The size of data for a size of the axis."""
+        """Return the size of data for a size of the axis."""
         return self.times * size + self.plus
 
     def axis_of(self, size: int) -> int | None:
-        """The size of the axis for a size of data; None if there is none."""
+        """Return the size of the axis for a size of data; None if there is none."""
         found, rest = divmod(size - self.plus, self.times)
         return None if rest else found
 
@@ -142,22 +142,22 @@ def line_of(size: str) -> Line:
 
 
 def free_axes(shape: Sequence[int | str]) -> tuple[str, ...]:
-    """The names of the free axes of a shape."""
+    """Return the names of the free axes of a shape."""
     return tuple(dict.fromkeys(line_of(size).axis for size in shape if isinstance(size, str)))
 
 
 def computed(shape: Sequence[int | str]) -> tuple[str, ...]:
-    """The sizes of a shape that follow from a free axis, but are not that axis itself."""
+    """Return the sizes of a shape that follow from a free axis, but are not that axis itself."""
     return tuple(size for size in shape if isinstance(size, str) and line_of(size).axis != size)
 
 
 def free_places(shape: Sequence[int | str]) -> tuple[int, ...]:
-    """The positions of the free axes in a shape."""
+    """Return the positions of the free axes in a shape."""
     return tuple(place for place, size in enumerate(shape) if isinstance(size, str))
 
 
 def sized(shape: Sequence[int | str], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """A shape with its free axes replaced by sizes.
+    """Return a shape with its free axes replaced by sizes.
 
     Raises:
         ShapeError: one is missing.
@@ -174,22 +174,22 @@ def _sized(size: str, sizes: Mapping[str, int]) -> int:
 
 
 def largest(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> tuple[int, ...]:
-    """A shape with each free axis at its largest size."""
+    """Return a shape with each free axis at its largest size."""
     return sized(shape, {axis: axes[axis].max for axis in free_axes(shape)})
 
 
 def smallest(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> tuple[int, ...]:
-    """A shape with each free axis at its smallest size."""
+    """Return a shape with each free axis at its smallest size."""
     return sized(shape, {axis: axes[axis].smallest for axis in free_axes(shape)})
 
 
 def typical(axes: Mapping[str, Axis]) -> dict[str, int]:
-    """Sizes to try a network with."""
+    """Return sizes to try a network with."""
     return {name: axis.typical for name, axis in axes.items()}
 
 
 def matched(shape: Sequence[int | str], found: Sequence[int]) -> dict[str, int] | None:
-    """The sizes of the free axes that make a shape equal to the one found; None if there are none."""
+    """Return the sizes of the free axes that make a shape equal to the one found; None if there are none."""
     sizes: dict[str, int] = {}
     if len(shape) != len(found):
         return None
@@ -201,7 +201,7 @@ def matched(shape: Sequence[int | str], found: Sequence[int]) -> dict[str, int] 
 
 
 def reshaped(shape: Sequence[int | str], found: Sequence[int], target: Sequence[int | str]) -> tuple[int, ...]:
-    """A target shape with the sizes of the free axes that make `shape` equal to the one found.
+    """Return a target shape with the sizes of the free axes that make `shape` equal to the one found.
 
     Raises:
         ValueError: the shapes do not match.
@@ -212,7 +212,7 @@ def reshaped(shape: Sequence[int | str], found: Sequence[int], target: Sequence[
 
 
 def described(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> str:
-    """A shape in words."""
+    """Return a shape in words."""
     said = [f"{size} from {axes[size].describe()}" if isinstance(size, str) else str(size) for size in shape]
     return f"[{', '.join(said)}]"
 
@@ -222,7 +222,7 @@ def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, Axi
     for what, shape in shapes.items():
         missing = [axis for axis in free_axes(shape) if axis not in axes]
         if missing:
-            raise ValueError(f"{what} is {list(shape)}, and axes has no {missing[0]!r}; give its largest size there")
+            raise ValueError(f"{what} is {list(shape)}, but axes has no {missing[0]!r}; give its largest size there")
         if min(smallest(shape, axes), default=1) < 1:
             raise ValueError(f"{what} {list(shape)} has a size of less than 1 where its axes are smallest")
         if math.prod(largest(shape, axes)) > MOST_NUMBERS:
@@ -250,7 +250,7 @@ class Sizes:
         return {axis: size for axis, (size, _) in self._said.items()}
 
     def note(self, axis: str, size: int, where: str) -> None:
-        """Note a size given in some place of the request.
+        """Record a size given in some place of the request.
 
         Raises:
             ShapeError: the size is not allowed, or differs from one given elsewhere in the request.
@@ -262,14 +262,14 @@ class Sizes:
             raise ShapeError(axis, f"{where} has {axis} = {size}, expected {bounds.describe()}{advice}")
         before, there = self._said.setdefault(axis, (size, where))
         if before != size:
-            raise ShapeError(axis, f"{where} has {axis} = {size}, and {there} has {axis} = {before}; they must agree")
+            raise ShapeError(axis, f"{where} has {axis} = {size}, but {there} has {axis} = {before}; they must agree")
 
     def settle(self, needed: Sequence[str] = (), sources: Mapping[str, str] = _NOWHERE) -> dict[str, int]:
         """Return a size for each axis; an axis that is neither required nor given gets its smallest size.
 
         Args:
             needed: the axes that a request must give.
-            sources: for each, where else a request can give it, in words.
+            sources: for each axis, where else a request can give it, in words.
 
         Raises:
             ShapeError: a required axis was not given.

@@ -8,11 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 Condition = Tensor | Mapping[str, Tensor]
-"""What a network is told of its rows: a tensor with one row for each state, or several such tensors by name."""
+"""The condition of a network call: a tensor with one row for each state, or several such tensors by name."""
 
 
 class VelocityError(ValueError):
-    """A velocity field was given, or returned, something that it must not."""
+    """A velocity field was given, or returned, something invalid."""
 
 
 class VelocityField(Protocol):
@@ -25,7 +25,7 @@ class VelocityField(Protocol):
     def __call__(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event) in the dtype of x.
 
-        The condition is a `Condition` of the kind that the field takes (see `models.named_conditions`); None is none.
+        The condition is a `Condition` of the kind that the field takes (see `models.named_conditions`), or None.
         """
         ...
 
@@ -35,7 +35,7 @@ class HasForms(Protocol):
     """A field that can be computed in several ways."""
 
     def forms(self) -> Iterator[VelocityField]:
-        """The ways of computing the field as it is now, the cheapest first; that one has the field's own bits.
+        """Yield the ways of computing the field as it is now, the cheapest first; that one has the field's own bits.
 
         Later ones round differently. They are for kernels with which a row's bits depend on the other rows in the call.
         """
@@ -43,17 +43,17 @@ class HasForms(Protocol):
 
 
 def forms(velocity: VelocityField) -> Iterator[VelocityField]:
-    """The ways of computing a field (see `HasForms`); the field itself if it offers none."""
+    """Return the ways of computing a field (see `HasForms`); the field itself if it offers none."""
     return velocity.forms() if isinstance(velocity, HasForms) else iter((velocity,))
 
 
 def rows_of(velocity: object) -> tuple[int, int | None]:
-    """The fewest and the most rows that a field takes in one call; None for no bound."""
+    """Return the fewest and the most rows that a field takes in one call; None for no bound."""
     return getattr(velocity, "rows", (1, None))
 
 
 def each(condition: Condition, change: Callable[[Tensor], Tensor]) -> Condition:
-    """The condition with each of its tensors changed."""
+    """Apply a change to each tensor of a condition."""
     if isinstance(condition, Tensor):
         return change(condition)
     return {name: change(tensor) for name, tensor in condition.items()}

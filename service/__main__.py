@@ -88,7 +88,7 @@ class _Last:
 
 
 def _refuse_workers(asked: int) -> None:
-    """Check that one process is asked for.
+    """Check that only one process is requested.
 
     Raises:
         SettingsError: ``--workers`` or ``WEB_CONCURRENCY`` is not 1.

@@ -78,7 +78,13 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     if settings.root_path:
         app.add_middleware(SubPath, root_path=settings.root_path)
     app.state.traces = traces = _traces(settings)
-    app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log, traces=traces)
+    app.add_middleware(
+        Observe,
+        metrics=service.metrics,
+        access_log=settings.access_log,
+        traces=traces,
+        url_path=settings.url_path,
+    )
     return app
 
 

@@ -15,10 +15,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def opening(settings: Settings) -> str:
-    """Return the first lines: the settings that were changed, and what takes time now."""
+    """Return the first lines: the changed settings, and the slow step that follows."""
     changed = settings.changed()
     head = ["Settings that differ from the defaults:", *(f"  {line}" for line in changed)]
-    lines = head if changed else ["All settings have their defaults."]
+    lines = head if changed else ["All settings are at their defaults."]
     return "\n".join([*lines, "Loading torch and the solvers ..."])
 
 
@@ -27,7 +27,7 @@ def progress(total: int, pending: Iterable[list[str]]) -> Iterator[str]:
 
     Args:
         total: The number of models.
-        pending: The names of the models still to load, looked at again and again.
+        pending: The names of the models still to load, polled repeatedly.
     """
     before: list[str] | None = None
     for names in pending:
@@ -56,7 +56,7 @@ class ProgressPrinter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Print the last line and stop; before `start` or a second time it does nothing."""
+        """Print the last line and stop; does nothing before `start` or a second time."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -105,7 +105,7 @@ Three commands to try in another terminal:
 class EscapingFormatter(logging.Formatter):
     """Escapes control characters in messages, and indents tracebacks.
 
-    Messages repeat what clients sent, in which a line break could start a line that looks like another record.
+    Messages may repeat client input, and a line break in it could begin what looks like another record.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the name in the standard library)

@@ -1,8 +1,8 @@
 """The service's errors: every kind with its explanation, as RFC 9457 ``application/problem+json``.
 
-Every response that is not a success is one `Kind`: a stable slug (``type`` is ``/problems/<slug>``, which serves the
-explanation), a status and a title. Code anywhere raises `ProblemError`; the middleware turns it, and what the
-framework raises, into a response.
+Every error response is of one `Kind`: a stable slug (``type`` is ``/problems/<slug>``, which serves the explanation), a
+status and a title. Code anywhere raises `ProblemError`; the middleware turns it, and the framework's own exceptions,
+into a response.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloa
 MEDIA_TYPE = "application/problem+json"
 
 MOST_FAULTS = 20
-"""Most invalid fields that one response lists."""
+"""Maximum number of invalid fields listed in one response."""
 
-_TITLED = 3  # invalid fields that a title names
+_TITLED = 3  # invalid fields named in a title
 
 _HEAD, _TAIL = 200, 800  # characters kept of a long text: the start shows what was sent, the end what is allowed
 _IDLE_S = 2.0
-_MOST_DRAINED = 1 << 28  # bytes of a body that are read only so that its sender sees why it is refused
+_MOST_DRAINED = 1 << 28  # bytes of a refused body to read, so that its sender gets to see the response
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class Kind(Enum):
         "replay-differs",
         409,
         "The same samples cannot be promised",
-        "A replay token was made with other weights, other versions, on another machine or device, or the samples came "
-        "out otherwise, so their bits cannot be promised.",
+        "The replay token was made with other weights or versions, or on another machine or device, or the samples "
+        "came out differently, so their bits cannot be promised.",
         "`differences` lists each thing that differs. Send the token to a service like the first one, or set `force` "
         "to sample anyway; `digest_matches` then says whether the bits are the same.",
     )
@@ -180,8 +180,8 @@ class Kind(Enum):
         "internal-error",
         500,
         "The service failed",
-        "An unexpected error, which is a fault of the service.",
-        "Report it with the `request_id`; the log holds the cause under that id.",
+        "An unexpected error in the service itself.",
+        "Report it with the `request_id`; the log has the cause under that id.",
     )
     ENGINE = _Kind(
         "engine-failed",
@@ -236,7 +236,7 @@ class Kind(Enum):
 
     @property
     def oip_status(self) -> int:
-        """The status under /v2: the protocol's own texts and clients know 400 for all that is wrong with a request."""
+        """The status under /v2, where the protocol and its clients expect 400 for any invalid request."""
         return 400 if self is Kind.INVALID else self.value.status
 
 
@@ -247,7 +247,7 @@ class ProblemError(Exception):
     of the others, including `more` that the caller left out already, goes into ``more_errors``.
 
     With `unread` the response is sent before the body was read to its end: the connection cannot be used again and is
-    closed once the client had time to read.
+    closed once the client has had time to read.
     """
 
     def __init__(
@@ -277,30 +277,35 @@ class ProblemError(Exception):
 
     @property
     def title(self) -> str:
-        """What is wrong in a few words: of the kind, or the fields at fault."""
+        """What is wrong, in a few words: the title of the kind, or the fields at fault."""
         fields = list(dict.fromkeys(fault["field"] for fault in self.errors if "field" in fault))
         if self.kind is not Kind.INVALID or not fields:
             return self.kind.value.title
         named = ", ".join(fields[:_TITLED]) + (" ..." if len(fields) > _TITLED else "")
         return f"Invalid field{'s' if len(fields) > 1 else ''}: {named}"
 
-    def body(self, request_id: str) -> dict[str, Any]:
-        """Return the members of the problem document."""
+    def body(self, request_id: str, url_path: str = "") -> dict[str, Any]:
+        """Return the members of the problem document; `type` begins with the path at which users reach the service."""
         kind = self.kind.value
-        document = {"type": self.kind.type, "title": self.title, "status": kind.status, "detail": self.detail}
+        document = {
+            "type": url_path + self.kind.type,
+            "title": self.title,
+            "status": kind.status,
+            "detail": self.detail,
+        }
         document |= {"request_id": request_id} | self.members
         return document | ({"errors": self.errors} if self.errors else {})
 
-    def response_at(self, path: str, request_id: str) -> Response:
+    def response_at(self, path: str, request_id: str, url_path: str = "") -> Response:
         """Return the response for a path: under /v2 in the form of the Open Inference Protocol."""
         if path != "/v2" and not path.startswith("/v2/"):
-            return self.response(request_id)
+            return self.response(request_id, url_path)
         content = orjson.dumps({"error": self.detail})
         return self._response(content, self.kind.oip_status, "application/json")
 
-    def response(self, request_id: str) -> Response:
+    def response(self, request_id: str, url_path: str = "") -> Response:
         """Return the response as a problem document."""
-        content = orjson.dumps(self.body(request_id), default=str)
+        content = orjson.dumps(self.body(request_id, url_path), default=str)
         return self._response(content, self.kind.value.status, MEDIA_TYPE)
 
     def _response(self, content: bytes, status: int, media: str) -> Response:
@@ -314,7 +319,7 @@ def invalid(field: str, message: str, **members: Any) -> ProblemError:
 
 
 def check_limit(name: str, value: float, limit: float, unit: str = "") -> None:
-    """Refuse a value over a limit of the service.
+    """Refuse a value above a limit of the service.
 
     Raises:
         ProblemError: 422 with the value and the limit.
@@ -346,10 +351,10 @@ class ClientGoneError(Exception):
 
 
 class EarlyResponse(Response):
-    """A response to a request whose body is still arriving: sends all of it, then reads and drops the rest.
+    """A response to a request with a body still arriving: sends it, then reads and drops the rest of the body.
 
-    A connection that is closed while data arrives is reset, and the sender may lose the response with it. Reading ends
-    with the body, after 2 s of silence or after 256 MiB; the server's time limit for a request bounds it, too.
+    A connection that is closed while data arrives is reset, and the sender may lose the response with it. Reading stops
+    at the end of the body, after 2 s of silence, or after 256 MiB; the server's time limit for a request applies, too.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -374,7 +379,7 @@ async def _drain(receive: Receive) -> None:
 
 
 REFUSALS = (Overloaded, TooSlow, Draining, DeadlineExceeded, EngineFailed)
-"""The engine's exceptions, as `problem_of` takes them."""
+"""The engine's exceptions, which `problem_of` takes."""
 
 
 def problem_of(error: Exception) -> ProblemError:

@@ -144,7 +144,7 @@ MODEL_LIST = {
         }
     ],
     "passed_over": [
-        {"path": "my model", "reason": "passed over: not a name of a model; use up to 64 of A-Z, a-z, 0-9, ..."}
+        {"path": "my model", "reason": "passed over: not a valid model name; use up to 64 of A-Z, a-z, 0-9, ..."}
     ],
     "more_passed_over": 0,
 }

@@ -1,7 +1,7 @@
-"""The ledger of memory that requests in progress hold: reserved before anything is allocated, released at their end.
+"""The ledger of memory held by requests in progress: reserved before anything is allocated, released at their end.
 
-A request is over when its response is out or its client has left, and the engine is done with its jobs. So slow readers
-count too.
+A request is over when its response is out or its client has left, and the engine is done with its jobs. So a slow
+reader counts, too.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from typing import Any
 from service.errors import Kind, ProblemError
 
 _FIRST_GUESS_S = 1.0
-"""Assumed time for which a request holds its memory, before any has ended."""
+"""Assumed time for which a request holds its memory, until one has ended."""
 
 
 Ends = Mapping["Future[Any]", float]

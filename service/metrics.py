@@ -1,8 +1,8 @@
 """Metrics of the service for Prometheus, in base units, under names that start with ``pathline_``.
 
 Labels come from closed sets only: served models, the solver catalogue, status codes, route templates. All counters
-start at 0, and so do the times by model when the model is loaded: a rate sees their first event.
-``python -m service.metrics`` prints all as a table.
+start at 0, and so do the times of a model when it is loaded, so that a rate sees the first event.
+``python -m service.metrics`` prints them all as a table.
 """
 
 import bisect
@@ -31,7 +31,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_GONE = "client_gone"
 
 REFUSALS = ("bad-request", "head-too-large", "request-timeout", "too-many-connections", "idle", "slow-reader")
-"""Why the server closes a connection itself: the slugs of its problems, idle to make room, slow-reader."""
+"""Reasons for which the server closes a connection: slugs of its problems, `idle` (to make room), `slow-reader`."""
 
 
 def geometric(low: float, high: float, ratio: float) -> tuple[float, ...]:
@@ -49,7 +49,7 @@ _STEP = geometric(1e-5, 1.0, 10**0.25)
 
 
 _FEW = 16
-"""Values that are counted sooner one by one than by array operations."""
+"""Up to this many values, counting one by one is faster than array operations."""
 
 
 class Histogram(Collector):
@@ -207,12 +207,12 @@ class Metrics:
         self.budget_error = _histogram(
             registry,
             "budget_error",
-            "Endpoint error of a sample over the error that its budget promised, of checked answers.",
+            "Endpoint error of a sample divided by the error that its budget promised, in checked answers.",
             _RATIOS,
         )
         self.budget_samples = Counter(
             "pathline_budget_samples",
-            "Samples of checked answers: kept within the promised error, or broken; 5 % may be.",
+            "Samples of checked answers: kept within the promised error, or broken; up to 5 % may be broken.",
             ("promise",),
             registry=registry,
         )
@@ -234,7 +234,7 @@ class Metrics:
         )
         self.model_path = Gauge(
             "pathline_model_path",
-            "1 for each served version and what evaluates its network: fused or eager.",
+            "1 for each served version, with the way its network is evaluated: fused or eager.",
             ("model", "version", "path"),
             registry=registry,
         )
@@ -246,7 +246,7 @@ class Metrics:
         )
         self.device_info = Gauge(
             "pathline_device_info",
-            "1, with the device that networks run on: torch's name for it (cpu, cuda:0) and its maker's.",
+            "1, with the device that runs the networks: torch's name for it (cpu, cuda:0) and the vendor's.",
             ("device", "name"),
             registry=registry,
         )
@@ -266,7 +266,7 @@ class Metrics:
         self.refusals.labels(reason).inc()
 
     def runs_on(self, device: str, name: str) -> None:
-        """Publish the device by torch's name and by its product name."""
+        """Publish the device by torch's name and the vendor's."""
         self.device_info.labels(device, name).set(1)
 
     def answered(self, route: str, outcome: str, seconds: float) -> None:
@@ -286,7 +286,7 @@ class Metrics:
         self.network_seconds.one(network_s, model)
 
     def ran_programs(self, model: str, prelude_s: float | None, decoder_s: float | None) -> None:
-        """Count the seconds of a job in the model's prelude and decoder program; None where it took part in none."""
+        """Count the seconds of a job in the model's prelude and decoder program; None for one that it did not run."""
         if prelude_s is not None:
             self.prelude_seconds.one(prelude_s, model)
         if decoder_s is not None:
@@ -306,7 +306,7 @@ class Metrics:
         self.batch_solvers.one(solvers, model, operation, times=calls)
 
     def model_is_loaded(self, name: str, version: int, loaded: bool, path: str) -> None:
-        """Publish a version as served, and what evaluates it, or remove both; the times of its model start at 0."""
+        """Publish a served version and how its network is evaluated, or remove both; its model's times start at 0."""
         if loaded:
             self.model_loaded.labels(name, str(version)).set(1)
             self.model_path.labels(name, str(version), path).set(1)
@@ -324,7 +324,7 @@ class Metrics:
             self.model_fallback.remove(name)
 
     def budget_errors(self, ratios: NDArray[np.float64]) -> None:
-        """Count samples by their endpoint error over the promised one; infinite where one did not come to its end."""
+        """Count samples by endpoint error divided by the promised one; infinite for a sample that did not finish."""
         self.budget_error.add(ratios)
         broken = int((ratios > 1).sum())
         self.budget_samples.labels("broken").inc(broken)
@@ -335,7 +335,7 @@ class Metrics:
         self.budget_checks.labels(outcome).inc()
 
     def cancelled(self, nfe: int) -> None:
-        """Count evaluations spent on samples without a receiver."""
+        """Count evaluations spent on cancelled samples."""
         self.cancelled_nfe.inc(nfe)
 
     def watch(
@@ -369,7 +369,7 @@ def _gauge(registry: CollectorRegistry, name: str, documentation: str) -> Gauge:
 
 
 def table() -> str:
-    """Return the metrics as a Markdown table, one row each, the same that stands in docs/metrics.md."""
+    """Return the metrics as a Markdown table, one row each, as in docs/metrics.md."""
     metrics = Metrics()
     rows = ["| metric | kind | labels | what it counts |", "|---|---|---|---|"]
     for collector in vars(metrics).values():

@@ -1,4 +1,4 @@
-"""The OpenAPI description, beyond what the framework knows: bodies parsed by hand, problems, examples, HEAD."""
+"""The OpenAPI description, completed where the framework falls short: hand-parsed bodies, problems, examples, HEAD."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -137,7 +137,7 @@ SOLVING_PROBLEMS = problems(
     Kind.BROKEN_MODEL,
     Kind.DEADLINE,
 )
-"""Error responses of all requests that solve."""
+"""Error responses common to all requests that solve."""
 
 
 def solving(
@@ -159,8 +159,8 @@ def solving(
         body, response: schemas.
         requests, responses: examples by name.
         media: formats of the response.
-        what: the response holds, as in "The samples, in the format that Accept asks for".
-        kinds: errors beside those of all requests that solve.
+        what: contents of the response, as in "The samples, in the format that Accept asks for".
+        kinds: errors besides those common to all requests that solve.
     """
     content = {each: shown(responses) if each == "application/json" else BINARY for each in media}
     found = {"model": response, "description": f"{what}, in the format that Accept asks for", "content": content}

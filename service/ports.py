@@ -1,4 +1,4 @@
-"""Protocols of the engine as the HTTP side sees it, so that tests can substitute another."""
+"""Protocols of the engine as the HTTP side sees it, so that tests can substitute their own."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ class Engine(Protocol):
 
     @property
     def device_name(self) -> str:
-        """The vendor's name for it."""
+        """The vendor's name for the device."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class Engine(Protocol):
         ...
 
     def workload(self) -> Workload:
-        """Return what there is to do, for all that is loaded."""
+        """Return the work left, for every arena."""
         ...
 
     def start(self) -> None:
@@ -124,7 +124,7 @@ class Engine(Protocol):
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
     ) -> float:
-        """Return the seconds that a job of a loaded version would take now with no other job there.
+        """Return the seconds that a job of a loaded version would take now if it ran alone.
 
         Args:
             name, version: of the model.
@@ -141,5 +141,5 @@ class Engine(Protocol):
         ...
 
     def cancel(self, future: Future[JobResult]) -> None:
-        """Cancel a job; its lanes are gone within one tick."""
+        """Cancel a job; its lanes are removed within one tick."""
         ...

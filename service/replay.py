@@ -1,8 +1,8 @@
 """Replay tokens: short texts with the request and the environment of an answer, enough to draw it again.
 
-A token is ``plr1.`` and the base64url of deflated JSON. It is data, and never trusted: its content is validated
-like any request. Long members (many start states, a condition for each sample) are stored as a hash only, and must be
-sent again.
+A token is ``plr1.`` and the base64url of deflated JSON. It is data and is never trusted: its content is validated like
+any request. Long members (many start states, a condition for each sample) are stored only as a hash and must be sent
+again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HASH = r"^sha256:[0-9a-f]{64}$"
 
 
 class TokenError(ValueError):
-    """A text is not a token, or a damaged one."""
+    """The text is not a token, or is damaged."""
 
 
 class Token(BaseModel):
@@ -229,7 +229,7 @@ _REASONS = {
     "pathline": "another release may add in a different order",
     "device": "other devices have other kernels",
     "machine": "kernels are chosen and compiled for the type of processor",
-    "compute": "another precision of the network",
+    "compute": "the network computes in another precision",
     "path": "the fused network and the torch module round differently",
     "threads": "torch kernels split sums by the number of threads",
 }

@@ -1,4 +1,4 @@
-"""The HTTP server: its socket, its limits, its signals, and when the process ends."""
+"""The HTTP server: its socket, its limits, its signals, and the end of the process."""
 
 import contextlib
 import errno
@@ -23,7 +23,7 @@ from service.state import Service
 
 _BACKLOG = 2048
 _OWN_FILES = 64  # of the process itself: models, logs, threads, closing sockets
-_LET_GO_S = 5.0  # an engine gives up after the network call that runs
+_LET_GO_S = 5.0  # for the engine to give up, which it does after the current network call
 _LAST_S = 10.0  # for the cleanup after the last response
 _FAILED = 1
 _log = logging.getLogger("pathline")
@@ -92,8 +92,8 @@ def within_files(settings: Settings) -> Settings:
         return settings
     fitting = max(1, soft - RESERVED - _OWN_FILES)
     _log.warning(
-        "%d files may be open, too few for PATHLINE_MAX_CONNECTIONS=%d: %d connections are taken; "
-        "raise the limit to %d (ulimit -n) or lower the setting",
+        "the limit of %d open files is too low for PATHLINE_MAX_CONNECTIONS=%d, so at most %d connections are "
+        "accepted; raise the limit to %d (ulimit -n) or lower the setting",
         *(soft, settings.max_connections, fitting, needed),
     )
     return settings.model_copy(update={"max_connections": fitting})
@@ -103,8 +103,8 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
     """Serve until SIGTERM or SIGINT; requests in progress then have `drain_s` seconds to finish.
 
     From the signal on /readyz answers 503 and new work is refused; the socket stays open. A second signal ends the
-    process at once, and so does a part that hangs during shutdown. A dead engine ends it too, so that its supervisor
-    restarts it.
+    process at once, and so does a part that hangs during shutdown. A dead engine ends the process, too, so that a
+    supervisor restarts it.
 
     Args:
         app: the application, its service started.
@@ -116,14 +116,14 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
         The exit code: 0 after a signal, 1 if the engine has died.
 
     Raises:
-        StartError: none of the models, loaded while it served, can be.
+        StartError: none of the models, which are loaded while the service answers, can be loaded.
     """
     settings = within_files(settings)
     config = uvicorn.Config(
         app,
         http=protocol(settings, app.state.service.metrics),
         ws="none",
-        log_config=None,  # as the rest is logged
+        log_config=None,  # log like the rest of the service
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -168,7 +168,7 @@ class _Server(uvicorn.Server):
         if self._drained_by is not None:
             self._leave(128 + sig, f"{signal.Signals(sig).name} again: ending at once")
             return
-        _log.info("%s: finishing what runs, for at most %g s", signal.Signals(sig).name, self._drain_s)
+        _log.info("%s: finishing running requests, for at most %g s", signal.Signals(sig).name, self._drain_s)
         self._drained_by = time.monotonic() + self._drain_s
         self._service.drain()
 
@@ -207,7 +207,7 @@ class _Server(uvicorn.Server):
         fuse.start()
 
     def _leave(self, code: int, why: str) -> None:
-        """End the process now, whatever its threads do, telling clients that wait."""
+        """End the process now, whatever its threads are doing, after telling waiting clients."""
         fuse = threading.Timer(1.0, os._exit, (code,))  # writing to a log may hang as well
         fuse.daemon = True
         fuse.start()

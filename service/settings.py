@@ -5,8 +5,8 @@ field's description says what is allowed; the same text is shown when a value is
 service.settings`` prints the table in docs/settings.md.
 
 Values are cleaned up alike wherever they come from: whitespace around a text, such as the line break at the end of a
-mounted file, is dropped; a control character inside is refused; a blank value means the default. Keys alone may not be
-blank: a secret that failed to arrive must not open the service.
+mounted file, is dropped; a control character inside is refused; a blank value means the default. Keys are the exception
+and may not be blank: a secret that failed to arrive must not open the service.
 """
 
 import os
@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -85,7 +86,7 @@ _ORIGIN = re.compile(r"https?://[^\s/?#,]+|\*")
 _PUBLIC_URL = re.compile(r"https?://[^\s/?#,'\"\\]+(/[A-Za-z0-9._~-]+)*/?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\*")  # without a port
-_KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII but a comma
+_KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII except the comma
 
 
 class SettingsError(ValueError):
@@ -97,7 +98,7 @@ class StartError(RuntimeError):
 
 
 class Settings(BaseSettings):
-    """The effective settings; frozen, so what is printed at startup holds until the end."""
+    """The effective settings; frozen, so those printed at startup stay in effect."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -111,8 +112,8 @@ class Settings(BaseSettings):
     )
     public_url: Annotated[str, AfterValidator(_public_url)] = Field(
         default="",
-        description="address at which users reach the service, printed at startup: none, or one like "
-        "https://lab.example/pathline",
+        description="address at which users reach the service, printed at startup; its path begins the links of error "
+        "responses: none, or one like https://lab.example/pathline",
     )
     models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
     data_dir: Path = Field(default=Path("data"), description="training data: a folder")
@@ -133,12 +134,12 @@ class Settings(BaseSettings):
     )
     compute: Literal["auto", "float32"] = Field(
         default="auto",
-        description="precision of networks of half precision: auto (that of their cards) or float32, for a CPU without "
-        "instructions for it; programs keep their own",
+        description="precision in which half-precision networks compute: auto (as their cards say) or float32, for a "
+        "CPU without half-precision instructions; programs keep their own",
     )
     calibration_s: Seconds = Field(
         default=5.0,
-        description="measuring the rows of a network at load; the rest is measured while idle: seconds above 0",
+        description="time for measuring a network's rows at load; the rest is measured while idle: seconds above 0",
     )
     max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
     max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
@@ -152,8 +153,8 @@ class Settings(BaseSettings):
     )
     budget_check_fraction: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
         default=0.0,
-        description="share of the answers to budgets that are solved again tightly, to see whether their promise was "
-        "kept: a number from 0 (none) to 1",
+        description="share of answers to budgets that are solved again tightly, to check that their promise was kept: "
+        "a number from 0 (none) to 1",
     )
     max_body_bytes: Count = Field(default=16 * 2**20, description="bytes of a request body: an integer of at least 1")
     max_answer_bytes: Count = Field(
@@ -185,8 +186,8 @@ class Settings(BaseSettings):
         default=2.0,
         ge=0,
         allow_inf_nan=False,
-        description="most seconds between two checks for new model versions; changes that the file system reports are "
-        "seen sooner: a number from 0 (never)",
+        description="maximum seconds between two checks for new model versions; changes that the file system reports "
+        "are seen sooner: a number from 0 (never)",
     )
     max_model_bytes: int = Field(
         default=0,
@@ -266,6 +267,11 @@ class Settings(BaseSettings):
         """Return the sources of values; the first one that has a value wins."""
         return _sources(settings_cls, init_settings, env_settings)
 
+    @property
+    def url_path(self) -> str:
+        """Path under which users reach the service: a proxy's path, or that of the public address; else empty."""
+        return self.root_path or urlsplit(self.public_url).path
+
     def changed(self) -> list[str]:
         """Return a line for each setting that differs from its default: variable and value, secrets hidden."""
         return [
@@ -290,7 +296,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def unknown_variables() -> list[str]:
-    """Return the variables with our prefix that are no setting (often a typing error)."""
+    """Return the variables with our prefix that match no setting (often a typo)."""
     known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields} | _OTHERS
     return sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known)
 
@@ -349,7 +355,7 @@ class _CleanSource(PydanticBaseSettingsSource):
         """Return the settings by name.
 
         Raises:
-            SettingsError: A text holds a control character, or a key is blank.
+            SettingsError: A text contains a control character, or a key is blank.
         """
         cleaned = {name: self._clean(name, value) for name, value in self._source().items()}
         return {name: value for name, value in cleaned.items() if value != ""}

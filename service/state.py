@@ -30,7 +30,7 @@ _log = logging.getLogger("pathline")
 
 @dataclass
 class Service:
-    """The parts of one application, and where in its life it is.
+    """The parts of one application, and the stage of its life.
 
     Attributes:
         ledger: memory of the requests in progress.
@@ -40,7 +40,7 @@ class Service:
         started: whether it has been started.
         draining: whether it takes no more requests.
         failed: set when every model was tried and none can be served.
-        on_drain: called when the service begins to drain.
+        on_drain: called when the service starts to drain.
     """
 
     settings: Settings
@@ -66,7 +66,7 @@ class Service:
         Args:
             beside: load in a thread and return at once. Each model answers as soon as it is loaded; `failed` is set if
                 none can be.
-            on_loaded: called when every model was tried and something is served.
+            on_loaded: called when every model has been tried and at least one is served.
 
         Raises:
             StartError: there is nothing to serve.
@@ -158,7 +158,7 @@ class Service:
         return None
 
     def unready(self) -> ProblemError | None:
-        """Return why a balancer should send requests elsewhere: `fault`, or models that were not tried yet.
+        """Return why a balancer should send requests elsewhere: `fault`, or models that have not been tried yet.
 
         A balancer sends any request to any ready replica, so one loaded model is not enough. Models that are loaded
         answer all the same.
@@ -177,8 +177,8 @@ class Service:
 
         Args:
             name: of the model.
-            version: of it, or None for the one that answers.
-            deadline: when the time limit of the request passes, in `time.monotonic`; the usual limit where left out.
+            version: of the model, or None for the one that answers.
+            deadline: end of the request's time limit, in `time.monotonic`; by default the usual limit from now.
 
         Raises:
             ProblemError: 503 while nothing can be served.

@@ -1,4 +1,4 @@
-"""The numerics: tableaus, plans, lanes and the offline drivers. Knows no network, no HTTP and no files."""
+"""Numerics: tableaus, plans, lanes and the offline drivers. Independent of networks, HTTP and files."""
 
 from solvers import catalogue
 from solvers.errors import SolverError, Status

@@ -1,10 +1,10 @@
-"""``python -m solvers``: the catalogue as a table, the same that stands in docs/solvers.md."""
+"""``python -m solvers``: print the catalogue as a table, as in docs/solvers.md."""
 
 from solvers import catalogue
 
 
 def table() -> str:
-    """Return the catalogue as a Markdown table, one row a solver."""
+    """Return the catalogue as a Markdown table, one row per solver."""
     head = ("name", "kind", "order", "error estimate", "stages", "FSAL", "stable to", "NFE", "reference")
     rows = [head, tuple("-" * len(word) for word in head)]
     for solver in catalogue.solvers().values():

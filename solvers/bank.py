@@ -1,7 +1,7 @@
 """The bank: rows and times of all plans that the lanes of an arena follow.
 
-Everything lies in a few growing arrays, so a tick gathers the weights of all lanes with one index. A plan's space is
-freed when its last lane leaves.
+Everything is stored in a few growing arrays, so a tick gathers the weights of all lanes with one index. A plan's space
+is freed when its last lane leaves.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ROW = np.dtype(
         ("slot", np.int64),  # where the velocity goes
         ("kind", np.int64),  # what follows
         ("next", np.int64),  # the row after this one
-        ("keep", np.int64),  # the slot that keeps the advance at the end of a step of a plan, or -1
+        ("keep", np.int64),  # the slot that keeps the advance at the end of a step on a grid, or -1
         ("restart", np.int64),  # the row after an accepted step under error control
         ("fsal", np.int64),  # 1 if the last velocity of such a step is the first of the next
         ("dense", np.int64),  # index of the dense output, or -1
     ]
 )
-"""One row of the bank, see `plan.Rows`; `next` and `restart` are absolute here."""
+"""One row of the bank, see `plan.Rows`; here, `next` and `restart` are absolute indices."""
 
 A, B, E, STIFF, BEND = range(5)
 """Places of a row's weights in `Bank.weights`: of the query, the advance, the error and the stiffness signal."""
@@ -36,13 +36,13 @@ A, B, E, STIFF, BEND = range(5)
 
 @dataclass
 class Space:
-    """A first-fit allocator of stretches of a growing index range."""
+    """A first-fit allocator of ranges of indices; the total grows as needed."""
 
     size: int = 0
     free: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, count: int) -> int:
-        """Allocate `count` indices in a row and return the first; `size` may grow."""
+        """Allocate `count` consecutive indices and return the first; `size` may grow."""
         for k, (first, length) in enumerate(self.free):
             if length >= count:
                 self.free[k : k + 1] = [(first + count, length - count)] if length > count else []
@@ -56,7 +56,7 @@ class Space:
         return first
 
     def give(self, first: int, count: int) -> None:
-        """Free a stretch, merging it with free neighbours."""
+        """Free a range, merging it with free neighbours."""
         merged: list[tuple[int, int]] = []
         for start, length in sorted([*self.free, (first, count)]):
             if merged and sum(merged[-1]) == start:
@@ -67,7 +67,7 @@ class Space:
 
 
 def _grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
-    """The array padded with zeros to at least this shape along its first axes; itself if it is large enough."""
+    """Pad an array with zeros to at least this shape along its first axes; return it as is if it is large enough."""
     wanted = (*map(max, array.shape, shape), *array.shape[len(shape) :])
     if wanted == array.shape:
         return array
@@ -84,7 +84,7 @@ class _Loaded:
 
 
 class Bank:
-    """Rows, and times of grids and of saving, by absolute index.
+    """Rows, times of grids and save times, by absolute index.
 
     Attributes:
         weights: (R, 5, S) the weights of each row.
@@ -104,14 +104,14 @@ class Bank:
         self._grids: dict[int, _Loaded] = {}
 
     def widen(self, slots: int) -> None:
-        """Widen all rows to `slots` slots, more than before."""
+        """Widen all rows to `slots` slots, which must be more than before."""
         self.weights, self.curves = _grown(self.weights, 0, 0, slots), _grown(self.curves, 0, slots)
         self.slots = slots
 
     def hold(self, solve: Plan) -> tuple[int, int]:
-        """Load a plan if needed, and count one more user. The caller keeps the plan alive.
+        """Load a plan if needed, and count one more user. The caller must keep the plan alive.
 
-        If memory runs out, nothing changes; the same holds for `hold_times`.
+        If memory runs out, nothing changes; the same is true of `hold_times`.
 
         Returns:
             (first row, first time); the latter is 0 under error control, where there is no grid.
@@ -183,7 +183,7 @@ class Bank:
         return first
 
     def _curve(self, dense: NDArray[np.float64]) -> int:
-        """The index of a dense output, added if new; there is one for each method, and none is removed."""
+        """Return the index of a dense output, adding it if new. Each method has one, and none is ever removed."""
         self.curves = _grown(self.curves, 0, 0, dense.shape[1])
         curve = _grown(dense, *self.curves.shape[1:])
         for k, known in enumerate(self.curves):

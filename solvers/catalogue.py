@@ -1,4 +1,4 @@
-"""The catalogue: solvers by name, the one list that the API, the docs and the tests derive from."""
+"""The catalogue: solvers by name, the single list from which the API, the docs and the tests are derived."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Solver:
 
     Attributes:
         name: the name in requests.
-        tableau: of the Runge-Kutta method; for Adams-Bashforth, of its `rk` start.
+        tableau: the tableau of the Runge-Kutta method; for Adams-Bashforth, that of its `rk` start.
         multistep_order: the order of a multistep method, 0 for a Runge-Kutta method.
         reference: publication of the method.
         exponential: the method, if it is DPM-Solver++ or UniPC.
@@ -52,7 +52,7 @@ class Solver:
 
     @property
     def kind(self) -> str:
-        """`adaptive` (fixed steps too, where steps are given), `fixed` or `multistep`."""
+        """`adaptive` (with fixed steps too, if steps are given), `fixed` or `multistep`."""
         return "multistep" if self.multistep_order else "adaptive" if self.adaptive else "fixed"
 
     @property
@@ -71,7 +71,7 @@ class Solver:
 
     @property
     def learned(self) -> bool:
-        """Whether it stands for the learned plans of a checkpoint, see `solvers.tuned`."""
+        """Whether this is `tuned`, the name for the learned plans of a checkpoint; see `solvers.tuned`."""
         return self.name == TUNED
 
     @property
@@ -128,7 +128,7 @@ class Solver:
         return float(np.abs(roots).max()) > 1 + 1e-12
 
     def describe(self) -> dict[str, object]:
-        """The entry as JSON-ready data, as `GET /v1/solvers` shows it."""
+        """The entry as JSON-ready data, as returned by `GET /v1/solvers`."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -144,7 +144,7 @@ class Solver:
 
     @property
     def parameters(self) -> dict[str, object]:
-        """Settings of this solver in a request, and the values they take."""
+        """The settings that a request can make for this solver, and the values they take."""
         parameters: dict[str, object] = {"steps": "integer, at least 1", "grid": list(GRIDS)}
         if self.starts:
             parameters["start"] = list(self.starts)
@@ -170,13 +170,13 @@ def register(tableau: Tableau) -> Solver:
         ValueError: for a name that is taken, or is not made of lower-case letters, digits and underscores.
     """
     if not re.fullmatch("[a-z_][a-z0-9_]*", tableau.name):
-        raise ValueError(f"solver {tableau.name!r}: name it with lower-case letters, digits and underscores")
+        raise ValueError(f"solver {tableau.name!r}: use only lower-case letters, digits and underscores in the name")
     return _add(Solver(tableau.name, tableau))
 
 
 def _add(solver: Solver) -> Solver:
     if solver.name in (*_SOLVERS, TUNED):
-        raise ValueError(f"solver {solver.name!r} is registered already")
+        raise ValueError(f"solver {solver.name!r} is already registered; choose another name")
     _SOLVERS[solver.name] = solver
     return solver
 
@@ -197,14 +197,14 @@ def slots() -> int:
 
 
 def find(name: str, rest: str = "") -> Solver:
-    """Return a solver by name; `tuned`, which stands for the learned plans of a checkpoint, is in no list.
+    """Return a solver by name; also `tuned`, which `solvers` does not list, for the learned plans of a checkpoint.
 
     Args:
-        name: of the solver.
-        rest: of its text, such as `-20`, for the suggestion where there is no such solver.
+        name: name of the solver.
+        rest: the rest of its text, such as `-20`; an error appends it to the suggested name.
 
     Raises:
-        SolverError: lists the known ones, and suggests the one that was probably meant.
+        SolverError: there is no such solver; the message lists the known ones and suggests the one probably meant.
     """
     if name == TUNED:
         return _LEARNED

@@ -1,8 +1,8 @@
-"""Clocks: when each lane asks, when its steps end, and how long the next one is.
+"""Clocks: the time of each lane's next query, the end of its step, and the length of the step after that.
 
-Compiled loops over the lanes' records; the states themselves lie elsewhere (`kernels_cpu`, `kernels_torch`). One lane
-at a time, in float64, so what a lane does cannot depend on which other lanes there are. On a grid, the grid gives the
-next step; under error control the rules of `control` do.
+These are compiled loops over the lanes' records; the states are handled in `kernels_cpu` and `kernels_torch`. They work
+on one lane at a time, in float64, so a lane cannot depend on the other lanes. The next step comes from the grid or,
+under error control, from the rules in `control`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from solvers.errors import CODES, RUNNING, Status
 from solvers.plan import END_ADAPTIVE
 
 STRETCH = 1.01
-"""A step that comes this close to the end is stretched to it, as in Hairer's dopri5 code, so no sliver is left."""
+"""A step that would reach the end if it were longer by this factor is stretched to it, so that no sliver is left, as in
+Hairer's dopri5 code."""
 
 _EPS = float(np.finfo(np.float64).eps)
 _SUCCESS, _MAX_NFE = CODES[Status.SUCCESS], CODES[Status.MAX_NFE]
@@ -27,7 +28,7 @@ _NON_FINITE, _UNDERFLOW = CODES[Status.NON_FINITE], CODES[Status.STEP_UNDERFLOW]
 
 @compiled
 def query_times(lanes: Records, rows: Records, t: NDArray[Any]) -> None:
-    """Write the times that the lanes ask for into t (n,), of any floating dtype; rows (R,) are the bank's."""
+    """Write the times of the lanes' next queries into t (n,), of any floating dtype; rows (R,) are the bank's."""
     for j in range(len(lanes)):
         lane = lanes[j]
         node = rows[lane.row].c
@@ -52,7 +53,7 @@ def next_rows(lanes: Records, rows: Records, kinds: Index) -> int:
     Args:
         lanes: (n,) records.
         rows: (R,) of the bank.
-        kinds: (n,) receives what ends with this call for each lane.
+        kinds: (n,) receives the kind of the row that each lane has just done.
 
     Returns:
         A bit mask of the kinds that occur.
@@ -66,7 +67,7 @@ def next_rows(lanes: Records, rows: Records, kinds: Index) -> int:
 
 @compiled
 def of_kind(kinds: Index, kind: int) -> Index:
-    """The lanes of a kind."""
+    """Indices of the lanes at a row of this kind."""
     found, count = np.empty(len(kinds), dtype=np.int64), 0
     for j in range(len(kinds)):
         if kinds[j] == kind:
@@ -77,7 +78,7 @@ def of_kind(kinds: Index, kind: int) -> Index:
 
 @compiled
 def ended(lanes: Records) -> tuple[Index, Index]:
-    """The lanes that have ended and those still running."""
+    """Indices of the lanes that have ended, and of those still running."""
     gone, stay = np.empty(len(lanes), dtype=np.int64), np.empty(len(lanes), dtype=np.int64)
     out = left = 0
     for j in range(len(lanes)):
@@ -112,7 +113,7 @@ def close_gaps(rows: NDArray[Any], stay: Index) -> None:
 
 @compiled
 def end_step(lane: Any, good: bool, times: Numbers) -> bool:
-    """A step of a plan is complete: the grid gives the next one. A lane that failed stays where it was.
+    """Complete a step on a grid, and take the next one from the grid. A lane that failed stays where it was.
 
     Args:
         lane: its record.
@@ -137,7 +138,7 @@ def end_step(lane: Any, good: bool, times: Numbers) -> bool:
 
 @compiled
 def end_steps(lanes: Records, index: Index, good: Flags, times: Numbers) -> int:
-    """`end_step` for lanes `index` (m,), `good` (m,); how many lanes ended."""
+    """Apply `end_step` to lanes `index` (m,) with `good` (m,); return how many lanes ended."""
     ended = 0
     for m in range(len(index)):
         ended += end_step(lanes[index[m]], good[m], times)
@@ -146,13 +147,13 @@ def end_steps(lanes: Records, index: Index, good: Flags, times: Numbers) -> int:
 
 @compiled
 def group_norms(sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Root mean square of each lane's scaled values, shared by the lanes of a group.
+    """Return the root mean square of each lane's scaled values; the lanes of a group share one.
 
     Args:
         sums: (n,) sums of squares over a lane's `width` numbers, NaN for a lane that is not finite.
         width: D.
-        groups: (n,) -1 for a lane on its own; neighbours with the same other number share one norm: the mean over
-            all of them that are finite, summed in lane order.
+        groups: (n,) -1 for a lane on its own. Neighbours with the same number, other than -1, share one norm, which
+            is taken over the finite ones among them and summed in lane order.
 
     Returns:
         (n,) norms; a lane that is not finite keeps NaN.
@@ -175,7 +176,7 @@ def group_norms(sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]
 
 @compiled
 def norms(lanes: Records, index: Index, sums: Numbers, width: int, errors: bool) -> Numbers:
-    """(m,) root mean squares of lanes `index`, see `group_norms`; those of `errors` are infinite where not finite."""
+    """Return root mean squares (m,) of lanes `index`, see `group_norms`; `errors` makes non-finite ones infinite."""
     groups = np.empty(len(index), dtype=np.int64)
     for m in range(len(index)):
         groups[m] = lanes[index[m]].group
@@ -189,7 +190,7 @@ def norms(lanes: Records, index: Index, sums: Numbers, width: int, errors: bool)
 
 @compiled
 def first_slope(lanes: Records, index: Index, d0: Numbers, d1: Numbers, rows: Records) -> int:
-    """v(x0, t0) is known: guess a trial step, or begin with the step that was given.
+    """Now that v(x0, t0) is known, guess a trial step, or begin with the given first step.
 
     Args:
         lanes: (n,) records.
@@ -220,7 +221,7 @@ def first_slope(lanes: Records, index: Index, d0: Numbers, d1: Numbers, rows: Re
 
 @compiled
 def end_first_step(lanes: Records, index: Index, d2: Numbers, rows: Records) -> int:
-    """The velocity after the trial step is known: choose the first step.
+    """Now that the velocity after the trial step is known, choose the first step.
 
     Args:
         lanes: (n,) records.
@@ -249,7 +250,7 @@ def end_first_step(lanes: Records, index: Index, d2: Numbers, rows: Records) -> 
 
 @compiled
 def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, accepted: Flags) -> int:
-    """An attempt is complete: accept or reject it, and choose the next step.
+    """Complete an attempt: accept or reject it, and choose the next step.
 
     Args:
         lanes: (n,) records.
@@ -281,7 +282,7 @@ def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, ac
             if np.isfinite(lane.wary) and not _beyond(lane, lane.mark, lane.t):
                 lane.wary = np.inf
         elif np.isinf(lane.wary) or _beyond(lane, lane.t_next, lane.mark):
-            # The obstacle lies before the end of this attempt: until then no step is longer than the error asks for.
+            # The obstacle is before the end of this attempt; up to there, no step may be longer than this error allows.
             lane.wary, lane.mark = abs(h), lane.t_next
         lane.rejected = not accepted[j]
         _begin(lane, h, rows)
@@ -297,7 +298,7 @@ def _beyond(lane: Any, one: float, other: float) -> bool:
 
 @compiled
 def _begin(lane: Any, h: float, rows: Records) -> None:
-    """Set the next step, within max_step and cut at the end of the span, unless it is too small or max_nfe too low."""
+    """Set the next step, at most max_step and cut at the end of the span; end the lane if h or max_nfe is too small."""
     left = lane.t_end - lane.t
     h = np.copysign(min(abs(h), lane.max_step, lane.wary), h)
     cut = STRETCH * abs(h) >= abs(left) and abs(left) <= lane.max_step * MAX_STEP_SLACK
@@ -305,10 +306,10 @@ def _begin(lane: Any, h: float, rows: Records) -> None:
     lane.t_next = lane.t_end if cut else lane.t + h
     if lane.status != RUNNING:
         return
-    # A method without FSAL asks once more after an accepted step.
+    # A method without FSAL makes one more call after an accepted step.
     again = rows[lane.row - 1].kind == END_ADAPTIVE
     if lane.nfe + lane.attempt + again > lane.max_nfe:
         lane.status = _MAX_NFE
     if not cut and abs(h) < 10 * _EPS * max(abs(lane.t), lane.span):
-        # Steps that shrink to nothing before a non-finite stage fail for that reason.
+        # If non-finite stages have shrunk the steps to nothing, they are the reason for the failure.
         lane.status = _NON_FINITE if lane.bad > 0 else _UNDERFLOW

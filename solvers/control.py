@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from solvers.compiled import compiled
 
 MAX_STEP_SLACK = 1 + 1e-6
-"""A last step may exceed max_step by this factor: times are rounded, and so is a max_step that came as float32."""
+"""The last step may exceed max_step by this factor: times are rounded, and so is a max_step given as float32."""
 
 SAFETY = 0.9
 SMALLEST_FACTOR, LARGEST_FACTOR = 0.2, 10.0
 MOST_NON_FINITE = 5
-"""How often in a row a step with a non-finite stage is retried with a smaller h."""
+"""How many times in a row a step with a non-finite stage is retried with a smaller h."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ CONTROLLERS: dict[str, Callable[[int], Controller]] = {
     # Gustafsson's PI controller with the constants of dopri5: Hairer & Wanner II, IV.2 eq. (2.43c).
     "pi": lambda q: Controller(1 / (q + 1) - 0.75 * 0.2 / (q + 1), 0.2 / (q + 1)),
 }
-"""Controllers by name, each from the order q of the error estimate."""
+"""Controllers by name, each a function of the order q of the error estimate."""
 
 
 @compiled
 def factor(error: float, alpha: float, beta: float, before: float, after_rejection: bool) -> float:
-    """The factor by which the step changes after an attempt.
+    """Return the factor by which the step changes after an attempt.
 
     Args:
-        error: the scaled error; a step is accepted at 1 or less. Infinite stands for a non-finite stage.
+        error: the scaled error; a step is accepted at 1 or less. It is infinite for a non-finite stage.
         alpha, beta: the controller's exponents.
         before: the error of the last accepted step, 1 at the start.
-        after_rejection: whether the attempt before this one was rejected.
+        after_rejection: whether the previous attempt was rejected.
 
     Returns:
         A factor in [0.2, 10]; at most 1 right after a rejection and below 1 for a rejected attempt.
@@ -62,7 +62,7 @@ def factor(error: float, alpha: float, beta: float, before: float, after_rejecti
 
 @compiled
 def first_guess(d0: float, d1: float, span: float) -> float:
-    """The trial step of the automatic first step (Hairer I, II.4, algorithm of p. 169, steps a to b).
+    """Return the trial step of the automatic first step (Hairer I, II.4, algorithm of p. 169, steps a to b).
 
     Args:
         d0, d1: scaled norms of the state and of the velocity.
@@ -77,7 +77,7 @@ def first_guess(d0: float, d1: float, span: float) -> float:
 
 @compiled
 def first_step(h0: float, d1: float, d2: float, q: float, span: float) -> float:
-    """The automatic first step (Hairer I, II.4, algorithm of p. 169, steps d to f) with exponent 1 / (q + 1).
+    """Return the automatic first step (Hairer I, II.4, algorithm of p. 169, steps d to f), exponent 1 / (q + 1).
 
     Args:
         h0: the trial step.

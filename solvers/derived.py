@@ -1,11 +1,13 @@
-"""Fields made of a velocity and its derivatives: divergence, Jacobian products, and the two that lanes follow.
+"""Derived fields: made from a velocity and its derivatives (divergence, Jacobian products), two of them for lanes.
 
-`log_density` and `spectrum` use them offline, the engine's operations online. Products are taken by `torch.autograd`:
-those of `torch.func` import torch's compiler at the first call, which takes seconds and a hundred megabytes.
+`log_density` and `spectrum` use them offline, the engine's operations online. Products are computed by
+`torch.autograd`; `torch.func` would import torch's compiler at the first call, which takes seconds and a hundred
+megabytes.
 
 A derived field is an operator: it takes a velocity and evaluates another field at flat rows. A row is the state of that
-field, then its constants: numbers that belong to the row and whose rate is zero (Rademacher probes, where to take the
-Jacobian). All of them are linear in the velocity, so classifier-free guidance of one is guidance of the velocity.
+field followed by the row's constants, which have a rate of zero: Rademacher probes, or the point at which the Jacobian
+is taken. All derived fields are linear in the velocity, so applying classifier-free guidance to one is the same as
+applying it to the velocity.
 """
 
 from __future__ import annotations
@@ -21,21 +23,21 @@ from torch import Tensor
 from solvers.state import Velocity, checked
 
 PRODUCTS_AT_ONCE = 16
-"""Products that are taken together, which bounds the memory of one call."""
+"""The most products that are computed together; it bounds the memory of one call."""
 
 Pull = Callable[[Tensor], Tensor]
 
 
 def pullback(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Pull]:
-    """The velocity v (rows, *event), and the map from directions e to e J, (rows, *event) each, with J = dv/dx.
+    """Return the velocity v (rows, *event), and the map from directions e to e J, both (rows, *event), for J = dv/dx.
 
     Args:
         velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone.
-        x: (rows, *event) states, not made in inference mode.
+        x: (rows, *event) states, not created in inference mode.
         t: (rows,) times, likewise.
 
     Raises:
-        SolverError: the velocity has another shape, dtype or device than its states.
+        SolverError: the velocity differs from its states in shape, dtype or device.
     """
     with torch.enable_grad():
         at = x.detach().requires_grad_()
@@ -51,7 +53,7 @@ def pullback(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Pull]:
 
 
 def jacobian(velocity: Velocity, x: Tensor, t: Tensor) -> Tensor:
-    """The Jacobian dv_i/dx_j of every row, (rows, width, width), with width the numbers of a state.
+    """Return the Jacobian dv_i/dx_j of every row, (rows, width, width); width is the number of entries of a state.
 
     Args:
         velocity, x, t: as for `pullback`.
@@ -63,7 +65,7 @@ def jacobian(velocity: Velocity, x: Tensor, t: Tensor) -> Tensor:
 
 
 def exact_divergence(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """The velocity and its divergence (rows,), from one product for each number of a state.
+    """Return the velocity and its divergence (rows,), from one product for each entry of a state.
 
     Args:
         velocity, x, t: as for `pullback`.
@@ -74,7 +76,7 @@ def exact_divergence(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, 
 
 
 def hutchinson_divergence(velocity: Velocity, x: Tensor, t: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
-    """The velocity and the mean (rows,) over probes e of e . (e J), whose expectation is the divergence.
+    """Return the velocity and an unbiased estimate (rows,) of its divergence: the mean over probes e of e . (e J).
 
     Args:
         velocity, x, t: as for `pullback`.
@@ -94,7 +96,7 @@ def _along(pull: Pull, e: Tensor) -> Tensor:
 
 
 def _basis(x: Tensor) -> Tensor:
-    """The unit vectors of one state of x, (width, 1, *event)."""
+    """Unit vectors of one state of x, (width, 1, *event)."""
     width = math.prod(x.shape[1:])
     return torch.eye(width, dtype=x.dtype, device=x.device).reshape(width, 1, *x.shape[1:])
 
@@ -104,22 +106,22 @@ class DerivedField(Protocol):
 
     @property
     def width(self) -> int:
-        """Numbers of the state."""
+        """Number of entries of the state."""
         ...
 
     @property
     def constants(self) -> int:
-        """Numbers of a row after those of the state."""
+        """Number of constants, which follow the state in a row."""
         ...
 
     def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate the field of a velocity; the rates of the constants are zeros.
 
         Args:
-            velocity: states (rows, *event), times (rows,) and, where one is given, conditions -> (rows, *event).
+            velocity: states (rows, *event), times (rows,) and, if given, conditions -> (rows, *event).
             x: (rows, width + constants).
             t: (rows,).
-            condition: one a row, or None.
+            condition: one per row, or None.
 
         Returns:
             (rows, width + constants)
@@ -127,7 +129,7 @@ class DerivedField(Protocol):
         ...
 
     def examples(self, noise: Tensor) -> Tensor:
-        """Valid rows, no two alike, from as many rows of standard normal numbers, (rows, width + constants)."""
+        """Make valid rows, no two alike, (rows, width + constants), from standard normal numbers of the same shape."""
         ...
 
 
@@ -137,7 +139,7 @@ class LogDensityField:
 
     Attributes:
         event_shape: shape of x.
-        probes: probes of each row for Hutchinson's estimate, which are its constants; 0 for the exact divergence.
+        probes: number of probes for Hutchinson's estimate; they are the row's constants. 0 for the exact divergence.
 
     References:
         Chen et al. 2018, Neural ordinary differential equations, theorem 1. Grathwohl et al. 2019, FFJORD, eq. 8.
@@ -176,9 +178,9 @@ class LogDensityField:
 
 @dataclass(frozen=True)
 class JacobianField:
-    """Rows of the Jacobian dv/dx: row i at (x, t) is the rate of a state whose constants are [x, t, i].
+    """Rows of the Jacobian dv/dx: row i at (x, t) is the rate of a state with the constants [x, t, i].
 
-    So one Euler step of length 1 from zero gives that row, at the cost of one vector-Jacobian product.
+    One Euler step of length 1 from zero therefore gives that row, at the cost of one vector-Jacobian product.
 
     Attributes:
         event_shape: shape of x.
@@ -197,7 +199,7 @@ class JacobianField:
         return self.width + 2
 
     def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate rows [state, x, t, i], whatever the time of the call; see `DerivedField`."""
+        """Evaluate rows [state, x, t, i], ignoring the time of the call; see `DerivedField`."""
         with torch.inference_mode(False), torch.no_grad():
             query = x.clone()
             _, place, at, row = query.split([self.width, self.width, 1, 1], dim=1)
@@ -208,7 +210,7 @@ class JacobianField:
             return torch.cat((found, query.new_zeros(len(query), self.constants)), dim=1)
 
     def examples(self, noise: Tensor) -> Tensor:
-        """See `DerivedField`; the places lie along the path, and the rows of the Jacobian come in turn."""
+        """See `DerivedField`; the times are spread over the span, and the rows of the Jacobian come in turn."""
         rows = len(noise)
         places = noise[:, self.width : 2 * self.width]
         t, row = torch.linspace(0.0, 1.0, rows, dtype=noise.dtype), torch.arange(rows) % self.width
@@ -216,7 +218,7 @@ class JacobianField:
 
 
 def _bound(velocity: Callable[..., Tensor], condition: Any) -> Velocity:
-    """The velocity with its condition; copied, as no derivative can be taken of what was made in inference mode."""
+    """Bind a copy of the condition to the velocity; autograd cannot use tensors that were made in inference mode."""
     if condition is None:
         return velocity
     condition = {k: c.clone() for k, c in condition.items()} if isinstance(condition, Mapping) else condition.clone()

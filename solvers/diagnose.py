@@ -1,7 +1,8 @@
-"""The Jacobian of a velocity field along the paths of samples: how stiff, and how unevenly stretched, a flow is.
+"""Jacobian spectra of a velocity field along the paths of samples: how stiff a flow is, and how unevenly it stretches.
 
-At a state x and a time t the Jacobian J = dv/dx says how nearby paths part or meet. A large negative real part of an
-eigenvalue limits the step of explicit methods; the condition number says how differently directions are stretched.
+At a state x and a time t, the Jacobian J = dv/dx describes how nearby paths diverge or converge. A large negative real
+part of an eigenvalue limits the step of explicit methods; the condition number measures how differently directions are
+stretched.
 """
 
 import math
@@ -21,16 +22,16 @@ from solvers.plan import resolve
 from solvers.saving import check_save_at
 
 MAX_WIDTH = 256
-"""The largest length of one sample: eigenvalues cost its third power."""
+"""The largest width of one sample; the cost of eigenvalues grows with its third power."""
 MAX_NUMBERS = 1 << 24
-"""The most entries of all Jacobians together, samples x times x width^2: what memory and time are bounded by."""
+"""The most entries of all Jacobians together, samples x times x width^2; it bounds memory and time."""
 MAX_TIMES = 1000
 
 Array = NDArray[np.floating]
 
 
 class DiagnoseError(ValueError):
-    """A spectrum was asked for that would be too large, or at times that are not allowed.
+    """The requested spectrum would be too large, or one of its times is not allowed.
 
     Attributes:
         field: the argument at fault.
@@ -43,10 +44,10 @@ class DiagnoseError(ValueError):
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Jacobian spectra of every sample at every time; NaN where a sample did not get to or the Jacobian is not finite.
+    """Jacobian spectra of every sample at every time; NaN where a sample did not arrive or the Jacobian is not finite.
 
     Attributes:
-        times: (M,) where the Jacobian was taken.
+        times: (M,) times at which the Jacobian was taken.
         real, imag: (samples, M, width) parts of the eigenvalues, by ascending real part.
         condition: (samples, M) largest over smallest singular value; infinite for a singular Jacobian.
         status: how each path ended.
@@ -70,10 +71,10 @@ class Spectrum:
 
 
 def stiffness(real: Array) -> Array:
-    """How fast the fastest direction contracts, as a rate by t: the most negative real part without its sign, or 0.
+    """Contraction rate of the fastest direction, per unit of t: the magnitude of the most negative real part, or 0.
 
-    A method with real stability limit L (see `solvers.catalogue`) must take steps below L over this. The span has
-    length 1, so it is also the number of time constants along the path (Hairer & Wanner II, IV.2).
+    A method with real stability limit L (see `solvers.catalogue`) must take steps below L divided by this rate. As the
+    span has length 1, the rate is also the number of time constants along the path (Hairer & Wanner II, IV.2).
 
     Args:
         real: (..., width) real parts of eigenvalues; NaN gives NaN.
@@ -84,8 +85,8 @@ def stiffness(real: Array) -> Array:
 def stiffness_ratio(real: Array) -> Array:
     """How much faster the fastest direction moves than the slowest: largest over smallest absolute real part.
 
-    It is infinite where an eigenvalue has no real part (Lambert 1991, Numerical methods for ordinary differential
-    systems, section 6.2).
+    It is infinite where the real part of an eigenvalue is zero (Lambert 1991, Numerical methods for ordinary
+    differential systems, section 6.2).
 
     Args:
         real: as for `stiffness`.
@@ -109,13 +110,13 @@ def spectrum(
 ) -> Spectrum:
     """Follow samples from t = 0 to 1 and take the Jacobian of the velocity on the way.
 
-    The cost is that of the paths and of 2 x width network rows for each sample and time.
+    The cost is that of the paths, plus 2 x width network rows for each sample and time.
 
     Args:
-        velocity: (rows, *event), (rows,) -> (rows, *event); each row of the answer may depend on that row alone, and it
-            must be differentiable by `torch.autograd`. Bind the condition of a conditional field first.
+        velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone. It must be
+            differentiable by `torch.autograd`. Bind the condition of a conditional field first.
         x0: (samples, *event) starting states, float32 or float64.
-        times: strictly ascending times in [0, 1]. With fixed steps these must be grid points, but for rounding.
+        times: strictly ascending times in [0, 1]. With fixed steps these must be grid points, up to rounding.
         solver, steps, rtol, atol, max_step, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for
             error control.
 
@@ -146,7 +147,7 @@ def spectrum(
 
 
 def jacobian(velocity: Velocity, x: Tensor, t: float) -> Array:
-    """The Jacobian of every row, d velocity_i / d x_j, from vector-Jacobian products.
+    """Return the Jacobian of every row, d velocity_i / d x_j, from vector-Jacobian products.
 
     Args:
         velocity: as in `spectrum`.
@@ -162,7 +163,7 @@ def jacobian(velocity: Velocity, x: Tensor, t: float) -> Array:
 
 def _check_size(samples: int, times: int, width: int) -> None:
     if width > MAX_WIDTH:
-        raise DiagnoseError("x0", f"a sample has {width} numbers; spectra are taken up to {MAX_WIDTH}")
+        raise DiagnoseError("x0", f"a sample has {width} numbers; spectra allow at most {MAX_WIDTH}")
     if not 1 <= times <= MAX_TIMES:
         raise DiagnoseError("times", f"there are {times} times; 1 to {MAX_TIMES} are allowed")
     if samples * times * width**2 > MAX_NUMBERS:
@@ -170,12 +171,12 @@ def _check_size(samples: int, times: int, width: int) -> None:
         raise DiagnoseError(
             "x0",
             f"{samples} samples at {times} times with {width} x {width} Jacobians are too many; "
-            f"at most {most} samples at this many times",
+            f"use at most {most} samples at this many times",
         )
 
 
 def decompose(matrices: Array) -> tuple[Array, Array, Array]:
-    """Eigenvalues by ascending real part, real and imaginary (n, width), and condition numbers (n,).
+    """Return eigenvalues by ascending real part, as real and imaginary parts (n, width), and condition numbers (n,).
 
     Args:
         matrices: (n, width, width), all finite.

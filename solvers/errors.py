@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class SolverError(ValueError):
-    """A solver was asked for something that it cannot do.
+    """The settings or inputs of a solver are invalid.
 
     Attributes:
         field: the argument at fault, by the name it has in `integrate` and in the HTTP request.
@@ -18,7 +18,7 @@ class SolverError(ValueError):
 
 
 class Status(StrEnum):
-    """How a lane ended. The order is from best to worst; `worst` picks by it."""
+    """How a lane ended, ordered from best to worst; responses report the worst by this order."""
 
     SUCCESS = "success"
     MAX_NFE = "max_nfe"

@@ -1,16 +1,16 @@
-"""Time grids of fixed steps, and the matching of rounded times to their points.
+"""Time grids for fixed steps, and the matching of rounded times to grid points.
 
-A grid maps k / N to a fraction of the span, counted from its earlier end: a span that runs backwards visits the same
-times in reverse, so that encoding and decoding meet at the same points.
+A grid maps k / N to a fraction of the span, measured from its earlier end: a span that runs backwards visits the same
+times in reverse, so that encoding and decoding use the same points.
 
 Times arrive rounded: through float32, through half precision, as sums of 0.1. A time stands for a point of a grid or
-an end of the span
+an end of the span if
 
-- within float32 rounding: four ulps of float32 at the magnitude of the span, at most 1e-5 of its length (so that a span
-  far from zero keeps the digits that float64 has there), or
-- that rounds to it in the dtype of the times, if that is narrower than float64.
+- it is within float32 rounding of that point: four ulps of float32 at the magnitude of the span, at most 1e-5 of its
+  length (so that a span far from zero keeps the digits that float64 has there), or
+- the point rounds to it in the dtype of the times, if that is narrower than float64.
 
-So 0.30000001192092896 (float32) and, in an array of half precision, 0.0999755859375 stand for 0.3 and 0.1.
+So 0.30000001192092896 (float32) stands for 0.3 and, in an array of half precision, 0.0999755859375 for 0.1.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Grid:
     """One family of grids.
 
     Attributes:
-        formula: the map from u = k / N to a fraction of the span, as users read it.
+        formula: the map from u = k / N to a fraction of the span, as shown to users.
         reference: its source.
-        parameters: name -> (default, lowest, highest), bounds included; a default of None makes it required.
+        parameters: name -> (default, lowest, highest), bounds inclusive; a default of None makes it required.
         warp: u (N + 1,) and the parameters -> fractions (N + 1,).
     """
 
@@ -103,12 +103,12 @@ GRIDS: dict[str, Grid] = {
 
 
 def normalise(grid: GridSpec, t_span: tuple[float, float] | None = None) -> NormalGrid:
-    """Check a grid as users write it.
+    """Check a grid as users write it, and return its normal form.
 
     Args:
         grid: a name, a name with its parameters as text (`shift(3)`) or as a mapping (`{"name": ..., parameter:
             value}`), or a sequence of times.
-        t_span: (start, end) of the integration: a first and last time that stand for these become them.
+        t_span: (start, end) of the integration; a first or last time that stands for one of them is replaced by it.
 
     Raises:
         SolverError: for an unknown name, a missing, unknown or out-of-range parameter, and for fewer than two times.
@@ -125,7 +125,7 @@ def normalise(grid: GridSpec, t_span: tuple[float, float] | None = None) -> Norm
     if "name" not in grid:
         raise SolverError("grid", f"a grid with parameters needs 'name' too, one of {', '.join(GRIDS)}")
     name = grid["name"]
-    if name == TUNED and len(grid) == 1:  # its times are the model's
+    if name == TUNED and len(grid) == 1:  # its times come from the model
         return TUNED
     if not isinstance(name, str) or name not in GRIDS:
         raise SolverError("grid", f"unknown grid {name!r}; use one of {', '.join(GRIDS)} or a list of times")
@@ -143,7 +143,7 @@ def read(text: str) -> dict[str, object] | list[float]:
         return {"name": name}
     parts = [part.strip() for part in inside.removesuffix(")").split(",")]
     if not inside.endswith(")") or not all(re.fullmatch(NUMBER, part) for part in parts):
-        raise SolverError("grid", f"grid {text!r}: write numbers in parentheses, with commas between them")
+        raise SolverError("grid", f"grid {text!r}: write comma-separated numbers in parentheses")
     values = [float(part) for part in parts]
     if not name:
         return values
@@ -165,7 +165,7 @@ def settings_of(grid: NormalGrid) -> str | dict[str, object] | list[float]:
 
 
 def _named(text: str) -> tuple[str, dict[str, float]]:
-    """Name and parameters of a checked grid, those at their defaults included."""
+    """Name and parameters of a checked grid, including those at their defaults."""
     given = read(text)
     assert isinstance(given, dict)  # noqa: S101  (a name)
     name = str(given["name"])
@@ -173,7 +173,7 @@ def _named(text: str) -> tuple[str, dict[str, float]]:
 
 
 def _parameters_text(name: str, grid: Mapping[str, object]) -> str:
-    """The parameters of a named grid as text, checked; trailing ones at their defaults are left out."""
+    """Check the parameters of a named grid and return them as text, without trailing ones at their defaults."""
     known = GRIDS[name].parameters
     surplus = [key for key in grid if key != "name" and key not in known]
     if surplus:
@@ -194,12 +194,12 @@ def _parameters_text(name: str, grid: Mapping[str, object]) -> str:
 
 
 def grid_text(grid: NormalGrid) -> str:
-    """A checked grid as text; `read` gives it back."""
+    """A checked grid as text, which `read` reads back."""
     return grid if isinstance(grid, str) else f"({','.join(map(number_text, grid))})"
 
 
 def number_text(value: float) -> str:
-    """The shortest text that reads back equal: 20, 0.05, 1e-5, 2.5e-4; decimal where an exponent saves nothing."""
+    """The shortest text that reads back equal: 20, 0.05, 1e-5, 2.5e-4; decimal unless an exponent is shorter."""
     sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
     if not isinstance(exponent, int):
         return str(value)
@@ -214,7 +214,7 @@ def number_text(value: float) -> str:
 def _with_snapped_ends(
     grid: Sequence[float] | NDArray[np.floating], points: tuple[float, ...], t_span: tuple[float, float]
 ) -> tuple[float, ...]:
-    """The points of a grid, with the first and last at the ends of the span if they stand for them."""
+    """The points of a grid, with the first and last moved to the ends of the span if they stand for them."""
     kept = np.asarray(grid).dtype
     ends = np.array([points[0], points[-1]], dtype=kept if kept.kind == "f" else np.float64)
     if not np.isfinite(ends).all():
@@ -233,8 +233,8 @@ def times(grid: GridSpec, steps: int | None, t_span: tuple[float, float]) -> Tim
     """The times of a grid.
 
     Args:
-        grid: see `normalise`. Explicit times must start and end at the span's ends, but for rounding (see this module);
-            `steps` may then be left out.
+        grid: see `normalise`. Explicit times must start and end at the span's ends, up to rounding (see the top of
+            this module); `steps` may then be left out.
         steps: N, the number of intervals, at least 1.
         t_span: (start, end) of the integration; end < start runs backwards.
 
@@ -242,14 +242,14 @@ def times(grid: GridSpec, steps: int | None, t_span: tuple[float, float]) -> Tim
         (N + 1,) float64, strictly monotone, first and last exactly the span's ends.
 
     Raises:
-        SolverError: for times that are not finite, not strictly monotone, do not meet the span's ends or do not
-            number `steps` + 1, and for too many steps: neighbouring times coincide in float64.
+        SolverError: for times that are not finite, not strictly monotone, not `steps` + 1 in number or that do not
+            reach the span's ends, and for so many steps that neighbouring times coincide in float64.
     """
     normal = normalise(grid, t_span)
     start, end = t_span
     if not isinstance(normal, str):
         return _explicit(np.array(normal, dtype=np.float64), steps, t_span)
-    assert steps is not None  # noqa: S101  (`SolverSpec` asks for them)
+    assert steps is not None  # noqa: S101  (`SolverSpec` requires them)
     name, parameters = _named(normal)
     fractions = GRIDS[name].warp(np.arange(steps + 1) / steps, **parameters)
     fractions[0], fractions[-1] = 0.0, 1.0
@@ -272,12 +272,12 @@ def _explicit(points: Times, steps: int | None, t_span: tuple[float, float]) -> 
     check_order("grid", points, start, end)
     if points[0] != start or points[-1] != end:
         low, high, first, last = apart(float(points[0]), float(points[-1]), start, end)
-        raise SolverError("grid", f"the grid runs from {low} to {high}, t_span from {first} to {last}; make them meet")
+        raise SolverError("grid", f"the grid runs from {low} to {high}, t_span from {first} to {last}; make them match")
     return points
 
 
 def as_times(name: str, values: Any) -> NDArray[np.floating]:
-    """Times (M,) as an array in their own dtype; float64 for integers and lists, which were not rounded.
+    """Return times (M,) as an array in their own dtype; float64 for integers and lists, which were not rounded.
 
     Raises:
         SolverError: for anything but a list of finite numbers.
@@ -298,7 +298,7 @@ def as_times(name: str, values: Any) -> NDArray[np.floating]:
 
 
 def nearest(times: NDArray[np.floating], points: Times) -> Times:
-    """The nearest point to each time (M,); the points (P,) are strictly monotone, in either direction."""
+    """Return the nearest point to each time (M,); the points (P,) are strictly monotone, in either direction."""
     ascending = points if points[0] < points[-1] else points[::-1]
     place = np.searchsorted(ascending, times.astype(np.float64)).clip(1, len(points) - 1)
     before, after = ascending[place - 1], ascending[place]
@@ -306,7 +306,7 @@ def nearest(times: NDArray[np.floating], points: Times) -> Times:
 
 
 def stands_for(times: NDArray[np.floating], points: Times, t_span: tuple[float, float]) -> NDArray[np.bool_]:
-    """(M,) whether each time stands for its point (M,), by the rule at the top of this module."""
+    """Return (M,) whether each time stands for its point (M,), by the rule at the top of this module."""
     start, end = t_span
     far = _ULPS * float(np.finfo(np.float32).eps) * max(abs(start), abs(end))
     close = np.abs(times.astype(np.float64) - points) <= min(far, _MOST_OF_SPAN * abs(end - start))
@@ -317,13 +317,13 @@ def stands_for(times: NDArray[np.floating], points: Times, t_span: tuple[float, 
 
 
 def snapped(times: NDArray[np.floating], points: Sequence[float] | Times, t_span: tuple[float, float]) -> Times:
-    """Times (M,) with those that stand for one of the points (P,), strictly monotone, replaced by it."""
+    """Return times (M,), each replaced by the point (P,) that it stands for, if any; points are strictly monotone."""
     near = nearest(times, np.asarray(points, dtype=np.float64))
     return np.where(stands_for(times, near, t_span), near, times.astype(np.float64))
 
 
 def apart(*times: float) -> list[str]:
-    """Times as text: in six digits, or in as many as tell different times apart."""
+    """Times as text: with six digits, or as many as it takes to tell different times apart."""
     texts = [f"{t:g}" for t in times]
     if len(set(texts)) < len(set(times)):
         texts = [repr(float(t)).removesuffix(".0") for t in times]
@@ -334,7 +334,7 @@ def check_order(name: str, times: NDArray[np.floating], start: float, end: float
     """Refuse times (M,) that do not move strictly from start to end.
 
     Raises:
-        SolverError: naming the first two that do not.
+        SolverError: names the first two that do not.
     """
     wrong = np.flatnonzero(np.diff(times) * np.sign(end - start) <= 0)
     if len(wrong):

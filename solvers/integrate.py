@@ -1,4 +1,4 @@
-"""`integrate`: solve for many samples of one velocity field, offline."""
+"""`integrate`: solve one velocity field for many samples, offline."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ IndexedVelocity = Callable[[Tensor, Tensor, NDArray[np.int64]], Tensor]
 
 @dataclass(frozen=True)
 class Solution:
-    """What `integrate` returns.
+    """The result of `integrate`.
 
     Attributes:
         x: (samples, *event) states at the end of the span; for a sample that failed, the last finite one.
-        t: (samples,) float64 the times reached.
+        t: (samples,) float64 times reached.
         nfe: (samples,) int64 velocity evaluations of each sample.
-        status: one `Status` a sample.
+        status: one `Status` per sample.
         trace: one entry for each attempted step.
         saved: (samples, M, *event) states at `save_at`, NaN if a sample did not get there; None without `save_at`.
         settings: the solver as resolved.
@@ -71,20 +71,20 @@ def integrate(
     """Solve dx/dt = velocity(x, t) for many samples at once, each on its own.
 
     Args:
-        velocity: (rows, *event), (rows,) -> (rows, *event); any function or torch module. It sees only running samples.
-            Its arguments and its result have x0's dtype and device.
-        x0: (samples, *event) starting states, floating point. No samples at all is a valid request.
+        velocity: (rows, *event), (rows,) -> (rows, *event); any function or torch module. It sees only samples that are
+            still running. Its arguments and its result have x0's dtype and device.
+        x0: (samples, *event) starting states, floating point; may be empty.
         solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_step, max_nfe: see
             `solvers.resolve`.
         save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid points,
-            but for rounding (see `solvers.grids`); under error control dopri5 and tsit5 use their own dense output (of
-            order 4), bosh3 cubic Hermite interpolation, none of them at a further call.
-        tuned: what was tuned for this velocity, so that `solver` can be `tuned-6` or `ab4-9/tuned`.
-        progress: show a progress bar on stderr: the share of the span that the slowest sample has behind it.
+            up to rounding (see `solvers.grids`); under error control dopri5 and tsit5 use their own dense output (of
+            order 4), bosh3 cubic Hermite interpolation. None of them takes another call.
+        tuned: plans tuned for this velocity, so that `solver` can be `tuned-6` or `ab4-9/tuned`.
+        progress: show a progress bar on stderr, with the share of the span that the slowest sample has covered.
 
     Raises:
         SolverError: for arguments that contradict each other or cannot be met, and for a velocity that returns another
-            shape, dtype or device. What `velocity` itself raises passes through.
+            shape, dtype or device. Exceptions raised by `velocity` itself propagate.
     """
     if not isinstance(x0, Tensor) or not x0.is_floating_point() or x0.ndim < 1:
         raise SolverError("x0", "x0 must be a floating-point tensor of shape (samples, *event)")
@@ -105,15 +105,15 @@ def integrate_indexed(
     progress: bool = False,
     step_ends: bool = False,
 ) -> Solution:
-    """Like `integrate`, for a plan and a velocity that is also told which samples it is asked for.
+    """Like `integrate`, for a plan and a velocity that also receives the indices of its samples.
 
     Args:
         velocity: states (rows, *event), times (rows,), sample indices (rows,) -> (rows, *event).
         x0: (samples, *event) starting states.
         solve: the plan.
-        save_at: what `solvers.saving.check_save_at` returned.
+        save_at: the times that `solvers.saving.check_save_at` returned.
         progress: show a progress bar.
-        step_ends: whether the velocity is also told where the step ends: its times are then (rows, 2). Only for plans.
+        step_ends: whether the velocity also receives where the step ends; its times are then (rows, 2). Only on grids.
     """
     return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, solve, save_at, progress, step_ends)
 

@@ -1,7 +1,7 @@
-"""Kernels on the CPU: compiled loops over states x (n, D) and velocities K (n, S, D), one lane at a time.
+"""Kernels for the CPU: compiled loops over states x (n, D) and velocities K (n, S, D), one lane at a time.
 
-`lanes` are the lanes' records (n,), `index` (m,) those that something is done for; `weights` (R, 5, S), `rows` (R,) and
-`times` (G,) are the bank's. Tensors that live for one call come by their address, see `compiled.array_at`.
+`lanes` are the lanes' records (n,), `index` (m,) the lanes to work on; `weights` (R, 5, S), `rows` (R,) and `times`
+(G,) are the bank's. Tensors that live for one call are passed by address, see `compiled.array_at`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from solvers.state import Attempts, Limits, Runner, States
 from solvers.trace import StepLog, write_attempts
 
 Data = NDArray[Any]
-"""Of the states' dtype."""
+"""An array of the states' dtype."""
 
 CONTROLLED = 1 << FIRST_SLOPE | 1 << FIRST_STEP | 1 << END_ADAPTIVE
-"""Kinds of rows after which error control has something to decide, as a bit mask."""
+"""Bit mask of the kinds of rows after which error control makes a decision."""
 
 
 @compiled
@@ -55,7 +55,7 @@ def _weighted(weights: Numbers, h: float, count: Any, k: Data, out: Data) -> Non
 
 @compiled
 def _halved(values: Numbers) -> float:
-    """The sum by halving; overwrites the values."""
+    """Sum the values by halving, overwriting them."""
     width = len(values)
     if width == 0:
         return 0.0
@@ -101,7 +101,10 @@ def receive(
 
 @compiled
 def _advance(lane: Any, x: Data, k: Data, weights: Numbers, rows: Records, after: Data) -> bool:
-    """Move a state x (D,) on by h sum_s b[s] K[s] unless that is not finite; `after` (D,) is room to work in."""
+    """Advance a state x (D,) by h sum_s b[s] K[s] if the result is finite, and return whether it is.
+
+    `after` (D,) is scratch space.
+    """
     _weighted(weights[lane.done, B], lane.h, rows[lane.done].advance_used, k, after)
     keep = rows[lane.done].keep
     if keep >= 0:
@@ -228,16 +231,16 @@ def _settle(lanes: Records, index: Index, after: Data, accepted: Flags, rows: Re
 def control(
     lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, kinds: Index, present: int, log: Any
 ) -> tuple[int, bool]:
-    """Do all that `Lanes.decide` does after one call, for lanes of which none saves states.
+    """Do after one call what `Lanes.decide` does, for lanes without save times.
 
     Args:
-        lanes, x, k, weights, rows: see above.
-        kinds: (n,) what ended for each lane.
+        lanes, x, k, weights, rows: see the top of this module.
+        kinds: (n,) kind of the row that each lane has just done.
         present: a bit mask of these.
         log: values and counts of the step log.
 
     Returns:
-        How many lanes ended, and whether some place of the log is full.
+        How many lanes ended, and whether a place of the log is full.
     """
     values, counts = log
     width, ended, full = x.shape[1], 0, False
@@ -275,7 +278,7 @@ class HostStates(States):
 
     def _hold(self, lanes: int) -> None:
         super()._hold(lanes)
-        if self._shared is not self._room_k:  # (a NumPy array of a tensor takes longer to make than a slice of one)
+        if self._shared is not self._room_k:  # (converting a tensor to NumPy takes longer than slicing an array)
             self._shared, self._all_x, self._all_k = self._room_k, self._room_x.numpy(), self._room_k.numpy()
         self._x, self._k = self._all_x[:lanes], self._all_k[:lanes]
 

@@ -1,8 +1,8 @@
-"""Kernels on any device and in any floating dtype: each step of a tick as a constant number of tensor operations.
+"""Kernels for any device and floating dtype: each step of a tick as a constant number of tensor operations.
 
 Library reductions and matrix products choose their order of summation by the shape of the whole tensor, so a lane's
-last bit would change with its neighbours. Here every operation is elementwise and rounded correctly, in an order fixed
-by the lane's own length, and the same as in `kernels_cpu`: in float32 and float64 on the CPU both give the same bits.
+last bit would depend on its neighbours. Here every operation is elementwise and correctly rounded, in an order fixed by
+the lane's own length. The order is that of `kernels_cpu`: in float32 and float64 on the CPU both give the same bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from solvers.state import Attempts, States
 
 
 def combine(weights: Tensor, k: Tensor) -> Tensor:
-    """Weighted sums of stored velocities.
+    """Return weighted sums of stored velocities.
 
     Args:
         weights: (n, s) weights of the first s slots of each lane.
@@ -53,7 +53,7 @@ def lane_sums(values: Tensor) -> NDArray[np.float64]:
 
 
 def finite_lanes(values: Tensor) -> NDArray[np.bool_]:
-    """(n,) whether all coordinates of a lane of (n, D) are finite."""
+    """Return (n,) whether all coordinates of a lane are finite, for values (n, D)."""
     return torch.isfinite(values).all(dim=1).cpu().numpy()
 
 
@@ -81,7 +81,7 @@ class DeviceStates(States):
         return present, end_steps(lanes, index, self._advance(index, lanes, bank), bank.times)
 
     def _advance(self, index: Index, lanes: Records, bank: Bank) -> Flags:
-        """Move states on at the end of steps of plans; (m,) whether the new ones are finite."""
+        """Advance states at the end of steps on grids; return (m,) whether the new ones are finite."""
         x, k = self._pick(index)
         row = lanes["done"][index]
         weights = bank.weights[row, B, : int(bank.rows["advance_used"][row].max())] * lanes["h"][index, None]
@@ -93,7 +93,7 @@ class DeviceStates(States):
         return good
 
     def _keep(self, index: Index, slots: Index, advance: Tensor) -> None:
-        """Store the advances (m, D) of lanes `index` in slots (m,); -1 is none."""
+        """Store the advances (m, D) of lanes `index` in slots (m,), -1 for none."""
         kept = np.flatnonzero(slots >= 0)
         if len(kept):
             places = self._index(index[kept] * self.k.shape[1] + slots[kept])
@@ -139,7 +139,7 @@ class DeviceStates(States):
         self.wipe(index[~accepted])
 
     def _move(self, index: Index, after: Tensor, chosen: Flags) -> None:
-        """Give lanes `index` (m,) their new states (m, D), those that are chosen."""
+        """Give the chosen ones among lanes `index` (m,) their new states, out of (m, D)."""
         self.x.index_copy_(0, self._index(index[chosen]), after[self._index(np.flatnonzero(chosen))])
 
     def _pick(self, index: Index) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Lanes: many independent trajectories, one vectorised tick for all of them.
 
-One tick is `query` (where is the network asked?), the caller's single network call, and `absorb`. No Python runs for a
-single lane or request: a tick costs a constant number of calls, whatever is in it.
+One tick is `query` (where to evaluate the network), the caller's single network call, and `absorb`. No Python code runs
+per lane or request: a tick costs a constant number of calls, whatever is in it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from solvers.state import LANE, SMALLEST_ROOM, Attempts, Limits, Runner, States,
 from solvers.trace import StepLog
 
 _ON_GRIDS = 1 << MID | 1 << END_FIXED
-"""Kinds of rows that `States.receive` deals with by itself."""
+"""Kinds of rows that `States.receive` handles by itself."""
 
 UNDER_CONTROL = (FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE)
-"""Kinds of rows after which error control has something to decide."""
+"""Kinds of rows after which error control makes a decision."""
 
 _ALL_KINDS = (1 << 32) - 1
 
@@ -44,7 +44,7 @@ class Admission:
     Attributes:
         solve: the plan they follow.
         x0: (n, *event) starting states; copied.
-        owner: an integer of the caller, returned with them when they end.
+        owner: an integer chosen by the caller, returned with them when they end.
         first_index: the first one's index within its owner's samples; the others count up from it.
         save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
     """
@@ -61,14 +61,14 @@ class Finished:
     """Lanes that ended, in lane order.
 
     Attributes:
-        owner, index: (n,) of the admission, and of the sample within its owner's.
-        x: (n, *event) the state reached: the last finite one for a lane that failed.
-        t: (n,) float64 the time reached.
+        owner, index: (n,) the owner of each lane, and its index within its owner's samples.
+        x: (n, *event) states reached: the last finite one for a lane that failed.
+        t: (n,) float64 times reached.
         nfe: (n,) calls.
         status: (n,) codes, see `errors.status_of`.
-        attempts: (n,) number of steps of each lane in `steps` (0 for plans: their grid is the trace).
+        attempts: (n,) number of attempted steps of each lane in `steps` (0 on a grid, which is then the trace).
         steps: (sum, 5) t, h, error, accepted, stiffness of those, lane by lane.
-        grid_steps: (n,) steps that a plan's lane completed; 0 under error control.
+        grid_steps: (n,) steps that a lane on a grid completed; 0 under error control.
     """
 
     owner: NDArray[np.int64]
@@ -97,11 +97,11 @@ class Lanes:
 
     Args:
         event_shape: shape of one state.
-        dtype: of the state.
-        device: of the states.
-        slots: S, how many velocities are kept; by default enough for every solver of the catalogue. A plan that needs
-            more, of a method registered later, widens them. Unused ones never change a bit of the result.
-        step_ends: whether the network is told, beside the time of a row, where its lane's step ends; for fixed steps.
+        dtype: dtype of the states.
+        device: device of the states.
+        slots: S, the number of velocities kept per lane; by default enough for every solver of the catalogue. A plan
+            that needs more, of a method registered later, widens it. Unused slots never change a bit of the result.
+        step_ends: whether the network receives, besides the time of a row, where its lane's step ends; only on grids.
         compiled: use compiled loops (`kernels_cpu`) instead of tensor operations (`kernels_torch`); the default for
             float32 and float64 on the CPU.
     """
@@ -118,7 +118,7 @@ class Lanes:
 
     def __post_init__(self) -> None:
         self.width = prod(self.event_shape)
-        self._flat = self.event_shape == (self.width,)  # a tick then needs no views, each of which takes microseconds
+        self._flat = self.event_shape == (self.width,)  # then a tick needs no views, which take microseconds each
         slots = catalogue.slots() if self.slots is None else self.slots
         self.bank = Bank(slots)
         self.log = StepLog()
@@ -152,7 +152,7 @@ class Lanes:
     def admit(self, admissions: Sequence[Admission]) -> None:
         """Start trajectories; they take part from the next tick on.
 
-        If this runs out of memory, none has started and nothing has changed: try again with less.
+        If memory runs out, none has started and nothing has changed; try again with fewer.
         """
         admissions = [admission for admission in admissions if len(admission.x0)]
         if not admissions:
@@ -208,11 +208,11 @@ class Lanes:
         return _Ticket(plan, admission.save_at, n)
 
     def query(self) -> tuple[Tensor, Tensor]:
-        """Where the network is asked in this tick.
+        """Return the states and times at which to evaluate the network in this tick.
 
         Returns:
             x (n, *event) and t (n,), both in the state's dtype; t is never outside a lane's span. With `step_ends`, t
-            is (n, 2): the time, and the end of the lane's step. The caller may change both.
+            is (n, 2): the time, and the end of the lane's step. The caller may modify both.
         """
         x, t = self.states.query(self.records, self.bank)
         if self.step_ends:
@@ -227,19 +227,19 @@ class Lanes:
             v: (n, *event) in the state's dtype.
 
         Returns:
-            The lanes that ended; None where there are none.
+            The lanes that ended; None if there are none.
 
         Raises:
-            SolverError: for anything else; the lanes are unchanged.
+            SolverError: `v` has another shape, dtype or device; the lanes are unchanged.
         """
         kinds, present, ended = self.receive(v)
         return self._finish(kinds, present, ended)
 
     def receive(self, v: Tensor) -> tuple[Index, int, int]:
-        """Take in velocities as `absorb` does, but finish only the steps of plans.
+        """Take in velocities as `absorb` does, but finish only steps on grids.
 
         Returns:
-            (n,) what ends for each lane, a bit mask of the kinds that occur, and how many lanes ended.
+            (n,) kind of the row that each lane has just done, a bit mask of these kinds, and how many lanes ended.
         """
         n = len(self.records)
         v = checked(v, (n, *self.event_shape), self.dtype, self.states.x.device)
@@ -252,11 +252,11 @@ class Lanes:
     def run(self, runner: Runner, calls: int) -> tuple[Finished | None, int]:
         """Let a network run the lanes: `query`, network and `absorb` up to `calls` times in one call.
 
-        It stops early when a lane ends, so what follows is as after one `absorb`; where states are saved, also when a
-        step does. Only for `compiled` lanes.
+        It stops early when a lane ends, so its outcome can be handled like that of one `absorb`; if states are being
+        saved, also when a step ends. Only for `compiled` lanes.
 
         Returns:
-            The lanes that ended, or None; and the number of calls.
+            The lanes that ended, or None, and the number of calls.
         """
         until = ~(1 << MID) & _ALL_KINDS if self.saving else 0
         kinds, limits = self._room_for_kinds(), Limits(calls, until)
@@ -272,12 +272,12 @@ class Lanes:
         return self._kinds
 
     def _save(self, kinds: Index, present: int) -> None:
-        """Save the states of plans that a step has brought to a save time."""
+        """Save the states of lanes on grids that have just reached a save time."""
         if self.saving and present >> END_FIXED & 1:
             self.saved += save_grid(self.records, self.states, self.bank, clocks.of_kind(kinds, END_FIXED))
 
     def _finish(self, kinds: Index, present: int, ended: int) -> Finished | None:
-        """Complete steps under error control that end with this call; return the lanes that ended."""
+        """Complete the steps under error control that end with this call; return the lanes that ended."""
         if present & ~_ON_GRIDS:
             for kind in UNDER_CONTROL:
                 if present >> kind & 1:
@@ -294,7 +294,7 @@ class Lanes:
         """Measure lanes `index` (m,) at the end of a row of this kind, for error control.
 
         Returns:
-            Sums of squares (m,), from which the norms for `decide` follow, and the attempted steps if there are any.
+            Sums of squares (m,), from which the norms for `decide` follow, and the attempted steps, if any.
         """
         if kind == FIRST_SLOPE:
             return self.states.slopes(index, self.records), None
@@ -307,9 +307,9 @@ class Lanes:
         """Choose the first step, or accept or reject an attempt and choose the next one.
 
         Args:
-            kind: of the row that ended.
+            kind: kind of the row that ended.
             index: (m,) the lanes.
-            found: their attempts, where `measure` found any.
+            found: their attempts, if `measure` returned any.
             norms: root mean squares (m,) of the scaled values; infinite for an attempt that is not finite.
 
         Returns:

@@ -19,20 +19,20 @@ from solvers.state import Velocity
 from solvers.trace import Trace
 
 EXACT_UP_TO = 16
-"""Dimensions up to which `auto` takes the exact divergence; it costs as many vector-Jacobian products a call."""
+"""The most dimensions for which `auto` takes the exact divergence; each costs a vector-Jacobian product per call."""
 
 DIVERGENCES = ("auto", "exact", "hutchinson")
 
 
 @dataclass(frozen=True)
 class LogDensity:
-    """What `log_density` returns.
+    """The result of `log_density`.
 
     Attributes:
         log_p: (samples,) float64, in nats; NaN where `status` is not `success`.
         latent: (samples, *event) the noise that the samples come from.
-        nfe: (samples,) int64 evaluations of the velocity. Each has its divergence computed with it.
-        status: one `Status` a sample.
+        nfe: (samples,) int64 evaluations of the velocity, each together with its divergence.
+        status: one `Status` per sample.
         trace: one entry for each attempted step.
         divergence: `exact` or `hutchinson`.
         settings: the solver as resolved.
@@ -66,29 +66,29 @@ def log_density(
     seed: int = 0,
     progress: bool = False,
 ) -> LogDensity:
-    """The log-density that a flow gives to samples, from a standard normal at the end of the span.
+    """Return the log-density of samples under a flow that has a standard normal at the end of the span.
 
-    Integrates x and log p together, as one state, from the data back to the noise:
+    x and log p are integrated together, as one state, from the data back to the noise:
 
         d log p(x(t)) / dt = -div v(x(t), t)
 
     so that the error norm covers both. The divergence comes from vector-Jacobian products of `torch.autograd`: its
-    exact value for small dimensions, else the estimate e . (J e) with a Rademacher probe e, drawn once for each sample
-    and kept along its path. The estimate of log p is unbiased where the path itself is; its spread falls with `probes`.
+    exact value in low dimensions, else the estimate e . (J e) with a Rademacher probe e, drawn once for each sample and
+    kept along its path. The estimate of log p is unbiased if the path itself is exact; more `probes` reduce its spread.
 
     Args:
         velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone. It must be
             differentiable by `torch.autograd` (no in-place changes of its input).
-        x: (samples, *event) data, floating point; float64 gives log p to more digits.
+        x: (samples, *event) data, floating point; float64 gives more digits of log p.
         solver, steps, rtol, atol, controller, error_control, max_step, max_nfe: see `solvers.resolve`.
         t_span: (time of the data, time of the noise).
         divergence: `exact`, `hutchinson`, or `auto`: exact up to 16 dimensions.
-        probes: Rademacher probes a sample for `hutchinson`, at least 1.
-        seed: of the probes, in [0, 2^63).
+        probes: Rademacher probes per sample for `hutchinson`, at least 1.
+        seed: seed of the probes, in [0, 2^63).
         progress: see `solvers.integrate`.
 
     Raises:
-        SolverError: as `solvers.integrate` does, and for an unknown divergence, probes or seed out of range.
+        SolverError: as for `solvers.integrate`, and for an unknown divergence, or probes or a seed out of range.
 
     References:
         Chen et al. 2018, Neural ordinary differential equations, theorem 1. Grathwohl et al. 2019, FFJORD, eq. 8.

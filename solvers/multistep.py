@@ -5,13 +5,13 @@ velocity gives the data prediction D = x + sigma v, and with lambda = log(alpha 
 
     x(t') = (sigma' / sigma) x + sigma' integral_lambda^lambda' e^l D(l) dl,
 
-in which these methods put a polynomial in lambda through the last predictions. With phi = (t' - t) / sigma the terms of
-order 1 are x + (t' - t) v, Euler's step. Predictions enter beyond that by their differences, so the weight of x is
-always 1: a step is a weighted sum of the last velocities and of the last steps, which is what a plan's rows can say.
+in which these methods replace D by a polynomial in lambda through the last predictions. With phi = (t' - t) / sigma the
+terms of order 1 are x + (t' - t) v, Euler's step. Higher orders add only differences of predictions, so the weight of x
+is always 1: a step is a weighted sum of the last velocities and the last steps, which a plan's rows can express.
 
-lambda is infinite at both ends, and the methods take their own limits there. A prediction at t = 0 lies infinitely far
-back in lambda and enters no polynomial: the first two steps are of order 1. A step that ends at t = 1 is of order 1
-too (x + sigma v, the data prediction itself), as in every published implementation that ends at sigma = 0.
+lambda is infinite at both ends, where the methods take their limits. A prediction at t = 0 is infinitely far back in
+lambda and enters no polynomial, so the first two steps are of order 1. A step that ends at t = 1 is of order 1 too
+(x + sigma v, the data prediction itself), as in every published implementation that ends at sigma = 0.
 
 References:
     Hairer, Norsett & Wanner, Solving Ordinary Differential Equations I, III.1 and III.5. Lu et al. 2022, DPM-Solver++,
@@ -33,7 +33,7 @@ STARTS = ("ramp", "rk")
 """How a method begins, the default first: with orders 1, 2, ... or with steps of its starter."""
 
 STARTERS = {2: "heun2", 3: "heun2", 4: "bosh3"}
-"""The Runge-Kutta method that starts the Adams-Bashforth method of each order, and keeps its order."""
+"""The Runge-Kutta method that starts the Adams-Bashforth method of each order without lowering it."""
 
 
 _SERIES_BELOW = 4.0
@@ -41,14 +41,14 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def adams_bashforth_weights(times: NDArray[np.float64], order: int) -> NDArray[np.float64]:
-    """Adams-Bashforth weights of all steps of a non-uniform grid with `order - 1` steps behind them.
+    """Return Adams-Bashforth weights for all steps of a non-uniform grid with at least `order - 1` steps before them.
 
-    The integral over a step of the polynomial through the last `order` velocities, divided by the step: the weights
+    They give the integral over a step of the polynomial through the last `order` velocities, divided by the step: they
     solve sum_j beta_j s_j^m = 1 / (m + 1) at the nodes s_j = (t_(n-j) - t_n) / h.
 
     Args:
         times: (N + 1,) the grid.
-        order: how many velocities enter.
+        order: the number of velocities used.
 
     Returns:
         (N - order + 1, order): row i is for the step from times[i + order - 1]; newest velocity first.
@@ -79,12 +79,12 @@ class Exponential:
 
     @property
     def velocities(self) -> int:
-        """How many velocities enter a step."""
+        """Number of velocities used in a step."""
         return self.order + self.corrects
 
     @property
     def steps(self) -> int:
-        """How many earlier steps enter a step."""
+        """Number of earlier steps used in a step."""
         return self.velocities - 1
 
 
@@ -95,14 +95,14 @@ def log_snr(times: Numbers) -> Numbers:
 
 
 def exponential_weights(times: Numbers, method: Exponential) -> tuple[Numbers, Numbers]:
-    """The weights of DPM-Solver++ or UniPC for all steps of a grid.
+    """Return the weights of DPM-Solver++ or UniPC for all steps of a grid.
 
     Args:
         times: (N + 1,) the grid, within [0, 1], in either direction.
         method: the method.
 
     Returns:
-        (N, V) weights of the velocities and (N, V - 1) of the steps before, each newest first: step n is
+        (N, V) weights of the velocities and (N, V - 1) of the earlier steps, both newest first: step n is
         sum_j a[n, j] v[n - j] + sum_j b[n, j] (x[n - j] - x[n - j - 1]).
     """
     lam, sigma, h = log_snr(times), 1 - times, np.diff(times)
@@ -117,7 +117,7 @@ def exponential_weights(times: Numbers, method: Exponential) -> tuple[Numbers, N
             forms.add_difference(n, age, 0, phi[n] * weight)
     if method.corrects:
         for order in range(1, method.order + 1):
-            # The correction of the step before, from predictions that are one older.
+            # The correction of the previous step, from predictions that are one step older.
             n = np.flatnonzero(depth[:-1] == order) + 1
             n = n[np.isfinite(phi[n - 1])]
             before = _corrector(lam, n - 1, order)
@@ -147,7 +147,7 @@ class _Forms:
 
 
 def _depths(lam: Numbers, most: int) -> Steps:
-    """(N,) the order of each step: as many predictions as there are, without those at infinite lambda."""
+    """Return the order of each step (N,): the number of predictions at finite lambda so far, at most `most`."""
     count = len(lam) - 1
     usable = np.cumsum(np.isfinite(lam[:-1]))
     depth = np.minimum(usable, most)
@@ -156,19 +156,19 @@ def _depths(lam: Numbers, most: int) -> Steps:
 
 
 def _predictor(lam: Numbers, n: Steps, order: int) -> Numbers:
-    """(m, order - 1) weights of (D[n - i] - D[n]), i = 1, 2, ..., in units of phi: UniP; of order 2, DPM-Solver++."""
+    """Return weights (m, order - 1) of (D[n - i] - D[n]), i = 1, ..., in units of phi: UniP (order 2: DPM-Solver++)."""
     if order == 1:
         return np.zeros((len(n), 0))
     ages = np.arange(1, order)
     h = lam[n + 1] - lam[n]
     nodes = (lam[n[:, None] - ages] - lam[n, None]) / h[:, None]
-    if order == 2:  # both papers' choice, in place of the exact moment
+    if order == 2:  # the choice of both papers, instead of the exact moment
         return 0.5 / nodes
     return _solved(nodes, h) / nodes
 
 
 def _corrector(lam: Numbers, n: Steps, order: int) -> Numbers:
-    """(m, order) weights of (D[n - i] - D[n]), i = 1, 2, ..., and last of (D[n + 1] - D[n]), in units of phi; UniC."""
+    """Return UniC's weights (m, order) of (D[n - i] - D[n]), i = 1, ..., last of (D[n + 1] - D[n]), in units of phi."""
     if order == 1:  # the paper's choice
         return np.full((len(n), 1), 0.5)
     ages = np.arange(1, order)
@@ -178,18 +178,18 @@ def _corrector(lam: Numbers, n: Steps, order: int) -> Numbers:
 
 
 def _solved(nodes: Numbers, h: Numbers) -> Numbers:
-    """rho (m, k) with sum_i rho_i r_i^(j-1) = the j-th moment, j = 1..k, for nodes r (m, k): UniPC eq. (9)."""
+    """Return rho (m, k) with sum_i rho_i r_i^(j-1) = the j-th moment, j = 1..k, for nodes r (m, k): UniPC eq. (9)."""
     powers = np.arange(nodes.shape[1])
     return np.linalg.solve(nodes[:, None, :] ** powers[:, None], _moments(h, len(powers))[..., None])[..., 0]
 
 
 def _moments(h: Numbers, count: int) -> Numbers:
-    """(m, count) of s^j, j = 1, 2, ..., under the weight e^(h s) on [0, 1], normalised."""
+    """Return the moments (m, count) of s^j, j = 1, 2, ..., under the weight e^(h s) on [0, 1], normalised."""
     s = (_NODES + 1) / 2
     dense = np.exp(np.clip(h, -_SERIES_BELOW, _SERIES_BELOW)[:, None] * (s - 1)) * _WEIGHTS
     found = np.stack([(dense * s**j).sum(axis=1) / dense.sum(axis=1) for j in range(1, count + 1)], axis=1)
     far = np.abs(h) >= _SERIES_BELOW
-    if far.any():  # there the recurrence loses nothing
+    if far.any():  # there the recurrence loses no digits
         before = -np.expm1(-h[far])
         whole = before
         for j in range(1, count + 1):

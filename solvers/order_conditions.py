@@ -51,12 +51,12 @@ def _stage_weights(tree: Tree, a: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def order_of(a: NDArray[np.float64], b: NDArray[np.float64], tolerance: float = 1e-12) -> int:
-    """The order of the method (a, b), found from the conditions b . Phi(tree) = 1 / density(tree).
+    """Return the order of the method (a, b), found from the conditions b . Phi(tree) = 1 / density(tree).
 
     Args:
         a: stages x stages.
         b: stages.
-        tolerance: deviation from a condition that counts as rounding of the published numbers.
+        tolerance: the deviation from a condition that rounding of the published numbers may cause.
 
     Returns:
         The order, at most `CHECKED_ORDER`; 0 when the weights do not even sum to 1.

@@ -1,9 +1,9 @@
 """Parted lanes: a large request under batch error control, with one network call for each part and one norm for all.
 
-All samples of such a request share their steps, so its network calls would be as large as itself. Its lanes are split
-into several `Lanes`, one of which takes part in each tick. The sums of a part are kept until the last part has had its
-call; then the norm over all samples, in their order, decides for each part at its next turn. Every bit is the same as
-with all lanes in one.
+All samples of such a request share their steps, so its network calls would be as large as the request itself. Its lanes
+are split into several `Lanes`, one of which takes part in each tick. The sums of a part are kept until the last part
+has had its call; then the norm over all samples, in their order, decides for each part at its next turn. The result is
+the same, bit for bit, as with all lanes in one `Lanes`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from solvers.state import Attempts
 class _Part:
     """Some of the lanes, the measurements of their last call, and the norms that decide on the step.
 
-    Lanes that share their steps are all at rows of one kind.
+    As lanes of one group share their steps, all are at rows of the same kind.
     """
 
     lanes: Lanes
@@ -42,9 +42,9 @@ class Parted:
     """Lanes of one admission; each tick takes those of one part in turn.
 
     Args:
-        admission: of a plan under batch error control.
-        make: makes an empty `Lanes`.
-        size: lanes of a part, at most.
+        admission: samples on a plan under batch error control.
+        make: returns an empty `Lanes`.
+        size: the most lanes in a part.
     """
 
     def __init__(self, admission: Admission, make: Callable[[], Lanes], size: int) -> None:
@@ -80,7 +80,7 @@ class Parted:
         return self._parts[self._turn].lanes.query()
 
     def absorb(self, v: Tensor) -> Finished | None:
-        """See `Lanes.absorb`: take in the part's velocities, and make the next part ready."""
+        """See `Lanes.absorb`: take in the current part's velocities, and make the next part ready."""
         part = self._parts[self._turn]
         kinds, _, _ = part.lanes.receive(v)
         part.kind = int(kinds[0])
@@ -105,17 +105,17 @@ class Parted:
 
     def _share(self) -> None:
         """After the last part's call: take the norms over all samples, in their order."""
-        told = [part for part in self._parts if part.sums]
-        if not told:
+        measured = [part for part in self._parts if part.sums]
+        if not measured:
             return
-        edges = np.cumsum([len(part.sums[0]) for part in told])[:-1]
-        together = [np.concatenate(sums) for sums in zip(*(part.sums for part in told), strict=True)]
+        edges = np.cumsum([len(part.sums[0]) for part in measured])[:-1]
+        together = [np.concatenate(sums) for sums in zip(*(part.sums for part in measured), strict=True)]
         one = np.zeros(len(together[0]), dtype=np.int64)
-        norms = [group_norms(sums, told[0].lanes.width, one) for sums in together]
-        if told[0].kind == END_ADAPTIVE:
+        norms = [group_norms(sums, measured[0].lanes.width, one) for sums in together]
+        if measured[0].kind == END_ADAPTIVE:
             norms = [np.where(np.isfinite(each), each, np.inf) for each in norms]
         norms = [np.split(each, edges) for each in norms]
-        for place, part in enumerate(told):
+        for place, part in enumerate(measured):
             part.sums, part.norms = (), [each[place] for each in norms]
 
     def _decide(self, part: _Part) -> int:

@@ -1,8 +1,8 @@
 """Plans: specs compiled to rows, on a grid or under error control. Equal specs share one plan.
 
-A row is one network call: it asks for the velocity at x + h sum_s a[s] K[s], t + c h, and stores it in K[slot]. Its
-kind says what follows: nothing, the end of a step (x moves on by h sum_s b[s] K[s]), or one of the two calls of the
-automatic first step. Fixed and adaptive Runge-Kutta methods and multistep methods differ in their rows only.
+A row is one network call: it evaluates the velocity at x + h sum_s a[s] K[s], t + c h, and stores it in K[slot]. Its
+kind says what follows: nothing, the end of a step (x advances by h sum_s b[s] K[s]), or part of choosing the automatic
+first step. Fixed and adaptive Runge-Kutta methods and multistep methods differ only in their rows.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from solvers.tableaus import Tableau
 from solvers.tuned import TUNED, TunedPlan, TunedPlans
 
 TOLERANCE_FLOOR = {torch.float64: 1e-14, torch.float16: 3e-6, torch.bfloat16: 3e-5}
-"""The smallest rtol and atol by dtype; 1e-7 for every narrower one."""
+"""The smallest rtol and atol by dtype; 1e-7 for dtypes not listed."""
 
 
 MID, END_FIXED, END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP = range(5)
-"""Kinds of rows: inside a step; end of a step of a plan; end of an attempt under error control; v at the start; the
-Euler step that sizes the first step."""
+"""Kinds of rows: inside a step; end of a step on a grid; end of an attempt under error control; v at the start; the
+Euler step from which the first step is chosen."""
 
 ADAPTIVE_START = 2
 """The first two adaptive rows choose the first step; the attempt itself begins at this row."""
@@ -45,13 +45,13 @@ class Rows:
         a: (R, S) weights of the query, in units of h.
         b: (R, S) weights of the advance; zero except at the end of a step.
         e: (R, S) weights of the error estimate; zero except at the end of an adaptive step.
-        stiff: (R, S) weights of y(end) - y(stage before), for the stiffness signal; all zero where there is none.
-        bend: (R, S) weights of the velocity there minus the one before, for the same.
+        stiff: (R, S) weights of y(end) - y(stage before the last), for the stiffness signal; all zero if there is none.
+        bend: (R, S) weights of v(last stage) - v(stage before the last), likewise.
         c: (R,) nodes.
-        slot: (R,) the slot that takes the velocity.
+        slot: (R,) the slot that receives the velocity.
         kind: (R,) one of `MID` to `FIRST_STEP`.
         next: (R,) index of the row after this one.
-        keep: (R,) the slot that keeps the advance at the end of a step of a plan, for later rows; -1 for none.
+        keep: (R,) the slot that keeps the advance at the end of a step on a grid, for later rows; -1 for none.
         restart: the row after an accepted adaptive step.
         fsal: whether the last velocity of an accepted step is the first of the next.
         dense: (S, degree) dense output, column j the coefficients of theta^(j+1); or None.
@@ -73,22 +73,22 @@ class Rows:
 
     @property
     def slots(self) -> int:
-        """S, how many velocities are kept."""
+        """S, the number of velocities kept."""
         return self.a.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A solver compiled: on a grid, or under error control. Compared and cached by identity.
+    """A compiled solver, on a grid or under error control. Compared and cached by identity.
 
     Attributes:
-        spec: the request, complete.
+        spec: what was compiled, completed with defaults.
         rows: one for each call. Under error control: the two calls that choose the first step, then one
             attempt.
         times: (N + 1,) the grid; None under error control.
         control: how the next step follows from the error; None on a grid.
         q: order of the error estimate; 0 on a grid.
-        tuned: digest of the tuned plan that it takes times or weights from; empty for a stock solver.
+        tuned: digest of the tuned plan that gave the times or weights; empty for a stock solver.
     """
 
     spec: SolverSpec
@@ -128,17 +128,17 @@ class Plan:
 
     @property
     def nfe_bound(self) -> int:
-        """The most calls a sample can take."""
+        """The most calls that a sample can take."""
         return self.spec.max_nfe if self.nfe is None else self.nfe
 
     @property
     def attempt_nfe(self) -> int:
-        """Calls of one attempted step; a method without FSAL takes one more before each attempt that follows a step."""
+        """Calls of one attempted step; without FSAL, an attempt after an accepted step takes one more beforehand."""
         return len(self.rows.c) - ADAPTIVE_START - (not self.rows.fsal)
 
     @property
     def nfe_least(self) -> float:
-        """The fewest calls that reach the end of the span; infinite where max_step vanishes beside it."""
+        """The fewest calls that reach the end of the span; infinite if max_step is vanishingly small beside it."""
         if self.nfe is not None:
             return self.nfe
         start, end = self.t_span
@@ -172,9 +172,9 @@ class Plan:
 
 
 def tolerance_floor(dtype: torch.dtype) -> float:
-    """The smallest useful tolerance for velocities computed in a dtype.
+    """Return the smallest useful tolerance for velocities computed in a dtype.
 
-    For half precision it was measured on trained networks: below it, error control follows the rounding of the
+    For half precision it was measured on trained networks: below it, error control reacts to the rounding of the
     velocities, which takes many more steps and brings samples no closer to the exact ones.
     """
     return TOLERANCE_FLOOR.get(dtype, 1e-7)
@@ -189,10 +189,10 @@ def compile(  # noqa: A001  (solvers.compile)
     """Compile a spec for states of a dtype. Equal specs share one plan.
 
     Args:
-        spec: the request.
-        dtype: of the states.
-        tuned: the tuned plans of the checkpoint; None without any.
-        compute: dtype of the velocity's own arithmetic, which the floor of tolerances follows; None is `dtype`.
+        spec: the settings.
+        dtype: dtype of the states.
+        tuned: the tuned plans of the checkpoint; None if there are none.
+        compute: dtype of the velocity's own arithmetic, which sets the tolerance floor; `dtype` by default.
 
     Raises:
         SolverError: for a tolerance below the floor of the dtype, a plan that takes more than `max_nfe` calls, times
@@ -204,15 +204,15 @@ def compile(  # noqa: A001  (solvers.compile)
         if value is not None and value < floor:
             raise SolverError(
                 name,
-                f"{name} = {value:g} is below the floor of {floor:g} for {arithmetic}; raise it to the floor or more",
+                f"{name} = {value:g} is below the floor of {floor:g} for {arithmetic}; raise it to at least {floor:g}",
             )
     learned = _learned(spec, tuned) if spec.tuned else None
     plan = _compiled(spec, spec.method, learned)
     if plan.nfe is not None and plan.nfe > spec.max_nfe:
         raise SolverError(
             "max_nfe",
-            f"{plan.name} takes {plan.nfe} calls for this grid, over max_nfe = {spec.max_nfe}; raise it or take fewer "
-            "steps",
+            f"{plan.name} takes {plan.nfe} calls for this grid, over max_nfe = {spec.max_nfe}; raise max_nfe or take "
+            "fewer steps",
         )
     if spec.max_step is not None and (least := plan.nfe_least) > spec.max_nfe:
         calls = f"at least {least:.10g} calls" if math.isfinite(least) else "more calls than can be counted"
@@ -230,8 +230,8 @@ def _learned(spec: SolverSpec, tuned: TunedPlans | None) -> TunedPlan:
         field = "solver" if spec.solver == TUNED else "grid"
         raise SolverError(
             field,
-            f"{field} {TUNED!r} is for models with tuned plans, and this one has none; make some: python -m training "
-            "tune",
+            f"{field} {TUNED!r} is for models with tuned plans, and this one has none; make some with python -m "
+            "training tune",
         )
     assert spec.steps is not None  # noqa: S101  (a tuned spec has them)
     if spec.solver == TUNED:
@@ -251,7 +251,7 @@ def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None) -> Pl
 
 
 def rows_on(points: NDArray[np.float64], spec: SolverSpec, method: Solver, learned: TunedPlan | None = None) -> Rows:
-    """The rows of a solver with fixed steps on the times (N + 1,) of a grid."""
+    """Return the rows of a solver with fixed steps on the times (N + 1,) of a grid."""
     if learned is not None and learned.weights is not None:
         return tuned_rows(learned.times, learned.weights)
     if method.exponential:
@@ -265,11 +265,11 @@ def rows_on(points: NDArray[np.float64], spec: SolverSpec, method: Solver, learn
 def resolve(
     *, solver: str = "dopri5", dtype: torch.dtype = torch.float32, tuned: TunedPlans | None = None, **apart: Any
 ) -> Plan:
-    """`compile(SolverSpec.of(solver, ...), dtype, tuned)`, where fields at their defaults count as not given.
+    """Return `compile(SolverSpec.of(solver, ...), dtype, tuned)`; fields at their defaults count as not given.
 
     Args:
-        solver: a name of the catalogue, or the text of a solver.
-        dtype: of the states.
+        solver: a name in the catalogue, or the text of a solver.
+        dtype: dtype of the states.
         tuned: see `compile`.
         apart: other fields of `SolverSpec`.
     """
@@ -278,7 +278,7 @@ def resolve(
 
 @lru_cache(maxsize=64)
 def fixed_rows(tableau: Tableau) -> Rows:
-    """One step of a Runge-Kutta method: a row for each stage with a path to b, repeated every step."""
+    """Return one step of a Runge-Kutta method: a row for each stage with a path to b, repeated every step."""
     s = tableau.used_stages
     b = np.zeros((s, s))
     b[-1] = tableau.b[:s]
@@ -303,10 +303,10 @@ def fixed_rows(tableau: Tableau) -> Rows:
 
 @lru_cache(maxsize=64)
 def adaptive_rows(tableau: Tableau) -> Rows:
-    """The two calls that choose the first step, then the stages after the first.
+    """Return the rows of the two calls that choose the first step, then of the stages after the first.
 
-    The first stage of an attempt is known already: from the call at the start, from the last stage of the step before
-    (FSAL), or from before a rejection. A method without FSAL asks for it again, in an extra row after each step.
+    The first stage of an attempt is already known: from the call at the start, from the last stage of the previous step
+    (FSAL), or from before a rejection. Without FSAL, an extra row evaluates it after each step.
     """
     s = tableau.stages
     end = ADAPTIVE_START + s - 2
@@ -343,7 +343,7 @@ def adaptive_rows(tableau: Tableau) -> Rows:
 
 
 def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | None) -> Rows:
-    """Rows of an Adams-Bashforth method over a whole grid.
+    """Return the rows of an Adams-Bashforth method over a whole grid.
 
     Velocities at grid points cycle through the first `order` slots of K; the inner stages of a starting step use the
     slots after them.
@@ -370,7 +370,7 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
         c[rows], slot[rows], kind[rows[:-1]] = starter.c[:stages], places, MID
     offset = started * (stages - 1)
     for depth in range(1, order + 1):
-        # A ramp takes each lower order for one step; full order takes all the steps that are left.
+        # A ramp takes one step at each lower order; the full order takes all remaining steps.
         ramp = depth < order
         if depth > steps or (ramp and starter):
             continue
@@ -383,9 +383,9 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
 
 
 def exponential_rows(times: NDArray[np.float64], method: Exponential) -> Rows:
-    """Rows of DPM-Solver++ or UniPC over a whole grid.
+    """Return the rows of DPM-Solver++ or UniPC over a whole grid.
 
-    Velocity n goes to slot n mod V, the step that it ends to slot V + (n + 1) mod (V - 1), for the steps to come.
+    Velocity n goes to slot n mod V, and the step that it completes to slot V + (n + 1) mod (V - 1), for later steps.
 
     Args:
         times: (N + 1,) the grid, within [0, 1].
@@ -401,7 +401,7 @@ def exponential_rows(times: NDArray[np.float64], method: Exponential) -> Rows:
 
 
 def tuned_rows(times: NDArray[np.float64], weights: NDArray[np.float64]) -> Rows:
-    """Rows of a tuned plan: velocity n stays in slot n, and weights (N, N) are in units of t, see `solvers.tuned`."""
+    """Return the rows of a tuned plan: velocity n stays in slot n; for weights (N, N), see `solvers.tuned`."""
     n, h = np.arange(len(times) - 1), np.diff(times)
     b = weights / h[:, None]
     return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), n, np.full(len(n), END_FIXED))
@@ -415,7 +415,7 @@ def _plan_rows(
     kind: NDArray[np.int64],
     keep: NDArray[np.int64] | None = None,
 ) -> Rows:
-    """Rows that follow each other over a whole grid."""
+    """Return rows that follow one another over a whole grid."""
     return Rows(
         a=a,
         b=b,

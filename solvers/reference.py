@@ -1,7 +1,8 @@
-"""The solvers as the papers write them: one trajectory, plain loops, the papers' symbols, for reading and for tests.
+"""Reference solvers, as the papers write them: one trajectory, plain loops, the papers' symbols.
 
-`lanes` computes the same for thousands of trajectories at once, and the tests hold it to these: bit for bit on a grid,
-where sums run over the stages in their order with weights (b_i h), and to rounding under error control.
+They are for reading and for tests. `lanes` computes the same for thousands of trajectories at once, and the tests hold
+it to these: bit for bit on a grid, where sums run over the stages in their order with weights (b_i h), and to rounding
+under error control.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def runge_kutta(v: Field, x: Vector, t: Sequence[float], tableau: Tableau) -> Ve
 def adams_bashforth(v: Field, x: Vector, t: Sequence[float], order: int, starter: Tableau | None = None) -> Vector:
     """Adams-Bashforth on any grid: x_(n+1) = x_n + h_n sum_j beta_j v_(n-j), beta from the interpolating polynomial.
 
-    Hairer I, III.1 eq. (1.5') and III.5. The first order - 1 steps are of the starter, or of orders 1, 2, ... (ramp).
+    Hairer I, III.1 eq. (1.5') and III.5. The first order - 1 steps use the starter, or orders 1, 2, ... (ramp).
     """
     past: list[Vector] = []
     for n in range(len(t) - 1):
@@ -49,7 +50,7 @@ def adams_bashforth(v: Field, x: Vector, t: Sequence[float], order: int, starter
             continue
         past = [v(x, t[n]), *past][:order]
         beta = adams_bashforth_weights(np.array(t), len(past))[n + 1 - len(past)]
-        # In the order of the ring of slots, where velocity m lies in slot m mod order.
+        # In the order of the ring of slots, where velocity m is in slot m mod order.
         ring = sorted(range(len(past)), key=lambda j: (n - j) % order)
         x = _step(x, t[n + 1] - t[n], [float(beta[j]) for j in ring], [past[j] for j in ring])
     return x
@@ -59,7 +60,7 @@ def dpm_solver_2m(v: Field, x: Vector, t: Sequence[float]) -> Vector:
     """DPM-Solver++(2M) in flow form (Lu et al. 2022, algorithm 2): alpha = t, sigma = 1 - t, D = x + sigma v.
 
     x_(n+1) = (sigma' / sigma) x_n + alpha' (1 - e^-h) D_bar, D_bar = (1 + 1 / (2 r)) D_n - 1 / (2 r) D_(n-1), where h
-    are the steps of lambda = log(alpha / sigma) and r = h_(n-1) / h_n; D_bar = D_n where lambda is infinite.
+    is a step of lambda = log(alpha / sigma) and r = h_(n-1) / h_n; D_bar = D_n where lambda is infinite.
     """
     data: list[Vector] = []
     for n in range(len(t) - 1):
@@ -77,7 +78,7 @@ def unipc(v: Field, x: Vector, t: Sequence[float], order: int) -> Vector:
     """UniPC in flow form (Zhao et al. 2023, algorithms 1 to 3 for the data prediction, B(h) = e^h - 1).
 
     The predictor UniP steps from the corrected state; the velocity at its end both corrects that step (UniC) and begins
-    the next one. Predictions at infinite lambda are left out, and a step to infinite lambda is of order 1, as is right
+    the next one. Predictions at infinite lambda are left out, and a step to infinite lambda is of order 1, the limit
     for sigma = 0.
     """
     data: list[Vector] = []
@@ -108,7 +109,7 @@ def _lambda(t: float) -> float:
 
 
 def _unified(nodes: Sequence[float], h: float) -> list[float]:
-    """The coefficients of UniPC eq. (9): sum_m a_m r_m^(k-1) = the k-th moment of the exponential weight."""
+    """Coefficients from UniPC eq. (9): sum_m a_m r_m^(k-1) = the k-th moment of the exponential weight."""
     moment, moments = 1.0, []
     for k in range(1, len(nodes) + 1):
         moment = 1 / -math.expm1(-h) - k / h * moment
@@ -121,7 +122,7 @@ def plan(
 ) -> Vector:
     """A plan that ends a step with every row, row by row: K[slot_n] = v(x_n, t_n), x_(n+1) = x_n + sum_s (b_ns h) K_s.
 
-    Where keep_n is no -1, the sum goes to K[keep_n] for the rows that follow.
+    If keep_n is not -1, the sum also goes to K[keep_n], for later rows.
     """
     k: list[Vector] = [0 * x for _ in range(b.shape[1])]
     for n in range(len(t) - 1):
@@ -145,11 +146,11 @@ def embedded(
     controller: str,
     h: float,
 ) -> tuple[Vector, list[tuple[float, float, float]]]:
-    """An embedded pair under error control from a given first step h > 0; x(t_1) and (t, h, err) of each attempt.
+    """Embedded pair under error control from a given first step h > 0; returns x(t_1) and each attempt's (t, h, err).
 
     err = || (x_hat - x) / (atol + rtol max(|x_n|, |x_(n+1)|)) ||_rms; accepted at err <= 1; then h times
     0.9 err^-alpha err_before^beta in [0.2, 10], at most 1 after a rejection (Hairer I, II.4; Hairer & Wanner II, IV.2).
-    After a rejection no step on the way to its end is longer than what its error asked for.
+    After a rejection, no step up to the end of the rejected attempt is longer than its error allowed.
     """
     assert tableau.embedded_order is not None  # noqa: S101
     control = CONTROLLERS[controller](tableau.embedded_order)

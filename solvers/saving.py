@@ -1,4 +1,4 @@
-"""States at requested times: at grid points for plans on a grid, by dense output under error control."""
+"""States at requested times: at grid points for fixed steps, by dense output under error control."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from solvers.state import States
 
 
 def check_save_at(solve: Plan, save_at: TimesSpec | None, name: str = "save_at") -> Times | None:
-    """The save times of a request, checked against what it solves.
+    """Check the save times of a request against its plan and return them.
 
-    Those that stand for a point of a plan's grid, or for an end of the span, become that point (see `times`).
+    Those that stand for a point of the grid, or for an end of the span, become that point (see `grids`).
 
     Args:
-        solve: the request as resolved.
-        save_at: the times; an array's dtype tells how they were rounded.
-        name: what the argument is called in errors.
+        solve: the plan.
+        save_at: the times; the dtype of an array determines how they were rounded.
+        name: the argument's name in error messages.
 
     Returns:
-        (M,) float64, or None where there are none.
+        (M,) float64, or None if there are none.
 
     Raises:
-        SolverError: for times that are not finite, outside the span, not in its direction, off the grid of a plan (the
-            message names the nearest grid point), or for a method without dense output.
+        SolverError: for times that are not finite, outside the span, not in its direction or off the grid (the message
+            names the nearest grid point), and for a method without dense output.
     """
     if save_at is None:
         return None
@@ -70,14 +70,14 @@ class Saved:
 
 
 def save(records: Records, index: Index, x: Tensor) -> Saved:
-    """States x (m, D) of lanes `index` (m,) for the save time that each waits for; their records move to the next."""
+    """Save states x (m, D) of lanes `index` (m,) for each one's next save time, and move their records past it."""
     chosen = records.take(index)
     records["save"][index] += 1
     return Saved(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x)
 
 
 def save_grid(records: Records, states: States, bank: Bank, index: Index) -> list[Saved]:
-    """Save the states of lanes `index` (m,) that just completed a step on a grid, where save times say so.
+    """Save the states of those lanes `index` (m,), which just completed a step on a grid, that reached a save time.
 
     Save times are points of the grid, see `check_save_at`, and steps end there exactly.
     """
@@ -96,7 +96,7 @@ def save_passed(records: Records, states: States, bank: Bank, index: Index, afte
         records: (n,) of all lanes, still at the start of the step.
         states: of all lanes.
         bank: the dense outputs and save times.
-        index: (m,) the lanes that completed it.
+        index: (m,) the lanes that completed the step.
         after: (m, D) their states at its end.
     """
     saved: list[Saved] = []
@@ -113,7 +113,7 @@ def save_passed(records: Records, states: States, bank: Bank, index: Index, afte
 
 
 def _inside(chosen: Records, states: States, bank: Bank, index: Index, t: NDArray[np.float64], after: Tensor) -> Tensor:
-    """(m, D) states at times t (m,) after the start and up to the end of a step, from records (m,) of lanes `index`."""
+    """Return states (m, D) at times t (m,) within the step, from the chosen records (m,) of lanes `index`."""
     where, at_end = (torch.from_numpy(each).to(after.device) for each in (index, (t == chosen["t_next"])[:, None]))
     curve = bank.curves[bank.rows["dense"][chosen["done"]]]
     powers = ((t - chosen["t"]) / chosen["h"])[:, None, None] ** np.arange(1, curve.shape[2] + 1)

@@ -6,7 +6,7 @@
 
 GRID is a grid's name, with its parameters in parentheses where it has any, or times in parentheses. OPTION is a value
 of `start`, `controller` or `error_control`, or `first_step=`, `max_step=` or `max_nfe=` with a number. Case and
-surrounding space do not matter; `rk4:20` is `rk4-20`.
+surrounding spaces do not matter; `rk4:20` is the same as `rk4-20`.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class SolverSpec:
     """The settings of a solver, completed with defaults, so that equal settings make equal specs.
 
     Attributes:
-        solver: a name of the catalogue.
+        solver: a name in the catalogue.
         steps: N for fixed steps; None for error control. Methods without an error estimate need it unless `grid` lists
             the times.
         rtol, atol: tolerances of error control, 1e-5 by default; None with fixed steps.
-        grid: of fixed steps, see `grids.normalise`.
+        grid: the grid of fixed steps, see `grids.normalise`.
         start: `ramp` (default) or `rk`, the start-up of multistep methods; None for others.
         error_control: `sample` (each sample its own steps) or `batch` (one step size for all).
         controller: `paper`, `i` or `pi`; the method's own by default, None with fixed steps.
         first_step: size of the first step, positive, at most the span; None for the automatic one.
         max_step: the longest step of error control, in units of |t|; None for no bound.
-        max_nfe: velocity evaluations that no sample exceeds.
+        max_nfe: the most velocity evaluations of a sample.
         t_span: (start, end); end < start runs backwards.
 
     Raises:
-        SolverError: names the field, what is wrong with it and what to do.
+        SolverError: for invalid settings; names the field, what is wrong with it and what to do.
     """
 
     solver: str = "dopri5"
@@ -80,7 +80,7 @@ class SolverSpec:
         if self.tuned:
             self._check_tuned(method, span)
         if self.start is not None and not method.starts:
-            raise SolverError("start", f"start is for Adams-Bashforth methods; {self.solver} has none, leave it out")
+            raise SolverError("start", f"start is for Adams-Bashforth methods; {self.solver} has none; leave it out")
         if method.exponential and not 0 <= min(span) < max(span) <= 1:
             raise SolverError(
                 "t_span", f"{self.solver} is for times from 0 to 1; its span is {span[0]:g} to {span[1]:g}"
@@ -98,7 +98,7 @@ class SolverSpec:
         if span != (0.0, 1.0):
             raise SolverError(
                 "t_span",
-                f"tuned plans lead from t = 0 to t = 1, not from {span[0]:g} to {span[1]:g}; use another solver there",
+                f"tuned plans go from t = 0 to t = 1, not from {span[0]:g} to {span[1]:g}; use another solver",
             )
         if method.learned and self.grid != "uniform":
             raise SolverError("grid", f"solver {TUNED!r} has its own times; leave grid out")
@@ -189,7 +189,7 @@ class SolverSpec:
         return cls(**(given | said))
 
     def __str__(self) -> str:
-        """The text form, which `parse` reads; fields at their defaults are left out, except tolerances."""
+        """The text form, which `parse` reads; fields at their defaults are left out, except for tolerances."""
         text = self.solver
         if self.adaptive:
             rtol, atol = number_text(self.rtol or 0), number_text(self.atol or 0)
@@ -222,7 +222,7 @@ def _is_default(name: str, value: Any) -> bool:
 
 _WORDS = dict.fromkeys(STARTS, "start") | dict.fromkeys(CONTROLLERS, "controller")
 _WORDS |= dict.fromkeys(ERROR_CONTROLS, "error_control")
-"""The fields of option words; no word belongs to two fields."""
+"""The field of each option word; no word belongs to two fields."""
 
 _WHOLE = "[0-9]{1,18}"
 _TEXT = re.compile(

@@ -1,6 +1,6 @@
 """The state of an arena: a record for each lane, and the states x and velocities K that kernels work on.
 
-Records (times, step sizes, counters) lie in the host's memory, x and K on the device.
+Records (times, step sizes, counters) are in host memory, x and K on the device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from solvers.trace import StepLog
 
 LANE = np.dtype(
     [
-        # Every call touches the first eight: one line of the cache, which the network's call has evicted.
+        # Every call touches the first eight: one cache line, which the network call has evicted.
         ("t", np.float64),  # current time of the lane
         ("h", np.float64),  # the step, signed; 0 until the automatic first step is chosen
         ("t_next", np.float64),  # where the step ends, exactly
@@ -50,7 +50,7 @@ LANE = np.dtype(
         ("rejected", np.int16),  # 1 right after a rejection
         ("bad", np.int16),  # non-finite attempts in a row
         ("group", np.int64),  # lanes under one error norm, -1 for a lane on its own
-        ("log", np.int64),  # place in the step log, -1 for plans
+        ("log", np.int64),  # place in the step log, -1 on a grid
         ("first", np.int64),  # first time of the grid
         ("ticket", np.int64),
         ("owner", np.int64),
@@ -64,12 +64,12 @@ LANE = np.dtype(
 
 
 def plain(records: NDArray[Any]) -> NDArray[np.int64]:
-    """Records (n,) of `LANE` as words (n, 32): NumPy copies records field by field otherwise."""
+    """View records (n,) of `LANE` as words (n, 32), as NumPy copies records field by field."""
     return records.view(np.int64).reshape(len(records), LANE.itemsize // 8)
 
 
 def first_record(plan: Plan, first_row: int, first_time: int) -> Records:
-    """The record () of a lane at the start of a plan; the bank holds its rows and times from these indices on."""
+    """Return the record () of a lane at the start of a plan; its rows and times begin at these indices of the bank."""
     one = np.zeros((), dtype=LANE)
     start, end = plan.t_span
     one["row"] = first_row
@@ -97,12 +97,12 @@ Velocity = Callable[[Tensor, Tensor], Tensor]
 
 
 def checked(v: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The velocity, if it matches the states it was asked for.
+    """Return the velocity if it matches its states.
 
     Compiled loops read its memory by address, so this is the only guard against reading out of bounds.
 
     Raises:
-        SolverError: with what was returned and what was expected.
+        SolverError: it does not match; the message says what was returned and what was expected.
     """
     if isinstance(v, Tensor) and v.shape == shape and v.dtype == dtype and v.device == device:
         return v
@@ -158,21 +158,21 @@ class Runner(Protocol):
             limits: when to stop.
 
         Returns:
-            The kinds of rows that are left to be dealt with after the last call, how many lanes ended, how many calls
-            there were, and whether some place of the log is full.
+            The kinds of rows that the caller has to handle after the last call, how many lanes ended, how many calls
+            there were, and whether a place of the log is full.
         """
         ...
 
 
 SMALLEST_ROOM = 64
-"""The least number of lanes to make room for."""
+"""The smallest number of lanes to make room for."""
 
 
 class States(ABC):
-    """x (n, D) and K (n, S, D) of n lanes; one row a lane.
+    """x (n, D) and K (n, S, D) of n lanes; one row per lane.
 
     Both are the front of larger tensors, so lanes come and go without allocation. Every operation works on each
-    lane in an order fixed by the lane alone, so its last bit cannot depend on the others.
+    lane in an order fixed by the lane alone, so its last bit cannot depend on other lanes.
     """
 
     def __init__(self, width: int, slots: int, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -182,22 +182,22 @@ class States(ABC):
 
     @abstractmethod
     def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
-        """Where the network is asked: fresh tensors x + h sum_s a[s] K[s] (n, D) and t + c h (n,)."""
+        """Return where to evaluate the network: new tensors x + h sum_s a[s] K[s] (n, D) and t + c h (n,)."""
 
     @abstractmethod
     def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
-        """Store the velocities v (n, D), move the lanes to their next rows, and complete the steps of plans.
+        """Store the velocities v (n, D), move the lanes to their next rows, and complete steps on grids.
 
-        At the end of such a step, x moves on by h sum_s b[s] K[s] unless that is not finite, see `clocks.end_step`.
+        At the end of such a step, x advances by h sum_s b[s] K[s] if the result is finite, see `clocks.end_step`.
 
         Returns:
-            The kinds of rows that occur, see `clocks.next_rows`, and how many lanes ended.
+            A bit mask of the kinds of rows that occur, see `clocks.next_rows`, and how many lanes ended.
         """
 
     def run(
         self, runner: Runner, lanes: Records, bank: Bank, log: StepLog, kinds: Index, limits: Limits
     ) -> tuple[int, int, int, bool]:
-        """Run lanes within one compiled call, see `Runner`; only for states in the host's memory."""
+        """Run lanes within one compiled call, see `Runner`; only for states in host memory."""
         raise TypeError("states on a device have no runner")
 
     @abstractmethod
@@ -206,15 +206,15 @@ class States(ABC):
 
     @abstractmethod
     def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
-        """(m,) sums of squares of the scaled state and the scaled first velocity; NaN where one is not finite."""
+        """Return sums of squares (m,) of the scaled state and of the scaled first velocity; NaN if not finite."""
 
     @abstractmethod
     def change(self, index: Index, lanes: Records) -> Numbers:
-        """(m,) sums of squares of the scaled change of the velocity over the trial step."""
+        """Return sums of squares (m,) of the scaled change of the velocity over the trial step."""
 
     @abstractmethod
     def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
-        """After attempts: accepted lanes move on, the last velocity becoming the first (FSAL); others are wiped."""
+        """Complete attempts: accepted lanes move on, with the last velocity as the first (FSAL); others are wiped."""
 
     def wipe(self, index: Index) -> None:
         """Overwrite velocities after the first with zeros: a stale infinity times a zero weight would be NaN."""
@@ -247,8 +247,8 @@ class States(ABC):
         self._hold(after)
 
     def start_of(self, start: Tensor) -> Tensor:
-        """Starting states (m, *event) as a lane has them, (m, D); a copy."""
-        # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
+        """Return a copy of starting states (m, *event) as lanes store them, (m, D)."""
+        # Adding zero turns -0.0 into +0.0; then adding a zero-weighted slot never changes a bit.
         return self._fitting(start) + 0.0
 
     def _fitting(self, start: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class States(ABC):
     def take(self, gone: Index, stay: Index) -> Tensor:
         """Remove lanes and return their states."""
         x = self._take_out(gone, stay)
-        if not len(stay):  # a crowded moment does not hold its memory forever
+        if not len(stay):  # give back the memory of the last peak
             self._room_x, self._room_k = (room.new_empty((0, *room.shape[1:])) for room in (self._room_x, self._room_k))
         self._hold(len(stay))
         return x

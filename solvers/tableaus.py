@@ -1,8 +1,8 @@
 """Butcher tableaus as data.
 
-A new Runge-Kutta method is one entry in `TABLEAUS` and nothing else anywhere: how many stages count, whether
-the last one can be reused (FSAL), the stability limit and the cost all follow from the numbers, and the stated
-order is checked against the order conditions when the entry is made.
+A new Runge-Kutta method is one entry in `TABLEAUS` and nothing else: the number of stages used, whether the last one
+can be reused (FSAL), the stability limit and the cost all follow from the numbers, and the stated order is checked
+against the order conditions when the entry is created.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Tableau:
     """An explicit Runge-Kutta method: x + h sum_i b_i k_i, with k_i = v(x + h sum_j a_ij k_j, t + c_i h).
 
     Attributes:
-        name: what users ask for.
+        name: the name in requests.
         a: the strictly lower triangle, row i with i entries (the first row is empty).
         b: the weights of the solution.
         order: the order of `b`; checked up to 5.
         reference: where the numbers are published.
         b_hat: the embedded weights, for methods with an error estimate.
         embedded_order: the order q of the embedded solution; the error estimate is O(h^(q+1)).
-        dense: coefficients of the dense output, one row a stage: b_i(theta) = sum_j dense[i][j] theta^(j+1).
-            By default an FSAL pair gets cubic Hermite interpolation, which needs no further call.
+        dense: coefficients of the dense output, one row per stage: b_i(theta) = sum_j dense[i][j] theta^(j+1).
+            By default an FSAL pair gets cubic Hermite interpolation, which needs no extra call.
         controller: the name of the controller (`control.CONTROLLERS`) that error control uses by default.
 
     Raises:
@@ -64,7 +64,7 @@ class Tableau:
             raise ValueError(f"{self.name}: a must be a strictly lower triangle with rows of 0 to {n - 1} numbers")
         if self.c.min() < 0 or self.c.max() > 1:
             raise ValueError(
-                f"{self.name}: nodes must lie in [0, 1], or the field is asked outside the step; got {self.c}"
+                f"{self.name}: nodes must lie in [0, 1], so that the field is evaluated within the step; got {self.c}"
             )
         self._check_order("b", self.b, self.order)
         if (self.b_hat is None) != (self.embedded_order is None):
@@ -91,29 +91,29 @@ class Tableau:
 
     @cached_property
     def c(self) -> NDArray[np.float64]:
-        """The nodes: row sums of a. A sum that rounds past 1 is 1, so that the step's end is asked exactly."""
+        """The nodes: row sums of a. Sums within rounding of 1 are set to 1, which is exactly the step's end."""
         sums = self.matrix.sum(axis=1)
         return np.where(np.abs(sums - 1) < 1e-14, 1.0, sums)
 
     @property
     def stages(self) -> int:
-        """All stages, those for the error estimate included."""
+        """Number of all stages, including those for the error estimate."""
         return len(self.b)
 
     @cached_property
     def used_stages(self) -> int:
-        """Stages that a step without error estimate needs: those with a path to b (bosh3: 3 of 4)."""
+        """Number of stages that a step without error estimate needs: those with a path to b (bosh3: 3 of 4)."""
         needed = {i for i, weight in enumerate(self.b) if weight != 0}
         for i in reversed(range(self.stages)):
             if i in needed:
                 needed |= {j for j, weight in enumerate(self.a[i]) if weight != 0}
         if needed != set(range(len(needed))):
-            raise ValueError(f"{self.name}: an unused stage stands before a used one; leave it out")
+            raise ValueError(f"{self.name}: an unused stage comes before a used one; leave it out")
         return len(needed)
 
     @property
     def fsal(self) -> bool:
-        """First same as last: the last stage is asked where the next step begins."""
+        """First same as last: the last stage is evaluated where the next step begins."""
         return self.b[-1] == 0 and self.a[-1] == self.b[:-1]
 
     @property
@@ -128,7 +128,7 @@ class Tableau:
 
     @cached_property
     def interpolant(self) -> NDArray[np.float64] | None:
-        """Dense output, stages x degree, or None where a step does not bring enough for one."""
+        """Dense output, stages x degree; None if the stages do not suffice for one."""
         if self.dense is not None:
             return np.array(self.dense)
         if not self.fsal:

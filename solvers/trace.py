@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from solvers.compiled import Index, Numbers, Records, compiled
 
 COLUMNS = 32
-"""Attempts of a lane logged in place; a longer history is moved out in blocks of this size."""
+"""The most attempts of a lane that are logged in place; a longer history is moved out in blocks of this size."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Trace:
         error: (E,) scaled error, accepted at 1 or less; infinite for a non-finite stage, NaN for fixed steps.
         accepted: (E,) bool.
         stiffness: (E,) |h| times the estimate of the largest eigenvalue of the Jacobian along the step (Hairer & Wanner
-            II, IV.2, p. 22): explicit methods grow unstable beyond their stability limit. NaN where the method has no
-            two stages at the step's end, or x did not move between them.
+            II, IV.2, p. 22): explicit methods are unstable beyond their stability limit. NaN where the method does not
+            have two stages at the step's end, or x did not move between them.
     """
 
     sample: NDArray[np.int64]
@@ -39,13 +39,13 @@ class Trace:
 
     @classmethod
     def build(cls, sample: NDArray[np.int64], values: NDArray[np.float64]) -> Trace:
-        """From samples (E,) and columns (E, 5): t, h, error, accepted, stiffness."""
+        """Make a trace from samples (E,) and columns (E, 5): t, h, error, accepted, stiffness."""
         t, h, error, accepted, stiffness = values.T
         return cls(sample, t, h, error, accepted == 1, stiffness)
 
     @classmethod
     def empty(cls) -> Trace:
-        """No attempts."""
+        """Make a trace without attempts."""
         return cls.build(np.zeros(0, dtype=np.int64), np.zeros((0, 5)))
 
     @classmethod
@@ -56,13 +56,13 @@ class Trace:
         steps: NDArray[np.int64],
         broken: NDArray[np.bool_] | None = None,
     ) -> Trace:
-        """The trace of fixed steps, which the grid determines.
+        """Make the trace of fixed steps, which follows from the grid.
 
         Args:
             times: (N + 1,) the grid.
             samples: (n,) sample indices.
             steps: (n,) how many steps each sample completed.
-            broken: (n,) whether one more step was tried and gave a non-finite state.
+            broken: (n,) whether one more step was attempted and gave a non-finite state.
         """
         attempts = steps if broken is None else steps + broken
         ends = np.cumsum(attempts)
@@ -100,7 +100,7 @@ class StepLog:
         return places
 
     def free(self, places: Index) -> None:
-        """Free places of lanes that never started."""
+        """Free the places of lanes that never started."""
         self._free.extend(places.tolist())
 
     def record(self, lanes: Records, index: Index, error: Numbers, rho: Numbers) -> None:
@@ -114,7 +114,7 @@ class StepLog:
         return self._values, self._counts
 
     def move_full(self, lanes: Records) -> None:
-        """Move the history of lanes out where their place is full, which is once in COLUMNS attempts."""
+        """Move the history of lanes out of full places, which happens once in COLUMNS attempts."""
         for place in lanes["log"].tolist():
             if place >= 0 and self._counts[place] == COLUMNS:
                 self._moved.setdefault(place, []).append(self._values[place].copy())
@@ -124,7 +124,7 @@ class StepLog:
         """Remove and return the attempts of lanes, and free their places.
 
         Returns:
-            (n,) how many each lane had and (sum, 5) their columns, lane by lane.
+            The number of attempts of each lane (n,), and their columns (sum, 5), lane by lane.
         """
         attempts, values = _read(lanes, self._values, self._counts)
         places = [place for place in lanes["log"].tolist() if place >= 0]
@@ -141,7 +141,7 @@ class StepLog:
 
 @compiled
 def _read(lanes: Records, values: Numbers, counts: Index) -> tuple[Index, Numbers]:
-    """How many rows each lane has in place, and those rows."""
+    """Return how many rows each lane has in place, and those rows."""
     attempts = np.zeros(len(lanes), dtype=np.int64)
     for j in range(len(lanes)):
         if lanes[j].log >= 0:
@@ -157,7 +157,7 @@ def _read(lanes: Records, values: Numbers, counts: Index) -> tuple[Index, Number
 
 @compiled
 def write_attempts(lanes: Records, index: Index, error: Numbers, rho: Numbers, values: Numbers, counts: Index) -> bool:
-    """Write one row (t, h, error, accepted, stiffness) for each lane; whether some place is full now."""
+    """Write one row (t, h, error, accepted, stiffness) for each lane; return whether a place is now full."""
     full = False
     for m in range(len(index)):
         lane = lanes[index[m]]

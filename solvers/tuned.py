@@ -50,15 +50,15 @@ class TunedPlan:
         if steps < 1:
             raise ValueError("times: a plan needs at least two")
         if not np.isfinite(self.times).all():
-            raise ValueError("times: hold a number that is not finite")
+            raise ValueError("times: contain a non-finite number")
         if self.times[0] != 0 or self.times[-1] != 1 or (np.diff(self.times) <= 0).any():
             raise ValueError("times: must move strictly from 0 to 1")
         if self.weights is None:
             return
         if self.weights.shape != (steps, steps):
-            raise ValueError(f"weights: have the shape {list(self.weights.shape)}, {steps} steps need {[steps, steps]}")
+            raise ValueError(f"weights: have shape {list(self.weights.shape)}, but {steps} steps need {[steps, steps]}")
         if not np.isfinite(self.weights).all():
-            raise ValueError("weights: hold a number that is not finite")
+            raise ValueError("weights: contain a non-finite number")
         if np.triu(self.weights, 1).any():
             raise ValueError("weights: use velocities that are not known yet")
 
@@ -71,7 +71,7 @@ class TunedPlan:
 
 @dataclass(frozen=True, eq=False)
 class TunedPlans:
-    """All that was tuned for one checkpoint.
+    """All plans and grids that were tuned for one checkpoint.
 
     Attributes:
         plans: learned plans by their number of steps, which is their NFE.
@@ -93,27 +93,27 @@ class TunedPlans:
 
     @cached_property
     def digests(self) -> frozenset[str]:
-        """Those of all plans and grids."""
+        """The digests of all plans and grids."""
         return frozenset(plan.digest for plan in (*self.plans.values(), *self.grids.values()))
 
     def plan(self, steps: int) -> TunedPlan:
-        """The learned plan of this number of steps.
+        """Return the learned plan with this number of steps.
 
         Raises:
-            SolverError: lists the existing ones.
+            SolverError: there is none; the message lists the existing ones.
         """
         if steps not in self.plans:
             known = ", ".join(f"{TUNED}-{known}" for known in sorted(self.plans)) or "none"
-            raise SolverError("steps", f"steps = {steps}: no such plan was tuned for this model; there are {known}")
+            raise SolverError("steps", f"steps = {steps}: no such plan was tuned for this model; available: {known}")
         return self.plans[steps]
 
     def grid(self, text: str) -> TunedPlan:
-        """The tuned times for a method and its steps.
+        """Return the tuned times for a method and its steps.
 
         Raises:
-            SolverError: lists the existing ones.
+            SolverError: there are none; the message lists the existing ones.
         """
         if text not in self.grids:
             known = ", ".join(f"{known}/{TUNED}" for known in self.grids) or "none"
-            raise SolverError("grid", f"no grid was tuned for {text} on this model; there are {known}")
+            raise SolverError("grid", f"no grid was tuned for {text} on this model; available: {known}")
         return self.grids[text]

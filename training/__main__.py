@@ -11,7 +11,7 @@ from training.errors import TrainingError, UsageError
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as one line, like every other error."""
+    """Reports a wrong command line in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -59,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m training", description="Train flow-matching models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     fit = commands.add_parser("fit", help="train and publish one model; run again to resume after a stop")
-    fit.add_argument("dataset", choices=DATASETS, help="data set, and the recipe that ships for it")
-    fit.add_argument("--config", type=Path, metavar="FILE.toml", help="recipe to use instead of the one that ships")
+    fit.add_argument("dataset", choices=DATASETS, help="data set; its shipped recipe is the default")
+    fit.add_argument("--config", type=Path, metavar="FILE.toml", help="recipe to use instead of the shipped one")
     data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
     fit.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
     fit.add_argument(
@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     fit.add_argument("--label", metavar="COLUMN", help="vectors: column or array of class labels")
     fit.add_argument("--header", choices=("yes", "no"), help="vectors: whether the first line of a .csv has names")
-    fit.add_argument("--background", metavar="COLOUR", help="images: behind transparent pixels; white, black, #rrggbb")
+    fit.add_argument(
+        "--background", metavar="COLOUR", help="images: colour behind transparent pixels (white, black, #rrggbb)"
+    )
     fit.add_argument(
         "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="images: pixel values of black and white"
     )
@@ -149,14 +151,14 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
 
 
 def _own_data(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the data that options give."""
+    """Return the data settings given as options."""
     own = arguments.dataset in ("vectors", "images")
     if arguments.data and not own:
         raise UsageError(f"--data is for your own data: fit vectors or fit images, not fit {arguments.dataset}")
     if arguments.label and arguments.dataset != "vectors":
         raise UsageError(f"--label is for fit vectors; fit {arguments.dataset} takes --conditional")
     if arguments.conditional and arguments.dataset in ("moons", "circles", "vectors"):
-        more = "; name the labels with --label" if arguments.dataset == "vectors" else ": they have no classes here"
+        more = "; name the labels with --label" if arguments.dataset == "vectors" else ", which have no classes"
         raise UsageError(f"--conditional is not for {arguments.dataset}{more}")
     if arguments.header and arguments.dataset != "vectors":
         raise UsageError(f"--header is for fit vectors, not fit {arguments.dataset}")
@@ -190,7 +192,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The table of the recipe that names a parent, if an option does."""
+    """Return the recipe table that names the parent; it is empty if no option names one."""
     if arguments.reflow and arguments.student:
         raise UsageError("--reflow and --student train different models; leave one of them out")
     if arguments.student and arguments.pairs is not None:
@@ -200,7 +202,7 @@ def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
     if not parent:
         if arguments.pairs is not None or arguments.guidance is not None:
             raise UsageError(
-                "--pairs and --guidance say what of a parent to learn; name it with --reflow or --student CHECKPOINT"
+                "--pairs and --guidance need a parent model; name it with --reflow or --student CHECKPOINT"
             )
         return {}
     given = {"checkpoint": str(parent), "guidance": arguments.guidance}
@@ -234,7 +236,7 @@ def _fit(arguments: argparse.Namespace) -> None:
     overrides |= _own_data(arguments)
     table = _parent(arguments)
     overrides |= table
-    if "reflow" in table:  # its pairs take the place of the recipe's coupling
+    if "reflow" in table:  # its pairs replace the recipe's coupling
         overrides.setdefault("coupling", "independent")
     shipped = arguments.dataset
     if arguments.conditional and shipped in ("digits", "mnist"):
@@ -243,17 +245,21 @@ def _fit(arguments: argparse.Namespace) -> None:
         if shipped not in ("moons", "circles", "mnist") or arguments.config:
             raise UsageError(f"--paper is for fit moons, circles and mnist without --config; here it is fit {shipped}")
         shipped += "_paper"
-    from training.config import load_recipe  # imports torch, which `--help` need not wait for
+    from training.config import load_recipe  # imports torch, which takes too long for `--help`
 
     path = arguments.config or CONFIGS / f"{shipped}.toml"
     recipe = load_recipe(path, overrides)
     if table and not arguments.name:
-        recipe = recipe.model_copy(update={"name": f"{recipe.name}-{next(iter(table))}"})  # the parent stays what it is
+        # A name of its own, so that it is not another version of the parent.
+        recipe = recipe.model_copy(update={"name": f"{recipe.name}-{next(iter(table))}"})
     if recipe.data.name != arguments.dataset:
-        raise UsageError(f"{path}: data.name is {recipe.data.name!r}; the command says {arguments.dataset}")
+        raise UsageError(
+            f"{path}: data.name is {recipe.data.name!r}; use the recipe with fit {recipe.data.name}, "
+            f"not fit {arguments.dataset}"
+        )
     if not arguments.save_every >= 0:
         raise UsageError(f"--save-every is {arguments.save_every}; it must be 0 seconds (every step) or more")
-    from training.fit import Options, fit  # imports torch, which a wrong command line need not wait for
+    from training.fit import Options, fit  # imports torch, after the command line is checked
 
     places = Options(
         models_dir=arguments.models_dir,
@@ -298,8 +304,8 @@ def _defaults(arguments: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code: 0, 1 (failed), 2 (wrong usage), 130 or 143 (stopped)."""
-    # GNU OpenMP's threads wait by spinning for milliseconds. Where other programs want the same cores, that makes small
-    # networks train ten times slower. It reads this when torch is imported.
+    # GNU OpenMP's threads spin for milliseconds while they wait. If other programs need the same cores, small networks
+    # then train ten times slower. The variable is read when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         arguments = _parser().parse_args(argv)
@@ -316,10 +322,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"training: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("training: stopped; run the same command to go on from the last saved state", file=sys.stderr)
+        print("training: stopped; run the same command to resume from the last saved state", file=sys.stderr)
         return 130
     except ModuleNotFoundError as error:
-        print(f"training: {error.name} is not installed; pip install -e '.[training]' brings it", file=sys.stderr)
+        print(f"training: {error.name} is not installed; run pip install -e '.[training]'", file=sys.stderr)
         return 1
     return 0
 

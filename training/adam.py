@@ -1,7 +1,7 @@
-"""Adam (Kingma & Ba 2015), by torch's function for it.
+"""Adam (Kingma & Ba 2015), as a thin wrapper around torch's functional implementation.
 
-`torch.optim.Adam` computes the same bits by the same function, but imports torch's compiler when it is made: three to
-five seconds, which a model of the paper's size does not always train for.
+`torch.optim.Adam` computes the same bits with the same function, but creating it imports torch's compiler. That takes
+three to five seconds, sometimes longer than training a model of the paper's size.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class Adam:
     """Adam with beta 0.9 and 0.999, eps 1e-8, and no weight decay.
 
     Args:
-        parameters: what it changes, by name.
+        parameters: the parameters to update, by name.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -29,13 +29,13 @@ class Adam:
         }
 
     def forget_gradients(self) -> None:
-        """Let the gradients of the last step go."""
+        """Discard the gradients of the last step."""
         for parameter in self._parameters.values():
             parameter.grad = None
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """One step at the learning rate `rate` with the gradients that the parameters hold; others stay."""
+        """Take one step at the learning rate `rate`; parameters without a gradient stay as they are."""
         moved = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
         counts, first, second = ([self._moments[key][name] for name in moved] for key in _MOMENTS)
         adam(
@@ -56,11 +56,11 @@ class Adam:
         )
 
     def state(self) -> dict[str, Tensor]:
-        """All that the coming steps depend on but for parameters and gradients, as `<moment>.<parameter>`."""
+        """Return all that future steps depend on, except parameters and gradients, as `<moment>.<parameter>`."""
         return {f"{key}.{name}": tensor for key, named in self._moments.items() for name, tensor in named.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state; values are copied into this run's own tensors, whose memory is aligned alike.
+        """Restore a state; values are copied into this run's own tensors, to keep their memory alignment.
 
         Raises:
             KeyError: a tensor is missing.

@@ -1,4 +1,4 @@
-"""`python -m training evaluate`: which solver a trained model needs, measured and written into its card."""
+"""`python -m training evaluate`: measures which solver a trained model needs, and writes the results into its card."""
 
 import csv
 import io
@@ -30,10 +30,10 @@ DEFAULT_SOLVERS = ("euler-10", "euler-50", "euler-100", "midpoint-10", "midpoint
 """The default solvers of an evaluation."""
 
 FEW_STEPS = ("euler-1", "euler-2", "euler-4", "euler-8")
-"""The same of a field of average velocity."""
+"""The default solvers for a field of average velocity."""
 
 _PRICED = 128
-"""Number of paths of a price."""
+"""Number of paths on which the price is measured."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Row:
     """Measurements of one solver.
 
     Attributes:
-        solver: its short text, as `rk4-20`.
-        nfe: velocity evaluations a sample, mean.
+        solver: its short text, such as `rk4-20`.
+        nfe: velocity evaluations per sample, mean.
         endpoint_error: root mean square distance of the samples to the tight solution from the same noise, in the
-            network's space, over the samples that came to their end; None for a field of average velocity, whose steps
-            follow no ODE.
-        swd: sliced Wasserstein-1 distance to real data unseen in training; None where these are not at hand.
+            network's space, over the samples that reached t = 1; None for a field of average velocity, because its
+            steps follow no ODE.
+        swd: sliced Wasserstein-1 distance to real data unseen in training; None if no such data are available.
         failed: samples that did not reach t = 1.
     """
 
@@ -66,16 +66,16 @@ def evaluate_checkpoint(
     seconds: float = SECONDS,
     guidances: Sequence[float] = (1.0,),
 ) -> list[Row]:
-    """Measure solvers on a checkpoint, print a table, write CSV and a plot to `out`, and the numbers into its card.
+    """Measure solvers on a checkpoint, print a table, write a CSV and a plot to `out`, and add the numbers to its card.
 
-    The frontier of all solvers is measured too, for at most about `seconds`, and written beside the weights; the price
-    is read off it. The weights and their hash stay as they are; the card is replaced as a whole.
-    Without solvers, those are measured that suit the field: `DEFAULT_SOLVERS` or `FEW_STEPS`; a field of average
+    The frontier of all solvers is measured too, for about `seconds` at most, and written beside the weights; the price
+    is read off it. The weights and their hash stay the same; the card is replaced as a whole.
+    If `solvers` is empty, the defaults for the field are measured: `DEFAULT_SOLVERS` or `FEW_STEPS`. A field of average
     velocity has no frontier.
 
     Raises:
         UsageError: the field cannot take the steps of a solver.
-        TrainingError: the checkpoint cannot be loaded, no sample came to its end, or a file cannot be written.
+        TrainingError: the checkpoint cannot be loaded, no sample reached t = 1, or a file cannot be written.
     """
     if not 2 <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from 2 to 1000000")
@@ -85,7 +85,7 @@ def evaluate_checkpoint(
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
     if checkpoint.card.condition is None and tuple(guidances) != (1.0,):
-        raise UsageError("--guidance is for conditional models, and this one is not")
+        raise UsageError(f"--guidance is for conditional models, and {path} is not conditional; leave it out")
     average = checkpoint.card.average
     texts = solvers or (FEW_STEPS if average else DEFAULT_SOLVERS)
     specs = [parse_solver(text, checkpoint.plans) for text in texts]
@@ -120,8 +120,8 @@ def _check_steps(specs: Sequence[SolverSpec], path: Path) -> None:
     for spec in specs:
         if spec.solver != "euler":
             raise UsageError(
-                f"--solver is {spec}; {path} is a field of average velocity, which takes steps of euler only, such as "
-                "euler-2"
+                f"--solver is {spec}; {path} is a field of average velocity, which takes steps of euler only; use "
+                "euler-2, for example"
             )
 
 
@@ -141,7 +141,7 @@ def _frontier(
             said="those of unseen data" if real else "",
             guidances=guidances,
             seconds=seconds,
-            whole=SOLVERS,  # the price tells of each
+            whole=SOLVERS,  # the price reports each of them
         )
         write_frontier(checkpoint.path, frontier)
     except (MeasureError, FrontierError) as error:
@@ -152,14 +152,14 @@ def _frontier(
 def _price(
     checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None, curve: Curve | None
 ) -> Price | FewSteps | None:
-    """What solving the model costs; None of a field of average velocity where there are no data to compare with."""
+    """Return the cost of solving the model; None for a field of average velocity without data to compare with."""
     if not checkpoint.card.average:
         return price(checkpoint.velocity, x0[:_PRICED], None if conditions is None else conditions[:_PRICED], curve)
     return None if data is None else few_steps(checkpoint.velocity, data, 0)
 
 
 def _conditions(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> Tensor | None:
-    """The conditions of the real data, or each label in turn."""
+    """Return the conditions of the real data, or examples of conditions if there are none."""
     condition = checkpoint.card.condition
     if condition is None:
         return None
@@ -179,20 +179,20 @@ def _measure(
     if exact is not None:
         both &= exact.flatten(1).isfinite().all(1)
     if not both.any():
-        raise TrainingError(f"evaluate: {spec} brought none of {len(x0)} samples to the end; the network is not usable")
+        raise TrainingError(f"evaluate: {spec}: none of {len(x0)} samples reached t = 1; the network is not usable")
     error = None if exact is None else endpoint_error(solution.x[both], exact[both])
     distance = None if data is None else swd(solution.x.numpy()[ended], data.reference[: len(x0)])
     return Row(str(spec), float(np.mean(solution.nfe)), error, distance, int((~ended).sum()))
 
 
 def _table(rows: Sequence[Row], floor: float | None, note: str) -> str:
-    lines = [f"{'solver':<16} {'NFE':>7} {'end-point error':>16} {'SWD':>9} {'failed':>7}"]
+    lines = [f"{'solver':<16} {'NFE':>7} {'endpoint error':>16} {'SWD':>9} {'failed':>7}"]
     for row in rows:
         shown = "-" if row.swd is None else f"{row.swd:.5f}"
         error = "-" if row.endpoint_error is None else f"{row.endpoint_error:.3e}"
         lines.append(f"{row.solver:<16} {row.nfe:>7.1f} {error:>16} {shown:>9} {row.failed:>7}")
     if floor is not None:
-        lines.append(f"SWD of real data to real data: {floor:.5f}; smaller differences say nothing")
+        lines.append(f"SWD of real data to real data: {floor:.5f}; smaller differences are not significant")
     return "\n".join([*lines, *([note] if note else [])])
 
 
@@ -213,8 +213,8 @@ def _write(rows: Sequence[Row], out: Path, title: str) -> None:
         own = [row for row in rows if SolverSpec.parse(row.solver).solver == name]
         drawn = sorted((row.nfe, value) for row in own if (value := row.swd if average else row.endpoint_error))
         axes.loglog([nfe for nfe, _ in drawn], [value for _, value in drawn], "o-", label=name)
-    what = "distance to real data (SWD)" if average else "end-point error (RMS)"
-    axes.set(xlabel="NFE a sample", ylabel=what, title=title)
+    what = "distance to real data (SWD)" if average else "endpoint error (RMS)"
+    axes.set(xlabel="NFE per sample", ylabel=what, title=title)
     axes.legend()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)

@@ -1,4 +1,4 @@
-"""Logs of a run for TensorBoard; the package is optional and imported when logs are asked for."""
+"""TensorBoard logs of a run; the package is optional and only imported if logs are requested."""
 
 import contextlib
 import importlib.util
@@ -18,8 +18,8 @@ from training.validation import BINS
 class Board:
     """TensorBoard logs of one run: loss, learning rate, held-out loss by time, and the quality at the end.
 
-    The axis is the number of steps done. A run that goes on after a kill hides what had been logged after its last
-    state. Logs are an aside: where they can no longer be written, one line says so and the training goes on.
+    The horizontal axis is the number of steps done. A run that resumes after being killed hides what was logged after
+    its last saved state. Logs are not essential: if they can no longer be written, a line says so and training goes on.
 
     Args:
         folder: the logs of this run.
@@ -53,12 +53,12 @@ class Board:
         self._log(values, trainer.step)
 
     def quality(self, quality: Quality, step: int) -> None:
-        """Log what the samples of the published network are worth."""
+        """Log the sample quality of the published network."""
         values = {"quality/swd": quality.swd, "quality/swd_real": quality.swd_real, "quality/nfe": quality.nfe_mean}
         self._log(values, step)
 
     def flush(self) -> None:
-        """Bring to the disk what was logged; called before a state is saved, which then has all of it behind it."""
+        """Write pending logs to disk; called before a state is saved, so that the logs up to it are complete."""
         with self._aside():
             if self._writer is not None:
                 self._writer.flush()
@@ -71,7 +71,7 @@ class Board:
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
-        """Give up the logs, not the training, when the disk refuses them."""
+        """Stop logging, not training, if a log cannot be written."""
         try:
             yield
         except OSError as error:
@@ -91,12 +91,12 @@ class Board:
 
 
 def require() -> None:
-    """Make sure, before any work, that logs can be written.
+    """Check, before any work, that TensorBoard is installed.
 
     Raises:
         UsageError: the package is not installed.
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise UsageError(
-            "--tensorboard needs the package tensorboard; pip install -c constraints.txt -e '.[tensorboard]' brings it"
+            "--tensorboard needs the package tensorboard; run pip install -c constraints.txt -e '.[tensorboard]'"
         )

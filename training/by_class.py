@@ -1,7 +1,7 @@
-"""Evaluation by class (`evaluate --by-class`): do samples read as their class, and how sure is a judge of them?
+"""Evaluation by class (`evaluate --by-class`): how many samples look like their class, and how sure a judge is of them.
 
-The judge (`training.judge`) is trained on the real data that the model was trained on, and tried on real data that
-neither has seen. A judge is sure of some plain noise, too; so that is a row of the table, as real data are.
+The judge (`training.judge`) is trained on the model's training data and tested on real data that neither has seen. It
+is also sure of some pure noise, so the table has a row for noise as well as one for real data.
 """
 
 import math
@@ -41,20 +41,20 @@ def evaluate_by_class(
     out: Path,
     data_dir: Path | None = None,
 ) -> list[Row]:
-    """Judge samples by class, print a table, write CSV and a sheet of pictures to `out`, the numbers into the card.
+    """Judge samples by class, print a table, write CSV and a sheet of pictures to `out`, add the numbers to the card.
 
     Args:
-        path: a checkpoint that was trained by class labels, with a recipe that its data can be made again from.
+        path: a checkpoint that was trained with class labels, with a recipe from which its data can be recreated.
         solvers: as for `training.solving.parse_solver`.
-        guidances: strengths of classifier-free guidance; None is 1, 2 and 4. A model that was not trained to do without
-            its condition has 1 only; of others, samples without condition are measured, too.
-        samples: how many in each row of the table, shared evenly among the classes.
-        out: folder for `by-class.csv` and, of pictures, `by-class.png`.
+        guidances: strengths of classifier-free guidance; None is 1, 2 and 4, or 1 alone for a model without a trained
+            null. A model with one is also sampled without its condition.
+        samples: number of samples in each row of the table, spread evenly over the classes.
+        out: folder for `by-class.csv` and, for pictures, `by-class.png`.
         data_dir: folder with data files, or None.
 
     Raises:
         UsageError: the model has no class labels, or a number is not allowed.
-        TrainingError: the checkpoint or its data cannot be loaded, no sample came to its end, or a file cannot be
+        TrainingError: the checkpoint or its data cannot be loaded, no sample reached t = 1, or a file cannot be
             written.
     """
     specs = [parse_solver(text) for text in solvers]
@@ -66,12 +66,12 @@ def evaluate_by_class(
     condition = _condition(checkpoint, samples)
     if checkpoint.card.average:
         raise UsageError(
-            f"{path} is a field of average velocity; --by-class is for fields of velocity, evaluate it without"
+            f"{path} is a field of average velocity, which --by-class does not support; evaluate it without --by-class"
         )
     guidances = _guidances(condition, guidances)
     data, note = data_of(checkpoint, data_dir)
     if data is None or data.conditions is None or data.reference_conditions is None:
-        raise TrainingError(f"{path}: the judge is trained on real data with labels: {note or 'these have none'}")
+        raise TrainingError(f"{path}: --by-class needs the real data with labels: {note or 'the data have none'}")
     judge = train_judge(data.train, data.conditions)
     rows = [
         _row("real data", judge, data.reference, data.reference_conditions, condition.classes),
@@ -98,20 +98,20 @@ def evaluate_by_class(
 
 
 def _condition(checkpoint: Checkpoint, samples: int) -> LabelCondition:
-    """The labels that the model takes, if there are samples for all of them."""
+    """Return the model's label condition, if there are enough samples for all of its classes."""
     condition = checkpoint.card.condition
     if not isinstance(condition, LabelCondition) or condition.classes < 2:
         raise UsageError(
-            f"{checkpoint.path}: --by-class needs a model trained by class labels, two at least; fit it with "
+            f"{checkpoint.path}: --by-class needs a model trained with at least two class labels; fit it with "
             "--conditional or --label"
         )
     if not condition.classes <= samples <= 1_000_000:
-        raise UsageError(f"--samples is {samples}; it must be from {condition.classes}, one a class, to 1000000")
+        raise UsageError(f"--samples is {samples}; it must be from {condition.classes}, one per class, to 1000000")
     return condition
 
 
 def _guidances(condition: LabelCondition, asked: Sequence[float] | None) -> Sequence[float]:
-    """Return the guidance strengths to measure, checked against what the model was trained for."""
+    """Return the guidance strengths to measure, after checking that the model supports them."""
     if asked is None:
         return _GUIDANCES if condition.null else (1.0,)
     for guidance in asked:
@@ -119,7 +119,7 @@ def _guidances(condition: LabelCondition, asked: Sequence[float] | None) -> Sequ
             raise UsageError(f"--guidance is {guidance}; it must be a finite number")
         if guidance != 1 and not condition.null:
             raise UsageError(
-                f"--guidance is {guidance:g}; this model was trained with condition_dropout = 0 and can only do 1"
+                f"--guidance is {guidance:g}; this model was trained with condition_dropout = 0, so it must be 1"
             )
     return asked
 
@@ -140,7 +140,7 @@ def _sampled(
     labels: Tensor,
     guidance: float | None,
 ) -> tuple[Row, NDArray[Any], NDArray[np.int64]]:
-    """Samples from the noise x0 at one guidance (None: without the condition), and what the judge says of them."""
+    """Sample from the noise x0 at one guidance (None: no condition); return the verdict, the samples, their classes."""
     guided = Guided(checkpoint.velocity, condition)
 
     def velocity(x: Tensor, t: Tensor, label: Tensor) -> Tensor:
@@ -151,14 +151,14 @@ def _sampled(
     solution = solve(velocity, x0, labels, spec)
     ended = np.array([status == Status.SUCCESS for status in solution.status])
     if not ended.any():
-        raise TrainingError(f"by class: {name} brought none of {len(x0)} samples to the end; the network is not usable")
+        raise TrainingError(f"by class: {name}: none of {len(x0)} samples reached t = 1; the network is not usable")
     found, of = solution.x.numpy()[ended], labels.numpy()[ended]
     row = _row(name, judge, found, None if guidance is None else of, condition.classes)
     return replace(row, nfe=float(np.mean(solution.nfe)), failed=int((~ended).sum())), found, of
 
 
 def _row(name: str, judge: Judge, samples: NDArray[Any], of: NDArray[np.int64] | None, classes: int) -> Row:
-    """The judge's verdict on samples (n, *event) of the classes `of` (n,)."""
+    """Return the judge's verdict on samples (n, *event) of the classes `of` (n,)."""
     named = judge.named(samples)
     agreement = None if of is None else float((named == of).mean())
     by_class: list[float | None] = [None] * classes

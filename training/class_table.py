@@ -1,4 +1,4 @@
-"""The table by class: one line of text a set of samples, a CSV, and a sheet of pictures."""
+"""The table by class: one line of text per set of samples, a CSV, and a sheet of pictures."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from training.errors import TrainingError
 from training.files import write_atomically
 from training.judge import SURE
 
-_SHOWN = 12  # classes that a line of text has room for
+_SHOWN = 12  # classes that fit in a line of text
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Row:
     """The judge's verdict on one set of samples.
 
     Attributes:
-        samples: what they are, in words: real data, noise, or a solver with its guidance.
-        count: how many there are.
-        agreement: share that is taken for its own class; None where the samples have none.
-        by_class: the same for each class; None where it has no sample.
-        sure: share with a probability over 0.9 of one certain class, whichever.
-        taken_for: share that is taken for each class.
-        nfe: velocity evaluations a sample, mean; one guided evaluation asks the network for two rows. None: no solve.
-        failed: samples that the solver did not bring to the end; they are left out.
+        samples: description of the samples: real data, noise, or a solver with its guidance.
+        count: number of samples.
+        agreement: share that is classified as its own class; None if the samples have no class.
+        by_class: the same for each class; None for a class without samples.
+        sure: share to which the judge gives a probability over 0.9 for any one class.
+        taken_for: share that is classified as each class.
+        nfe: velocity evaluations per sample, mean; a guided one takes two network rows. None if nothing was solved.
+        failed: samples that did not reach t = 1; they are left out.
     """
 
     samples: str
@@ -45,13 +45,13 @@ class Row:
 
 
 def head(names: Sequence[str]) -> str:
-    """The names of the columns of `line`, cut to their width."""
+    """Return the column names for `line`, cut to their width."""
     title = f"{'samples':<28} {'count':>6} {'own class':>9} {f'over {SURE}':>9} "
     return title + "".join(f" {name[:4]:>4}" for name in names[:_SHOWN])
 
 
 def line(row: Row) -> str:
-    """The row as text, with as many classes as a screen has room for; the CSV has all."""
+    """Return the row as text, with the classes that fit on a screen; the CSV has all of them."""
     start = f"{row.samples:<28} {row.count:>6} {_share(row.agreement):>9} {_share(row.sure):>9} "
     return start + "".join(f" {_share(value, 0):>4}" for value in row.by_class[:_SHOWN])
 
@@ -67,14 +67,14 @@ def write(
     decoder: Decoder,
     shown: Mapping[str, tuple[NDArray[Any], NDArray[np.int64]]],
 ) -> None:
-    """Write `by-class.csv` and, where the data are pictures, `by-class.png`.
+    """Write `by-class.csv` and, if the data are pictures, `by-class.png`.
 
     Args:
-        rows: of the table.
-        names: of the classes.
-        out: folder of both.
-        decoder: makes pictures of samples.
-        shown: samples (n, *event) and their classes (n,) for the sheet, by name.
+        rows: rows of the table.
+        names: names of the classes.
+        out: folder for both files.
+        decoder: turns samples into pictures.
+        shown: samples (n, *event) and their classes (n,) for the sheet, by title.
 
     Raises:
         TrainingError: a file cannot be written.

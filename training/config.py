@@ -1,4 +1,4 @@
-"""Recipes: everything that decides a training run, read from TOML and checked before anything else happens."""
+"""Recipes: everything that determines a training run, read from TOML and checked before anything else happens."""
 
 import hashlib
 import json
@@ -25,10 +25,10 @@ from training.data_config import (
 from training.errors import UsageError
 
 _RULES = 1
-"""Raised when the trainer changes what a recipe leads to, so that old hashes no longer match."""
+"""Increased when the trainer makes another model of the same recipe, so that old hashes no longer match."""
 
 _OWN_RULES = 2
-"""The same for data of your own: raised when a file is read in another way."""
+"""The same for user data: increased when a file is read differently."""
 
 _ADDED: dict[str, object] = {
     "data.conditional": False,
@@ -50,14 +50,14 @@ _ADDED: dict[str, object] = {
     "precision": "float32",
     "validate_every": 0,
 }
-"""Fields that came later: with these values they say what a recipe without them said, so its hash stays."""
+"""Fields added later: with these values a recipe means the same as one without them, so the hash leaves them out."""
 
 
 _DEFAULT = ResidualMLPSize()
 
 
 def _architecture(table: Any) -> str:
-    """Which member of the union a `[network]` table is."""
+    """Return which member of the union a `[network]` table is."""
     if isinstance(table, NetworkSize):
         return table.architecture
     return str(table.get("architecture", _DEFAULT.architecture)) if isinstance(table, dict) else _DEFAULT.architecture
@@ -69,16 +69,16 @@ NetworkTable = Annotated[
     NetworkSize,
     GetPydanticSchema(lambda _, handler: handler.generate_schema(Annotated[_ONE_OF, Discriminator(_architecture)])),
 ]
-"""The `[network]` table: the size of one of the architectures that can be trained, told apart by `architecture`."""
+"""The `[network]` table: the size of one of the architectures that can be trained, selected by `architecture`."""
 
 
 class ParentConfig(Frozen):
-    """A published model that another one is trained on.
+    """A published model from which another one is trained.
 
     Attributes:
         checkpoint: the folder of the parent, a version in a model repository.
-        sha256: of the parent's weights; found out where left out.
-        guidance: of a conditional parent; None is none.
+        sha256: hash of the parent's weights; filled in if left out.
+        guidance: guidance strength for a conditional parent; None is no guidance.
     """
 
     checkpoint: str
@@ -90,10 +90,10 @@ class ReflowConfig(ParentConfig):
     """Training on the paths of a published model, see `training.reflow`.
 
     Attributes:
-        pairs: how many; 0 is as many as there are training samples, or as the file has.
-        solver: what follows the parent's paths, as text; of a file, what did.
-        file: pairs that `python -m fleet export --pairs` wrote, in place of paths that are solved here.
-        file_sha256: of the file; filled in when the run begins.
+        pairs: number of pairs; 0 is one per training sample, or all that the file has.
+        solver: text of the solver that follows the parent's paths; a file of pairs names its own.
+        file: pairs written by `python -m fleet export --pairs`, used instead of paths that are solved here.
+        file_sha256: hash of the file; filled in when the run begins.
     """
 
     pairs: int = Field(default=0, ge=0, le=100_000_000)
@@ -106,10 +106,10 @@ class StudentConfig(ParentConfig):
     """Training of a field of average velocity on a published model, see `training.student`.
 
     Attributes:
-        instants: part of the samples of a batch whose step has no length, so that the parent's velocity itself is
+        instants: share of the samples of a batch with steps of length zero, for which the parent's velocity itself is
             learned.
-        power: how much samples with a large error count for less: their gradient is divided by the squared error to
-            this power. 0 is the plain mean square: with a parent's velocity as the goal, errors are no noise.
+        power: how strongly samples with a large error are weighted down: their gradient is divided by the squared error
+            to this power. 0 is the plain mean square: with a parent's velocity as the target, errors are not noise.
     """
 
     instants: float = Field(default=0.25, ge=0, le=1)
@@ -117,32 +117,33 @@ class StudentConfig(ParentConfig):
 
 
 class Recipe(Frozen):
-    """Everything that decides the weights of a run.
+    """Everything that determines the weights of a run.
 
     Attributes:
         name: the model's name in the repository.
-        data: the data set, by its `name`, with its own settings.
+        data: the data set, selected by `name`, with its settings.
         network: architecture and size of the velocity network; the rest of its config follows from the data.
-        seed: fixes the data, the first weights, the order, the noise and the times.
+        seed: fixes the data, the initial weights, the order, the noise and the times.
         epochs: passes over the data.
-        batch_size: samples in a step; the last batch of an epoch is smaller when the data do not divide.
+        batch_size: samples per step; the last batch of an epoch may be smaller.
         learning_rate: of Adam (Kingma & Ba 2015).
         ema: decay per step of the moving average of the weights that is published; 0 publishes the last weights.
         schedule: `constant`, or `cosine`: from the learning rate down to 0 over the run.
         warmup: steps in which the learning rate rises from 0.
-        clip: largest norm of the gradient, to which longer ones are cut; 0 does not cut.
-        coupling: which noise goes to which sample: `independent`, or `ot`: the pairing of least squared distance in
-            each batch (Pooladian et al. 2023; Tong et al. 2024), which makes paths straighter.
-        times: where on the path a batch is taken: `uniform` in [0, 1], or `logit_normal`, the logistic function of a
+        clip: largest norm of the gradient; longer gradients are scaled down to it. 0 does not clip.
+        coupling: how noise and samples are paired: `independent`, or `ot`: the pairing with the least squared distance
+            in each batch (Pooladian et al. 2023; Tong et al. 2024), which makes paths straighter.
+        times: how the times of a batch are drawn: `uniform` in [0, 1], or `logit_normal`, the logistic function of a
             standard normal number, more often in the middle (Esser et al. 2024, "Scaling rectified flow transformers").
-        reflow: a published model on whose paths this one is trained, or None.
-        student: a published model whose average velocity this one learns, so that a few steps do, or None.
-        condition_dropout: part of the samples of a conditional model that are shown without their condition, so that
-            it can be guided; 0 makes a model that always needs its condition.
+        reflow: the published model with the paths that this one is trained on, or None.
+        student: the published model from which this one learns an average velocity, so that a few steps suffice, or
+            None.
+        condition_dropout: share of the samples of a conditional model that are trained without their condition, so that
+            the model can be guided; 0 makes a model that always needs its condition.
         precision: `float32`; `bfloat16`: mixed precision, the network's products in bfloat16 and all else in float32;
-            or `auto`: bfloat16 on a GPU that has it, else float32. On a CPU without instructions for it bfloat16 is
-            ten times slower.
-        validate_every: epochs between two measurements of the loss on held-out data, by time; 0 measures none.
+            or `auto`: bfloat16 on a GPU that supports it, else float32. On a CPU without instructions for it, bfloat16
+            is ten times slower.
+        validate_every: epochs between two measurements of the held-out loss by time; 0 measures none.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -171,17 +172,19 @@ class Recipe(Frozen):
         if self.reflow is not None and self.student is not None:
             raise ValueError("a model is trained by reflow or as a student; leave one of the tables out")
         if self.student is not None and self.precision == "bfloat16":
-            raise ValueError("a student's loss has derivatives along the path, for which bfloat16 is too coarse")
+            raise ValueError(
+                "a student's loss has derivatives along the path, for which bfloat16 is too coarse; use float32"
+            )
         return self
 
     @property
     def dropout(self) -> float:
-        """The part of the samples that is shown without its condition; a student always needs its condition."""
+        """Share of the samples that are trained without their condition; 0 for a student, which always needs it."""
         return 0.0 if self.student else self.condition_dropout
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits that name this recipe; the model's name and the place of its data are not part."""
+        """Twelve hexadecimal digits that identify this recipe, regardless of model name and location of the data."""
         places = {"data": {"path"}, "reflow": {"checkpoint", "file"}, "student": {"checkpoint"}}
         fields = self.model_dump(exclude={"name": True, **places})
         for key, default in _ADDED.items():
@@ -200,10 +203,10 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
 
     Args:
         path: the file.
-        overrides: values given on the command line (epochs, data.path, ...), which go before the file's.
+        overrides: values given on the command line (epochs, data.path, ...), which take precedence over the file's.
 
     Raises:
-        UsageError: the file is missing or no TOML, or a value is not allowed; one line that names the file or
+        UsageError: the file is missing or not TOML, or a value is not allowed; one line that names the file or
             option, the field, the value and what is allowed.
     """
     try:
@@ -226,7 +229,7 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
 
 
 def _explain(problem: Any, path: Path, options: dict[str, str]) -> str:
-    """Say in one phrase where a value stands, what it is and what is allowed."""
+    """Describe a problem in one phrase: where the value is, what it is and what is allowed."""
     if not problem["loc"]:
         return f"{path}: {problem['msg'].removeprefix('Value error, ')}"
     unions = {"data": ("name", DATASETS), "network": ("architecture", tuple(SIZES))}

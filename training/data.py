@@ -1,4 +1,4 @@
-"""Data sets: the training data of a network, its reference data, and the way back to their own form."""
+"""Data sets of recipes: training data, reference data, and the decoder back to the data's own form."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +14,14 @@ from training.user_data.data import read_own
 
 
 def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
-    """Make or read the recipe's data set. The recipe's seed decides which samples there are.
+    """Make or read the recipe's data set. The recipe's seed determines which samples it has.
 
     Args:
         recipe: names the data set and its settings.
-        data_dir: folder that holds data files, for data sets that need some.
+        data_dir: folder with data files, for data sets that need them.
 
     Raises:
-        DataError: a file is missing or damaged, or the data hold a number that is not finite.
+        DataError: a file is missing or damaged, or the data contain a number that is not finite.
     """
     match recipe.data:
         case PointsData() as config:
@@ -37,6 +37,6 @@ def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
     if data.condition is not None and not recipe.dropout:
         data = replace(data, condition=data.condition.model_copy(update={"null": False}))
     if not np.isfinite(data.train).all():
-        raise DataError(f"the {recipe.data.name} data hold numbers that are not finite")
+        raise DataError(f"the {recipe.data.name} data contain numbers that are not finite")
     data.card["sha256"] = data.digest
     return data

@@ -1,4 +1,4 @@
-"""The part of a recipe that names its data set, with that data set's settings."""
+"""The `[data]` table of a recipe: the name of the data set, and its settings."""
 
 import math
 import re
@@ -8,11 +8,11 @@ from typing import Annotated, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 CONFIGS = Path(__file__).parent / "configs"
-"""The recipes that ship."""
+"""Folder of the shipped recipes."""
 
 
 class Frozen(BaseModel):
-    """A table of a recipe: fixed once read, of exact types, without unknown keys."""
+    """Base of the tables of a recipe: immutable, with strict types and no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -21,7 +21,7 @@ class PointsData(Frozen):
     """Two interleaved half circles (moons) or two concentric circles, 2-D, made by scikit-learn.
 
     Attributes:
-        samples: how many points, half of them on each curve.
+        samples: number of points, half of them on each curve.
         noise: standard deviation of the Gaussian noise added to each coordinate.
     """
 
@@ -34,7 +34,7 @@ class DigitsData(Frozen):
     """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
 
     Attributes:
-        held_out: how many of them are kept from training, to evaluate on.
+        held_out: number of digits held out from training for evaluation.
         conditional: give the network the digit as class label.
     """
 
@@ -44,10 +44,10 @@ class DigitsData(Frozen):
 
 
 class MnistData(Frozen):
-    """MNIST's 28 x 28 handwritten digits, in principal components.
+    """MNIST's 28 x 28 handwritten digits, as principal components or pixels.
 
     Attributes:
-        samples: how many of the 60,000 training digits are used.
+        samples: number of the 60,000 training digits to use.
         components: principal components kept; 0 keeps the pixels.
         conditional: give the network the digit as class label.
     """
@@ -62,10 +62,10 @@ class _OwnData(Frozen):
     """Data of your own.
 
     Attributes:
-        path: where they are.
-        sha256: hash of their content. It stands for them in the recipe's hash, so changed data are another recipe; it
-            is filled in before they are read, and compared where it is given.
-        held_out: part of the samples kept from training, to evaluate on.
+        path: file or folder of the data.
+        sha256: hash of their content. It represents them in the recipe's hash, so changed data make another recipe. It
+            is filled in before the data are read; if given, it must match.
+        held_out: share of the samples held out from training for evaluation.
     """
 
     path: str = ""
@@ -77,11 +77,11 @@ class VectorsData(_OwnData):
     """Rows of numbers from a .npy, .npz or .csv file; each column is scaled to mean 0 and spread 1.
 
     Attributes:
-        columns: columns of the .csv that are data; none: all but labels and conditions. In an .npz, the one array.
+        columns: data columns of the .csv; empty: all except labels and conditions. For an .npz, the one array.
         label: column of the .csv, or array of the .npz, with class labels: numbers or words.
         condition: columns of the .csv, or the one array of the .npz, with a condition vector.
-        header: whether the first line of the .csv has names of columns: `yes`, `no`, or `auto`, which goes by what
-            stands there and refuses what may be either.
+        header: whether the first line of the .csv has column names: `yes`, `no`, or `auto`, which decides by the
+            content of the line and refuses a line that may be either.
     """
 
     name: Literal["vectors"]
@@ -95,11 +95,11 @@ class ImagesData(_OwnData):
     """Pictures of one size: a folder of PNG, TIFF, JPEG ... files, an array (.npy, .npz) or an IDX file (also gzipped).
 
     Attributes:
-        conditional: class labels: the subfolder a picture lies in, or the file of `labels`.
-        labels: an IDX or .npy file of labels, one a picture, for pictures of one file.
-        colour: keep three colours; else grey.
+        conditional: train with class labels: the subfolder of each picture, or the file `labels`.
+        labels: an IDX or .npy file of labels, one per picture, for pictures stored in one file.
+        colour: keep three colours; otherwise pictures become grey.
         background: the colour behind transparent pixels: white, black or #rrggbb. Without one they are refused.
-        range: the stored values that are black and white; none: 0 and what the depth of a picture says.
+        range: the stored values of black and white; empty: 0, and white according to the depth of each picture.
         components: principal components kept; 0 keeps the pixels.
     """
 
@@ -115,7 +115,7 @@ class ImagesData(_OwnData):
     @classmethod
     def _colour(cls, value: str) -> str:
         if not re.fullmatch("(white|black|#[0-9a-fA-F]{6})?", value):
-            raise ValueError("white, black or six hexadecimal digits as in '#ff8000' are needed")
+            raise ValueError("use white, black or six hexadecimal digits such as '#ff8000'")
         return value
 
     @field_validator("range")
@@ -124,7 +124,7 @@ class ImagesData(_OwnData):
         if value and not (
             len(value) == 2 and math.isfinite(value[0]) and math.isfinite(value[1]) and value[0] < value[1]
         ):
-            raise ValueError("two finite numbers are needed, black and white, the lower first")
+            raise ValueError("give two finite numbers, black and white, the lower one first")
         return value
 
 
@@ -135,4 +135,4 @@ DATASETS: tuple[str, ...] = tuple(
     for section in (PointsData, DigitsData, MnistData, VectorsData, ImagesData)
     for name in get_args(section.model_fields["name"].annotation)
 )
-"""The names of all data sets, which are also the names of the recipes that ship."""
+"""The names of all data sets, which are also the names of shipped recipes."""

@@ -21,16 +21,16 @@ class DataSet:
 
     Attributes:
         train: the training samples as the network sees them, (samples, *event), float32.
-        reference: real data that training never saw, for the evaluation, (n, *event).
-        second_reference: more real data, to measure the noise floor: what real data score against real data.
-        reference_text: what these are, in words.
-        decoder: leads from what the network sees back to the data's own form.
-        card: how the data came about, for the checkpoint's card.
+        reference: real data that training never saw, for evaluation, (n, *event).
+        second_reference: more real data, to measure the noise floor: the distance of real data from real data.
+        reference_text: description of the reference.
+        decoder: maps samples as the network sees them back to the data's own form.
+        card: origin of the data, for the checkpoint's card.
         condition: what the samples are conditioned on, or None.
         conditions: one for each training sample, labels (samples,) int64 or vectors (samples, width) float32, or None.
         reference_conditions: the same for `reference`.
-        noise: the noise that each training sample is paired with, (samples, *event), or None: drawn anew in each step.
-        told: what was read, in lines for the person who started the run.
+        noise: the noise paired with each training sample, (samples, *event), or None to draw it anew in each step.
+        told: lines for the user that describe what was read.
     """
 
     train: Array
@@ -47,7 +47,7 @@ class DataSet:
 
     @property
     def digest(self) -> str:
-        """Sha256 of samples, conditions and noise: tells whether a resumed run has the same data before it."""
+        """SHA-256 of samples, conditions and noise, to check that a resumed run has the same data."""
         digest = hashlib.sha256(np.ascontiguousarray(self.train).tobytes())
         for more in (self.conditions, self.noise):
             if more is not None:
@@ -56,7 +56,7 @@ class DataSet:
 
 
 def as_pictures(data: DataSet, name: str, architecture: str) -> DataSet:
-    """Give flat samples back the shape of pictures, which some architectures need.
+    """Reshape flat samples to pictures, which some architectures need.
 
     Raises:
         DataError: the samples are not pictures.

@@ -1,4 +1,4 @@
-"""Default models: those a fresh model repository holds, made where they are missing."""
+"""Default models of a fresh model repository, made if they are missing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,21 +8,21 @@ from training.data_config import CONFIGS
 from training.errors import TrainingError
 
 TRAINED = ("moons", "digits")
-"""Trained here, by the recipes that ship."""
+"""Models trained by the shipped recipes."""
 
 ANALYTIC = ("gaussian", "mixture")
 """Fields with known solutions; written, not trained."""
 
 
 MEASURE_S = 10.0
-"""Seconds for the frontier of each; the cheapest solvers come first."""
+"""Seconds for measuring the frontier of each model; the cheapest solvers come first."""
 
 
 def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
-    """Make what the repository at `models_dir` lacks of the default models and say what happens, a line a thing.
+    """Make the default models that the repository at `models_dir` lacks, and print what happens, line by line.
 
-    A model counts as there when it has any version. Each is published whole or not at all, and a training that was
-    killed goes on where its state was last saved, so the command can be repeated until it ends well.
+    A model exists if it has any version. Each is published whole or not at all, and training that was killed resumes
+    from its last saved state, so the command can be repeated until it succeeds.
 
     Raises:
         TrainingError: a folder cannot be used or a training failed.
@@ -32,7 +32,7 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
         print(f"models: {models_dir} has {', '.join((*ANALYTIC, *TRAINED))}; nothing to do")
         return
     print(f"models: {models_dir} lacks {', '.join(missing)}; making them", flush=True)
-    # Only now, because torch takes seconds to import.
+    # Imported only now, because torch takes seconds to import.
     from training.config import load_recipe
     from training.fit import Options, fit
 
@@ -46,7 +46,7 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
 
 
 def _measure(name: str, folder: Path) -> None:
-    """Measure the frontier of a model for some seconds; the model is served without one too."""
+    """Measure the frontier of a model for some seconds; a model without one can be served too."""
     from models.checkpoint.card import CheckpointError
     from models.checkpoint.frontier import FrontierError, write_frontier
     from models.checkpoint.loading import load
@@ -56,11 +56,11 @@ def _measure(name: str, folder: Path) -> None:
         frontier = measure(load(folder), seconds=MEASURE_S)
         write_frontier(folder, frontier)
     except (CheckpointError, FrontierError, MeasureError) as error:
-        print(f"{name}: has no frontier: {error}", flush=True)
+        print(f"{name}: no frontier measured: {error}", flush=True)
         return
     part = "" if all(curve.complete for curve in frontier.curves) else f", in {MEASURE_S:g} s"
     solvers = sum(len(curve.points) for curve in frontier.curves)
-    print(f"{name}: {solvers} solvers measured{part}; python -m models measure {folder} does it anew", flush=True)
+    print(f"{name}: {solvers} solvers measured{part}; to repeat it, run python -m models measure {folder}", flush=True)
 
 
 def _write_analytic(models_dir: Path, name: str) -> Path:

@@ -9,10 +9,10 @@ from training.errors import UsageError
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device for `auto`, `cpu` or `cuda`; of several GPUs, that of this process of a torchrun.
+    """Return the device for `auto`, `cpu` or `cuda`; under torchrun, each process gets its own GPU.
 
     Raises:
-        UsageError: cuda was asked for and there is none, or fewer GPUs than processes.
+        UsageError: cuda was requested but is not available, or there are fewer GPUs than processes.
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device is 'cuda'; torch finds no CUDA device here, use cpu or auto")
@@ -28,10 +28,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def mixes(recipe: Recipe, device: torch.device) -> bool:
-    """Whether the network's products are computed in bfloat16 (weights, sums and Adam stay float32).
+    """Return whether the network's products are computed in bfloat16 (weights, sums and Adam stay float32).
 
     Raises:
-        UsageError: the recipe insists on bfloat16 and the GPU does not have it.
+        UsageError: the recipe requires bfloat16 and the GPU does not support it.
     """
     if recipe.precision == "float32":
         return False
@@ -41,7 +41,7 @@ def mixes(recipe: Recipe, device: torch.device) -> bool:
         return True
     if recipe.precision == "bfloat16":
         raise UsageError(
-            f"precision is 'bfloat16'; {torch.cuda.get_device_name(device)} does not compute in it: use 'float32', or "
-            "'auto', which takes bfloat16 where the GPU has it"
+            f"precision is 'bfloat16'; {torch.cuda.get_device_name(device)} does not support it; use 'float32', or "
+            "'auto', which uses bfloat16 if the GPU supports it"
         )
     return False

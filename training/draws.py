@@ -1,7 +1,7 @@
-"""Every random number of a run, each a pure function of (seed, purpose, position).
+"""Random numbers of a run, each a pure function of (seed, purpose, position).
 
-There is no generator whose state could be lost: a run that was killed at step k asks for the numbers of step k again
-and gets the same ones. This is also what lets several processes share one batch later.
+There is no generator state to lose: a run that was killed at step k draws the numbers of step k again and gets the same
+ones. This also lets several processes share one batch.
 """
 
 from enum import IntEnum
@@ -14,7 +14,7 @@ class Purpose(IntEnum):
     """Purposes of random numbers; those of different purposes never coincide. Never renumber: seeds would change."""
 
     DATA = 0  # which training samples there are
-    WEIGHTS = 1  # the network's first weights
+    WEIGHTS = 1  # the network's initial weights
     ORDER = 2  # the order of the samples in an epoch
     BATCH = 3  # the noise and the times of a step
     FRESH = 4  # data that training never saw
@@ -31,7 +31,7 @@ def generator(seed: int, purpose: Purpose, position: int = 0) -> np.random.Gener
 
 
 def seed32(seed: int, purpose: Purpose, position: int = 0) -> int:
-    """Return a seed in [0, 2^32) for a library that wants an integer (scikit-learn, torch)."""
+    """Return a seed in [0, 2^32) for a library that needs an integer (scikit-learn, torch)."""
     return int(np.random.SeedSequence([seed, int(purpose), position]).generate_state(1)[0])
 
 
@@ -43,9 +43,9 @@ def order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
 def steps(
     seed: int, step: int, t: NDArray[np.float32], instants: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return starts and ends (rows,) of what `step` trains a student on, in [0, 1): one of the two is t (rows,).
+    """Return starts and ends (rows,), in [0, 1), of the time steps that a student learns in training step `step`.
 
-    The other is drawn uniformly; a part `instants` of the rows has steps of no length.
+    One of the two is t (rows,), the other is drawn uniformly; a share `instants` of the time steps has length zero.
     """
     source = generator(seed, Purpose.STEPS, step)
     other = source.random(len(t), dtype=np.float32)
@@ -56,7 +56,7 @@ def steps(
 def batch(
     seed: int, step: int, rows: int, event_shape: tuple[int, ...], logit_normal: bool = False
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return what `step` (from 0) draws: noise x0 (rows, *event_shape), standard normal; times t (rows,) in [0, 1).
+    """Return the draws of `step` (from 0): noise x0 (rows, *event_shape), standard normal; times t (rows,) in [0, 1).
 
     The times are uniform, or with `logit_normal` the logistic function of a standard normal number.
     """

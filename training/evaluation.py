@@ -1,4 +1,4 @@
-"""Sample quality: sliced Wasserstein distance to real data, and the NFE that it took."""
+"""Sample quality: sliced Wasserstein distance to real data, and the NFE spent."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from models.noise import noise
-from solvers import SolverSpec, Status, compile  # noqa: A004  (a solver is what is compiled)
+from solvers import SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
 from solvers.integrate import integrate_indexed
 from training.dataset import DataSet
 from training.errors import TrainingError
@@ -31,14 +31,14 @@ def swd(a: ArrayLike, b: ArrayLike, projections: int = 200, seed: int = 0) -> fl
         The distance, in the units of the data. Two samples of one distribution have a distance above zero too.
 
     Raises:
-        ValueError: a sample is empty, shapes do not fit, or a number is not finite.
+        ValueError: a sample is empty, shapes do not match, or a number is not finite.
     """
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.shape[1:] != y.shape[1:] or not x.size or not y.size:
-        raise ValueError(f"samples have shapes {x.shape} and {y.shape}; needed are (n, *event) and (m, *event)")
+        raise ValueError(f"samples have shapes {x.shape} and {y.shape}; expected (n, *event) and (m, *event)")
     x, y = x.reshape(len(x), -1), y.reshape(len(y), -1)
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise ValueError("a sample holds a number that is not finite; leave such rows out and count them")
+        raise ValueError("a sample contains a number that is not finite; leave out such rows and count them")
     directions = np.random.default_rng(seed).standard_normal((x.shape[1], projections))
     directions /= np.linalg.norm(directions, axis=0)
     return float(_wasserstein_1d(np.sort(x @ directions, axis=0), np.sort(y @ directions, axis=0)).mean())
@@ -59,9 +59,9 @@ class Quality:
 
     Attributes:
         swd: sliced Wasserstein-1 distance of samples to real data unseen in training, in the network's space.
-        swd_real: the same of two sets of real data: the noise floor.
-        reference: what the real data are.
-        samples: how many samples were compared with as many real ones.
+        swd_real: the same between two sets of real data: the noise floor.
+        reference: description of the real data.
+        samples: number of samples, compared with the same number of real ones.
         projections: random directions used.
         solver: the solver, with its tolerance.
         nfe_mean: velocity evaluations per sample, mean.
@@ -88,9 +88,9 @@ _TOLERANCE = 1e-5
 
 
 def evaluate(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | None = None) -> Quality:
-    """Sample, as many samples as there are reference data, and compare.
+    """Draw as many samples as there are reference data, and compare the two.
 
-    A conditional network gets the conditions of those data.
+    A conditional network gets the conditions of the reference.
 
     Args:
         network: the velocity, on the CPU.
@@ -99,7 +99,7 @@ def evaluate(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | Non
         spec: the solver; None is DOPRI5 at 1e-5, and one Euler step for a field of average velocity.
 
     Raises:
-        TrainingError: no sample came to its end.
+        TrainingError: no sample reached t = 1.
     """
     samples = len(data.reference)
     x0 = noise(seed, 0, samples, data.train.shape[1:])

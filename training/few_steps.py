@@ -1,7 +1,7 @@
-"""The price of a field of average velocity: the distance of its samples to data, by the number of steps.
+"""Price of a field of average velocity: the distance of its samples to data, by the number of steps.
 
-An endpoint error says nothing of such a field: its steps follow no ODE of its own, so no number of them has a limit to
-converge to. So its samples are compared with data, and with those of the model that it was trained on.
+Endpoint errors do not apply to such a field: its steps follow no ODE, so they do not converge as their number grows.
+Instead, its samples are compared with data, and with samples of the model that it was trained from.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ class FewSteps:
     """Sample quality by steps.
 
     Attributes:
-        swd: sliced Wasserstein-1 distance to real data of samples by `euler`, for each number of steps, which is the
-            NFE.
-        swd_real: the same of real data: the noise floor.
-        samples: how many samples were compared with as many real ones.
-        parent: name of the model that the field was trained on, or "".
+        swd: sliced Wasserstein-1 distance of samples to real data, for each number of steps of `euler`, which is also
+            the NFE.
+        swd_real: the same between two sets of real data: the noise floor.
+        samples: number of samples, compared with the same number of real ones.
+        parent: name of the model that the field was trained from, or "".
         parent_swd: distance of that model's samples from the same noise, by `parent_solver`; None without a parent.
-        parent_nfe: velocity evaluations per sample that these took, mean.
+        parent_nfe: velocity evaluations per sample of the parent, mean.
         parent_solver: the solver, with its tolerance.
     """
 
@@ -39,7 +39,7 @@ class FewSteps:
     parent_solver: str = ""
 
     def lines(self) -> Iterator[str]:
-        """The price in one line, or two, for people."""
+        """Yield the price as one or two lines of text."""
         by_steps = "; ".join(f"{swd:.4f} at {steps} NFE" for steps, swd in self.swd.items())
         yield f"price: SWD {by_steps} (real to real {self.swd_real:.4f}); there is no ODE, so no endpoint error"
         if self.parent_swd is not None:
@@ -52,10 +52,10 @@ class FewSteps:
 
 
 def few_steps(network: Velocity, data: DataSet, seed: int, parent: str = "", theirs: Quality | None = None) -> FewSteps:
-    """Measure a field of average velocity, on the CPU, beside what was measured of its parent with the same seed.
+    """Measure a field of average velocity on the CPU, and add its parent's quality, measured with the same seed.
 
     Raises:
-        TrainingError: no sample came to its end.
+        TrainingError: no sample reached t = 1.
     """
     found = {steps: evaluate(network, data, seed, SolverSpec("euler", steps)) for steps in STEPS}
     first = found[STEPS[0]]

@@ -1,4 +1,4 @@
-"""Files read with clear errors, and written so that a reader sees the old content or the new, never a part."""
+"""File access: reading with clear errors, and atomic writing, so that readers see the old content or the new."""
 
 import gzip
 import os
@@ -10,10 +10,10 @@ from training.errors import DataError, TrainingError
 
 
 def unzipped(path: Path, *, always: bool = True) -> bytes:
-    """Return the content of a gzipped file; of a plain one, too, if it need not be one.
+    """Return the content of a gzipped file, or of a plain one unless `always` is set.
 
     Raises:
-        DataError: it is missing, unreadable, damaged, or no gzip file.
+        DataError: it is missing, unreadable, damaged, or not a gzip file.
     """
     try:
         content = path.read_bytes()
@@ -25,10 +25,10 @@ def unzipped(path: Path, *, always: bool = True) -> bytes:
 
 
 def make_writable(folder: Path, what: str) -> None:
-    """Make sure before any work that `folder` exists (made if need be) and can be written to.
+    """Create `folder` if needed and check, before any work, that it can be written to.
 
     Raises:
-        TrainingError: it cannot; the message starts with `what` and names the folder.
+        TrainingError: it cannot be written to; the message starts with `what` and names the folder.
     """
     attempt = folder / f".attempt-{os.getpid()}"
     try:

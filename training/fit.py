@@ -1,4 +1,4 @@
-"""One run from recipe to published model: prepare, train or go on, evaluate, publish."""
+"""One run from recipe to published model: prepare, train or resume, evaluate, publish."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -38,11 +38,11 @@ class Options:
     """Places and settings of a run; only the device changes its result.
 
     Attributes:
-        models_dir: the model repository that is written to.
-        runs_dir: where runs keep their state.
+        models_dir: the model repository to publish to.
+        runs_dir: folder for the state of runs.
         data_dir: folder with data files, or None.
         device: `auto`, `cpu` or `cuda`.
-        force: train although the repository has a model of this recipe.
+        force: train even if the repository has a model of this recipe.
         save_every: seconds between two saves of the state.
         tensorboard: folder in which each run gets a folder of logs for TensorBoard, or None.
     """
@@ -57,22 +57,22 @@ class Options:
 
 
 def fit(recipe: Recipe, options: Options) -> Path:
-    """Train the recipe's model and publish it, going on from a saved state where there is one.
+    """Train the recipe's model and publish it, resuming from a saved state if there is one.
 
-    Started by torchrun, the processes share the run, and the first one writes and speaks.
+    If torchrun started several processes, they share the run, and only the first one writes and prints.
 
     Returns:
-        The folder of the published version; an existing one if it has this recipe and `force` is not set. That of the
-        model in processes that do not write.
+        The folder of the published version; an existing one if it has this recipe and `force` is not set. Processes
+        that do not write return the folder of the model.
 
     Raises:
-        TrainingError: or one of its kinds, each with one line that says what happened and what to do.
+        TrainingError: the run failed; the message is one line that says what happened and what to do.
     """
     recipe = pin_parent(pin(recipe))
     run = RunFolder(options.runs_dir / f"{recipe.name}-{recipe.hash}")
     existing = published.find(options.models_dir, recipe.name, recipe.hash)
     if existing and not options.force:
-        print(f"{recipe.name}: {existing} already has this recipe ({recipe.hash}); --force trains it again")
+        print(f"{recipe.name}: {existing} already has this recipe ({recipe.hash}); use --force to train it again")
         return existing
     if options.tensorboard:
         require()
@@ -107,7 +107,7 @@ def fit(recipe: Recipe, options: Options) -> Path:
 
 
 def _prepare(recipe: Recipe, options: Options) -> tuple[DataSet, Teacher | None]:
-    """The data that the recipe trains on, its data set or pairs of its parent; and the teacher of a student."""
+    """Return the data to train on (the recipe's data set, or pairs of its parent), and the teacher of a student."""
     data = prepare(recipe, options.data_dir)
     if recipe.student is not None:
         return with_teacher(recipe, data)
@@ -115,7 +115,7 @@ def _prepare(recipe: Recipe, options: Options) -> tuple[DataSet, Teacher | None]
 
 
 def _price(network: Network, data: DataSet, seed: int, teacher: Teacher | None) -> Price | FewSteps:
-    """What solving the network costs; of a student the quality of a few steps, beside its parent's."""
+    """Return the cost of solving the network; for a student, the quality of a few steps and its parent's quality."""
     if teacher is None:
         return price_of(network, data, seed)
     theirs = evaluate(teacher.to(torch.device("cpu")).velocity, data, seed)
@@ -123,14 +123,14 @@ def _price(network: Network, data: DataSet, seed: int, teacher: Teacher | None) 
 
 
 def _board(options: Options, run: RunFolder, trainer: Trainer) -> AbstractContextManager[Board | None]:
-    """The logs of this run, if they are wanted."""
+    """Open the logs of this run, if they are requested."""
     if options.tensorboard is None:
         return nullcontext()
     return Board(options.tensorboard / run.folder.name, trainer.step)
 
 
 def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.device, group: Group) -> None:
-    """Do this process's share of every step; all that is read is as in the process that writes."""
+    """Do this process's share of every step, with the same data and state as the process that writes."""
     data, teacher = _prepare(recipe, options)
     trainer = new_trainer(recipe, data, device, group, teacher)
     saved = run.read()
@@ -142,7 +142,7 @@ def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.devi
 
 
 def new_network(recipe: Recipe, data: DataSet) -> Network:
-    """Build the recipe's network for the data with the first weights of its seed."""
+    """Build the recipe's network for the data, with the initial weights of its seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed32(recipe.seed, Purpose.WEIGHTS))
         return recipe.network.network(data.train.shape[1:], data.condition, average=recipe.student is not None)
@@ -151,7 +151,7 @@ def new_network(recipe: Recipe, data: DataSet) -> Network:
 def new_trainer(
     recipe: Recipe, data: DataSet, device: torch.device, group: Group | None = None, teacher: Teacher | None = None
 ) -> Trainer:
-    """Make a run of the recipe on the data, before its first step; a student begins with its parent's weights.
+    """Set up a run of the recipe on the data, before its first step; a student starts from its parent's weights.
 
     Raises:
         UsageError: the network cannot be built for these data.
@@ -169,7 +169,7 @@ def new_trainer(
 
 
 def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
-    """Go on from the run's state if there is one, and say what happens."""
+    """Resume from the run's state if there is one, and print what happens."""
     name = trainer.recipe.name
     parameters = sum(p.numel() for p in trainer.network.parameters())
     saved = run.read()
@@ -185,22 +185,22 @@ def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
         trainer.restore(tensors, header, data.digest)
     except StateError as error:
         raise StateError(f"{run.file}: {error}; delete {run.folder} to train from the start") from None
-    torch.set_num_threads(header.threads)  # another number would change the last bits
+    torch.set_num_threads(header.threads)  # a different number would change the last bits
     print(
-        f"{name}: going on at step {trainer.step:,} of {trainer.total_steps:,} from {run.folder}, "
-        f"with {header.threads} threads as it began",
+        f"{name}: resuming at step {trainer.step:,} of {trainer.total_steps:,} from {run.folder}, "
+        f"with {header.threads} threads as before",
         flush=True,
     )
     if trainer.device.type != header.device:
         print(
-            f"{name}: note: the run began on {header.device}, this is {trainer.device.type}; the last bits of the "
-            "weights will differ from an unbroken run",
+            f"{name}: note: the run began on {header.device} and resumes on {trainer.device.type}; the last bits of "
+            "the weights will differ from those of an uninterrupted run",
             flush=True,
         )
 
 
 def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, board: Board | None) -> None:
-    """Run the steps that are left; on Ctrl-C or SIGTERM save and raise Stopped."""
+    """Run the remaining steps; on Ctrl-C or SIGTERM save and raise Stopped."""
 
     def write(trainer: Trainer) -> None:
         if board:
@@ -213,13 +213,13 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, b
             hooks = Hooks(progress.step, write, lambda: bool(stop), save_every)
             complete = trainer.run(replace(hooks, epoch=board.epoch) if board else hooks)
         except TrainingError as error:
-            told = isinstance(error, StateError) or not run.file.exists()  # a failed write says itself what is kept
+            told = isinstance(error, StateError) or not run.file.exists()  # a failed write already says what is kept
             kept = "" if told else f"; the last good state is kept in {run.folder}"
             raise type(error)(f"{recipe.name}: {error}{kept}") from None
     if stop.signum is not None and not complete:
         raise Stopped(
             f"{recipe.name}: stopped at step {trainer.step:,} of {trainer.total_steps:,}; state saved in "
-            f"{run.folder}, run the same command to go on",
+            f"{run.folder}, run the same command to resume",
             stop.signum,
         )
 

@@ -21,13 +21,13 @@ class Path(Protocol):
 
 
 def _per_row(t: Tensor, like: Tensor) -> Tensor:
-    """Give `t` (rows,) as many trailing axes of size 1 as `like` needs to broadcast."""
+    """Return `t` (rows,) with trailing axes of size 1, so that it broadcasts against `like`."""
     return t.reshape(-1, *([1] * (like.ndim - 1)))
 
 
 @dataclass(frozen=True)
 class OptimalTransportPath:
-    """The straight line x_t = (1 - t) x0 + t x1, walked at the constant velocity x1 - x0.
+    """The straight line x_t = (1 - t) x0 + t x1, followed at the constant velocity x1 - x0.
 
     Reference: Lipman et al., "Flow Matching for Generative Modeling", ICLR 2023, with sigma_min = 0; Liu et al., "Flow
     Straight and Fast", ICLR 2023.
@@ -44,7 +44,7 @@ class OptimalTransportPath:
 
 
 def optimal_coupling(x0: NDArray[np.float32], x1: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Pair noise and samples with the least sum of squared distances, exactly within the batch.
+    """Pair noise and samples so that the sum of squared distances is least: exact optimal transport in the batch.
 
     Pooladian et al., "Multisample flow matching", ICML 2023; Tong et al., "Improving and generalizing flow-based
     generative models with minibatch optimal transport", TMLR 2024.
@@ -54,12 +54,12 @@ def optimal_coupling(x0: NDArray[np.float32], x1: NDArray[np.float32]) -> NDArra
         x1: samples, (rows, *event).
 
     Returns:
-        The row of x0 that goes to each row of x1, (rows,).
+        For each row of x1, the row of x0 that it is paired with, (rows,).
     """
     from scipy.optimize import linear_sum_assignment
 
     a, b = (x.reshape(len(x), -1).astype(np.float64) for x in (x1, x0))
-    # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, and the first two add up to the same for every pairing.
+    # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, and the first two terms have the same sum for every pairing.
     return linear_sum_assignment(-(a @ b.T))[1].astype(np.int64)
 
 
@@ -69,7 +69,7 @@ def flow_matching_loss(
     """Return the mean squared error of the network's velocity on a conditional path.
 
     L = E || v(x_t, t) - dx_t/dt ||^2 / dim (Lipman et al. 2023, eq. 9; averaged over the coordinates, so that losses of
-    data sets of different dimension can be compared). Its minimum is not zero: it is the spread of x1 - x0 given x_t.
+    data sets of different dimension can be compared). Its minimum is not zero but the variance of x1 - x0 given x_t.
 
     Args:
         network: the velocity v(x, t), called once with x (rows, *event) and t (rows,).
@@ -77,7 +77,7 @@ def flow_matching_loss(
         x0: noise, (rows, *event).
         x1: data, (rows, *event).
         t: times in [0, 1], (rows,).
-        condition: one a row, or None for a network without.
+        condition: one per row, or None for an unconditional network.
 
     Returns:
         A scalar with a gradient.

@@ -1,4 +1,4 @@
-"""A judge of samples: scikit-learn's classifier, trained on real data, asked for a class and how sure it is."""
+"""Judge of samples: a scikit-learn classifier, trained on real data, that names a class and how sure it is."""
 
 import warnings
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 SURE = 0.9
-"""The probability of one class over which the judge counts as sure."""
+"""The judge is sure of a sample if one class has a probability above this."""
 
-_STEPS, _BATCH = 1500, 200  # 200 is scikit-learn's own size of a batch
+_STEPS, _BATCH = 1500, 200  # 200 is scikit-learn's default batch size
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Judge:
     model: Any
 
     def probabilities(self, samples: NDArray[Any]) -> NDArray[np.float64]:
-        """The probability of each class that it was shown, in their order, for samples (n, *event): (n, classes)."""
+        """Return the probability of each trained class, in order, for samples (n, *event): (n, classes)."""
         return self.model.predict_proba(np.asarray(samples, dtype=np.float64).reshape(len(samples), -1))
 
     def named(self, samples: NDArray[Any]) -> NDArray[np.int64]:
-        """The class that it takes each of the samples (n, *event) for, (n,)."""
+        """Return the most probable class of each of the samples (n, *event): (n,)."""
         return np.asarray(self.model.classes_)[self.probabilities(samples).argmax(axis=1)].astype(np.int64)
 
     def sure(self, samples: NDArray[Any]) -> float:
-        """Share of the samples (n, *event) that it gives a probability over 0.9 to be of one certain class."""
+        """Return the share of the samples (n, *event) for which one class has a probability over 0.9."""
         return float((self.probabilities(samples).max(axis=1) > SURE).mean())
 
 
@@ -42,12 +42,12 @@ def train_judge(
     """Train one hidden layer of 256 on real data.
 
     Args:
-        samples: (n, *event), each coordinate of a size near 1.
+        samples: (n, *event), with coordinates of magnitude about 1.
         labels: their classes, (n,).
-        seed: fixes the first weights and the order.
-        epochs: the most passes over the samples; by default as many as make 1,500 steps, at least 10.
-        stop: hold out a tenth, and stop when it is named no better for ten passes. With a few thousand samples that
-            is too early for a judge that is to be sure of real ones.
+        seed: fixes the initial weights and the order.
+        epochs: maximum number of passes over the samples; the default makes 1,500 steps, in at least 10 passes.
+        stop: hold out a tenth, and stop if its accuracy has not improved for ten passes. With only a few thousand
+            samples, that is too early for the judge to be sure of real ones.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPClassifier
@@ -55,6 +55,6 @@ def train_judge(
     epochs = max(10, -(-_STEPS * _BATCH // len(samples))) if epochs is None else epochs
     model = MLPClassifier((256,), alpha=1e-3, max_iter=epochs, early_stopping=stop, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the epochs are what was asked for
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is fixed on purpose
         model.fit(np.asarray(samples, dtype=np.float64).reshape(len(samples), -1), labels)
     return Judge(model)

@@ -1,4 +1,4 @@
-"""The data sets that need no file of yours: points, scikit-learn's digits, MNIST."""
+"""Built-in data sets: points, scikit-learn's digits, MNIST."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ _FRESH = 2000
 
 
 def make_points(config: PointsData, seed: int) -> DataSet:
-    """Make moons or circles, and fresh points of them to compare with."""
+    """Make points of moons or circles, and fresh points to compare with."""
     from sklearn.datasets import make_circles, make_moons
 
     # The two functions differ only in the inner circle's radius, which make_moons does not have.
@@ -48,7 +48,7 @@ def make_points(config: PointsData, seed: int) -> DataSet:
 
 
 def read_digits(config: DigitsData, seed: int) -> DataSet:
-    """scikit-learn's digits, split into those for training and those held out."""
+    """Return scikit-learn's digits, split into digits to train on and digits held out."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits(return_X_y=True)
@@ -78,7 +78,7 @@ def read_digits(config: DigitsData, seed: int) -> DataSet:
 
 
 def read_mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
-    """MNIST in principal components or pixels; compared with its test digits.
+    """Return MNIST as principal components or pixels, with its test digits as the reference.
 
     Raises:
         DataError: a file is missing or damaged.

@@ -26,11 +26,11 @@ _TRAINING_DIGITS = 60_000
 
 
 def load(data_dir: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8], str]:
-    """Return the training digits (60000, 784), the test digits (10000, 784), both 0 ... 255, and where they came from.
+    """Return the training digits (60000, 784), the test digits (10000, 784), both 0 ... 255, and their source.
 
     Args:
         data_dir: the folder with the IDX files, or one whose subfolder `mnist` has them; None downloads them with
-            scikit-learn's `fetch_openml`, which keeps them in its own cache.
+            scikit-learn's `fetch_openml`, which caches them.
 
     Raises:
         DataError: a file is missing or damaged, or the download failed.
@@ -51,7 +51,8 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """Read one gzipped IDX file of 28 x 28 pictures into (n, 784) bytes.
 
     Raises:
-        DataError: the file is missing, unreadable, no gzip, no IDX of 28 x 28 pictures, or not as long as it says.
+        DataError: the file is missing, unreadable, not gzipped, not an IDX file of 28 x 28 pictures, or its length is
+            not the one in its header.
     """
     content = unzipped(path)
     if len(content) < 16:
@@ -72,9 +73,9 @@ def _download() -> tuple[NDArray[np.uint8], NDArray[np.uint8], str]:
     from sklearn.datasets import fetch_openml
 
     try:
-        # This parser needs no pandas.
+        # This parser does not need pandas.
         data, _ = fetch_openml("mnist_784", version=1, as_frame=False, parser="liac-arff", return_X_y=True)
-    except (OSError, ValueError) as error:  # no network; OpenML answers with something else
+    except (OSError, ValueError) as error:  # no network; unexpected answer from OpenML
         raise DataError(
             f"MNIST could not be downloaded ({str(error).splitlines()[0] or type(error).__name__}); put "
             f"{' and '.join(FILES)} in a folder and name it with --data-dir"
@@ -87,7 +88,7 @@ def labels(data_dir: Path | None, train: int, test: int) -> tuple[NDArray[np.int
     """Return the labels of the `train` training digits and the `test` test digits.
 
     Raises:
-        DataError: a file is missing, damaged or of another length.
+        DataError: a file is missing, damaged or has another length.
     """
     if data_dir is None:
         return _downloaded_labels(train)
@@ -104,21 +105,21 @@ def read_labels(path: Path, count: int) -> NDArray[np.int64]:
     """Read one gzipped IDX file of `count` labels 0 ... 9.
 
     Raises:
-        DataError: the file is missing, unreadable, no IDX of labels, or has another number of labels.
+        DataError: the file is missing, unreadable, not an IDX file of labels, or has another number of labels.
     """
     content = unzipped(path)
     if len(content) < 8 or struct.unpack(">II", content[:8]) != (_LABEL_MAGIC, count) or len(content) != 8 + count:
         raise DataError(f"{path} is not an IDX file of {count} labels; fetch it again")
     found = np.frombuffer(content, np.uint8, offset=8).astype(np.int64)
     if found.max(initial=0) > 9:
-        raise DataError(f"{path} holds the label {found.max()}; labels are 0 to 9; fetch it again")
+        raise DataError(f"{path} contains the label {found.max()}; labels are 0 to 9; fetch it again")
     return found
 
 
 def _downloaded_labels(train: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     from sklearn.datasets import fetch_openml
 
-    # `load` has just downloaded it: this comes from scikit-learn's cache.
+    # `load` has just downloaded the data: this reads scikit-learn's cache.
     _, target = fetch_openml("mnist_784", version=1, as_frame=False, parser="liac-arff", return_X_y=True)
     numbers = np.asarray(target).astype(np.int64)
     return numbers[:train], numbers[train:]

@@ -1,7 +1,7 @@
-"""One run on several processes, as `torchrun` starts them: each takes its share of every batch.
+"""One run on several processes started by `torchrun`: each takes its share of every batch.
 
 All random numbers are functions of the seed and the step, so every process draws the whole batch and takes its rows.
-The gradients of the shares add up to that of the batch: N processes do what one does, up to the order of sums.
+The gradients of the shares add up to that of the batch: N processes get the result of one, up to the order of sums.
 """
 
 import os
@@ -15,11 +15,11 @@ from training.errors import UsageError
 
 
 class Group:
-    """The processes of a run; one alone where torchrun is not used.
+    """The processes of a run; only this one unless torchrun is used.
 
     Attributes:
         rank: number of this process; 0 is the one that writes.
-        size: how many there are.
+        size: number of processes.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
@@ -28,10 +28,10 @@ class Group:
 
     @classmethod
     def join(cls, device: torch.device) -> "Group":
-        """Meet the other processes, if torchrun's environment says that there are some.
+        """Join the other processes, if torchrun's environment says that there are any.
 
         Raises:
-            UsageError: it says so, but not where they meet.
+            UsageError: the environment does not say where to meet them.
         """
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
@@ -39,7 +39,7 @@ class Group:
         missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
             raise UsageError(
-                f"WORLD_SIZE is {size}, but not set: {', '.join(missing)}; start several processes with torchrun, or "
+                f"WORLD_SIZE is {size}, but not set: {', '.join(missing)}; use torchrun to start several processes, or "
                 "unset WORLD_SIZE"
             )
         if not torch.distributed.is_initialized():
@@ -47,16 +47,16 @@ class Group:
         return cls(torch.distributed.get_rank(), size)
 
     def leave(self) -> None:
-        """Part from the others at the end of a run."""
+        """Leave the group at the end of a run."""
         if self.size > 1:
             torch.distributed.destroy_process_group()
 
     def share(self, rows: int) -> slice:
-        """The rows of a batch that are this process's; none where there are fewer rows than processes."""
+        """Return this process's rows of a batch; it may have none if there are fewer rows than processes."""
         return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
 
     def sum(self, parameters: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
-        """Replace each gradient by its sum over the processes, and return that of the loss; one message for all."""
+        """Replace each gradient with its sum over the processes, and return the sum of the loss, in one message."""
         if self.size == 1:
             return loss
         owners = list(parameters)
@@ -70,7 +70,7 @@ class Group:
         return flat[-1]
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether the flag is set in any of the processes."""
+        """Return whether the flag is set in any process."""
         if self.size == 1:
             return flag
         vote = torch.tensor(float(flag), device=device)

@@ -16,7 +16,7 @@ from training.errors import UsageError
 
 
 def pin_parent(recipe: Recipe) -> Recipe:
-    """Return the recipe with the hash of its parent's weights, so that another parent makes another recipe.
+    """Return the recipe with the hash of its parent's weights, so that a different parent makes a different recipe.
 
     The same goes for pairs from a file.
 
@@ -75,9 +75,12 @@ def check_fit(parent: Card, data: DataSet, given: ParentConfig, table: str) -> N
     place, shape = f"{table}.checkpoint {given.checkpoint}", tuple(data.train.shape[1:])
     if parent.event_shape != shape:
         raise UsageError(f"{place} has samples {parent.event_shape}; those of the data are {shape}")
-    kinds = [type(condition).__name__ for condition in (parent.condition, data.condition)]
+    kinds = [getattr(condition, "kind", condition and "named") for condition in (parent.condition, data.condition)]
     if kinds[0] != kinds[1]:
-        raise UsageError(f"{place} and the data must take the same condition: {kinds[0]}, {kinds[1]}")
+        raise UsageError(
+            f"{place} takes the condition {kinds[0] or 'none'}, and the data give {kinds[1] or 'none'}; name a parent "
+            "that takes what the data give"
+        )
     if _trained_on(parent) != data.digest:
         raise UsageError(
             f"{place} was trained on other data than this recipe's, or its card does not say on which, so the two may "

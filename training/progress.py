@@ -15,7 +15,7 @@ class Progress:
 
     Args:
         name: the model in training.
-        total: steps in all.
+        total: total number of steps.
         initial: steps done before this process.
     """
 
@@ -31,7 +31,7 @@ class Progress:
             self._bar = tqdm(total=total, initial=initial, desc=name, unit="step", dynamic_ncols=True, file=sys.stderr)
 
     def step(self, loss: float | None) -> None:
-        """One more step is done; `loss` is the mean of the last whole epoch, or None in the first."""
+        """Count a step; `loss` is the mean of the last whole epoch, or None in the first."""
         self._done += 1
         if self._bar is not None:
             if loss != self._loss and loss is not None:

@@ -1,4 +1,4 @@
-"""Published models of a repository, read from their cards only; without torch, so it costs little."""
+"""Published models of a repository, read from their cards only, without importing torch."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ _CARD = "card.json"
 
 
 def versions(models_dir: Path, name: str) -> list[Path]:
-    """Return the folders of the versions of a model, the newest last; empty where there are none.
+    """Return the folders of a model's versions, the newest last; empty if there are none.
 
     Raises:
         TrainingError: the folder exists and cannot be read.
@@ -35,9 +35,10 @@ def find(models_dir: Path, name: str, recipe_hash: str) -> Path | None:
 
 
 def recorded(card: Path) -> dict[str, Any]:
-    """Return what a card says of its training.
+    """Return the training record of a card.
 
-    Of one that is damaged or no file that is nothing: `python -m models check` says so; training anew is what helps.
+    It is empty if the card is damaged or not a regular file: `python -m models check` reports that, and training again
+    makes another version.
     """
     try:
         with open_regular(card) as file:

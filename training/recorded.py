@@ -1,4 +1,4 @@
-"""The training record in a card: its data made again from the recipe, and what an evaluation adds."""
+"""Training record of a card: recreate the data from its recipe, and add the results of an evaluation."""
 
 import json
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ from training.user_data.data import pin
 
 
 def data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | None, str]:
-    """The data that the checkpoint was trained on, made again from its recipe, or why there are none."""
+    """Return the data that the checkpoint was trained on, recreated from its recipe, or None and the reason."""
     written = checkpoint.card.training.get("recipe")
     if not isinstance(written, dict):
         return None, "the card has no recipe, so there are no data to compare with"
     try:
         return prepare(pin(_recipe(written)), data_dir), ""
     except ValidationError:
-        return None, "the recipe in the card is of another release, so there are no data to compare with"
+        return None, "the recipe in the card is from another release, so there are no data to compare with"
     except TrainingError as error:
         return None, f"no data to compare with: {error}"
 
 
 def _recipe(written: Mapping[str, Any]) -> Recipe:
-    """The recipe in a card; those of earlier releases give the `levels` of a UNet for every network."""
+    """Return the recipe of a card; earlier releases wrote a UNet's `levels` for every network."""
     network = written.get("network")
     if isinstance(network, dict) and network.get("architecture", "residual_mlp") == "residual_mlp":
         written = {**written, "network": {key: value for key, value in network.items() if key != "levels"}}
@@ -39,12 +39,12 @@ def _recipe(written: Mapping[str, Any]) -> Recipe:
 
 
 def add_to_card(path: Path, key: str, record: Mapping[str, Any]) -> None:
-    """Put a record under `key` into the card of the checkpoint `path`, in place of an earlier one.
+    """Store a record under `key` in the card of the checkpoint `path`, replacing an earlier one.
 
-    The card is read again for it: it may have changed meanwhile. The weights and their hash stay.
+    The card is read again first, because it may have changed meanwhile. The weights and their hash stay the same.
 
     Raises:
-        TrainingError: the card is damaged or cannot be written; then it is as it was.
+        TrainingError: the card is damaged or cannot be written; it is then unchanged.
     """
     try:
         card = read_card(path)

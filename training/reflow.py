@@ -58,7 +58,7 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
         TrainingError: a path did not reach its end, or a part cannot be written.
     """
     given = recipe.reflow
-    assert given is not None  # noqa: S101  (callers ask)
+    assert given is not None  # noqa: S101  (callers check)
     parent = load_parent(given, "reflow")
     check_fit(parent.card, data, given, "reflow")
     if given.file:
@@ -113,7 +113,7 @@ def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
     """Return the data set with pairs from a file.
 
     Raises:
-        DataError: it cannot be read, or holds no pairs of this parent and these conditions.
+        DataError: it cannot be read, or has no pairs of this parent and these conditions.
     """
     path = Path(given.file)
     arrays = load_arrays(path)
@@ -127,7 +127,7 @@ def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"pairs {path}: its array `about` is damaged ({error})") from None
     if checkpoint != f"sha256:{parent.card_sha256}":
-        raise DataError(f"pairs {path} are of another checkpoint, {checkpoint}; name that one with --reflow")
+        raise DataError(f"pairs {path} are from another checkpoint, {checkpoint}; name that one with --reflow")
     states, x0 = arrays["states"].astype(np.float32), arrays["noise"].astype(np.float32)
     if given.pairs > len(states):
         raise DataError(f"pairs {path} has {len(states)} pairs, fewer than the {given.pairs} requested")

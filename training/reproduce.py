@@ -1,7 +1,7 @@
-"""`python -m training reproduce`: every result of the paper measured, with a verdict for each claim.
+"""`python -m training reproduce`: measures every result of the paper and gives a verdict on each claim.
 
-What has been measured is kept in `<out>/cells`, trained models in `<out>/models`: the command can be stopped at any
-moment and goes on where it was, and a second run only draws the figures and writes the report again.
+Measurements are kept in `<out>/cells` and trained models in `<out>/models`: the command can be stopped at any time and
+resumes where it was, and a second run only draws the figures and writes the report again.
 """
 
 import shutil
@@ -42,10 +42,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ABLATION,
     NUMBERS,
 )
-"""Those of the paper, in the order of the report."""
+"""Experiments on the paper, in the order of the report."""
 
 STUDY: tuple[Experiment, ...] = (CHEAPNESS,)
-"""Of this project: what makes a flow cheap to solve."""
+"""This project's own study: what makes a flow cheap to solve."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class Options:
     """Options of the command.
 
     Attributes:
-        out: folder of the report, and of all that it rests on.
-        only: names of the experiments to run; the report still shows the others as far as they are measured.
-        sizes: how much is measured.
-        models_dir: a model repository whose models count as trained already, where their recipes agree.
+        out: folder for the report and everything that it is based on.
+        only: names of the experiments to run; the report still shows earlier measurements of the others.
+        sizes: how much to measure.
+        models_dir: a repository of models to reuse if their recipes match.
         data_dir: folder with data files (MNIST), or None to download.
         force: measure the chosen experiments again (models are kept).
-        threads: torch's threads, None for its own choice.
+        threads: number of torch threads; None for torch's choice.
         conditions: a sentence about the machine for the report.
-        study: whether to run the study of cheap flows, and not the paper's experiments.
+        study: run the study of cheap flows instead of the paper's experiments.
         measured: measure nothing; report what has been measured so far.
     """
 
@@ -78,7 +78,7 @@ class Options:
 
 
 def sizes_of(quick: bool) -> Sizes:
-    """The sizes of the quick or of the full run."""
+    """Return the sizes of the quick or of the full run."""
     return QUICK if quick else FULL
 
 
@@ -92,8 +92,8 @@ def reproduce(options: Options) -> Path:
 
     Raises:
         UsageError: there is no experiment of that name.
-        TrainingError: an experiment failed; raised when the others are done and the report is written.
-        Stopped: a signal came; what was measured is kept.
+        TrainingError: an experiment failed; raised after the others are done and the report is written.
+        Stopped: a signal arrived; measurements so far are kept.
     """
     experiments = STUDY if options.study else EXPERIMENTS
     chosen = set[str]() if options.measured else _chosen(options.only, experiments)
@@ -124,12 +124,12 @@ def reproduce(options: Options) -> Path:
         raise TrainingError(
             f"{len(failed)} of {len(sections)} experiments could not be run ("
             + "; ".join(f"{one.experiment.name}: {one.problem}" for one in failed)
-            + "); put that right and run the same command again"
+            + "); fix that and run the same command again"
         )
     return path
 
 
-_PART = "not measured, or in part only; this run left it out"
+_PART = "not measured, or only in part; this run left it out"
 
 
 def _chosen(only: Sequence[str], experiments: Sequence[Experiment]) -> set[str]:
@@ -154,7 +154,7 @@ def _run(experiment: Experiment, context: Context, figures: Figures) -> Section:
     _draw(section, figures)
     for finding in section.findings:
         print(f"  {finding.verdict}: {finding.claim.text}", flush=True)
-    print(f"  {time.perf_counter() - begin:.1f} s now; {context.cells.found} results were there", flush=True)
+    print(f"  {time.perf_counter() - begin:.1f} s now; {context.cells.found} results existed", flush=True)
     return section
 
 
@@ -165,7 +165,7 @@ def _draw(section: Section, figures: Figures) -> None:
 
 
 def _measured(experiment: Experiment, context: Context) -> Section:
-    """The section of an experiment as far as it has been measured before."""
+    """Return the section of an experiment from earlier measurements, as far as there are any."""
     cells = Measured(context.cells.folder)
     try:
         results = experiment.run(Context(context.sizes, context.models, cells, context.data_dir))

@@ -23,10 +23,10 @@ def draw(sets: Mapping[str, tuple[Array, NDArray[np.int64]]], classes: int, rows
     """Draw the first pictures of each class as a PNG.
 
     Args:
-        sets: by name, pictures (n, height, width), or with three colours first (n, 3, height, width), from 0 to 1, and
-            the class of each, (n,).
-        classes: how many classes there are.
-        rows: pictures of each class in each set.
+        sets: by title, pictures (n, height, width), or in colour (n, 3, height, width), from 0 to 1, and the class of
+            each, (n,).
+        classes: number of classes.
+        rows: number of pictures per class in each set.
     """
     columns = min(classes, MOST_CLASSES)
     size = (_INCHES * columns + 0.1, len(sets) * (_INCHES * rows + 0.28))
@@ -44,7 +44,7 @@ def draw(sets: Mapping[str, tuple[Array, NDArray[np.int64]]], classes: int, rows
 
 
 def tiled(pictures: Array, labels: NDArray[np.int64], columns: int, rows: int) -> Array:
-    """The pictures as one, (rows * height, columns * width), colours on a last axis of three; empty places are 0."""
+    """Tile pictures into one, (rows * height, columns * width), colours on a last axis of three; empty places are 0."""
     whole = np.zeros((rows, columns, *pictures.shape[1:]), dtype=np.float64)
     for label in range(columns):
         own = pictures[labels == label][:rows]

@@ -8,12 +8,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """While entered, the first Ctrl-C or SIGTERM is only noted; a second one acts as it always does.
+    """Context in which the first Ctrl-C or SIGTERM is only recorded; a second one has its usual effect.
 
-    A half-done step would leave weights that no resume could repeat, so the loop finishes it and looks here.
+    A half-done step would leave weights that a resumed run could not reproduce, so the loop finishes the step and then
+    checks for a request.
 
     Attributes:
-        signum: the signal that came, or None.
+        signum: the signal received, or None.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Solves for evaluations: a network's samples by a solver named in its short text."""
+"""Solving for evaluations: samples of a network with a solver that is given by its short text."""
 
 import sys
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.endpoint_error import Field
 from models.endpoint_error import solve as solve_field
-from solvers import SolverSpec, compile  # noqa: A004  (a solver is what is compiled)
+from solvers import SolverSpec, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
 from solvers.integrate import Solution
 from solvers.tuned import TunedPlans
@@ -18,10 +18,10 @@ from training.errors import UsageError
 
 
 def parse_solver(text: str, tuned: TunedPlans | None = None) -> SolverSpec:
-    """Read a solver, such as `rk4-20`, `dopri5@1e-5` or, of those tuned for a checkpoint, `tuned-6`.
+    """Parse a solver, such as `rk4-20`, `dopri5@1e-5` or, if tuned for the checkpoint, `tuned-6`.
 
     Raises:
-        UsageError: the text names no solver, or one that cannot be had.
+        UsageError: the text names no solver, or one that is not available.
     """
     try:
         spec = SolverSpec.parse(text)
@@ -42,13 +42,13 @@ def solve(
     """Solve from the noise x0 (samples, *event) to t = 1, showing a progress bar on a terminal.
 
     Args:
-        velocity: called as velocity(x, t), or velocity(x, t, condition) where there are conditions. One with a true
-            `average` is a field of average velocity, which only Euler's steps suit.
+        velocity: called as velocity(x, t), or velocity(x, t, condition) if there are conditions. If its `average` is
+            true, it is a field of average velocity, for which only Euler steps are suitable.
         x0: starting states, in the dtype of the velocity.
-        conditions: one a sample, or None.
+        conditions: one per sample, or None.
         spec: the solver.
-        save_at: times to keep the states at, in [0, 1], or None.
-        tuned: what was tuned for the velocity.
+        save_at: times in [0, 1] at which states are saved, or None.
+        tuned: plans and grids tuned for the velocity, or None.
     """
     field = Field(velocity, conditions)
     return solve_field(field, x0, spec, save_at, progress=sys.stderr.isatty(), plans=tuned)

@@ -1,4 +1,4 @@
-"""Sample spaces: how a network sees the data, each with the way back to the data's own form."""
+"""Sample spaces: the data as a network sees them, each with a decoder back to the data's own form."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +13,15 @@ from training.errors import DataError
 Array = NDArray[np.float32]
 
 _FAR = 8
-"""Standard deviations from zero; nearer columns lose no more than three bits by decoding in float32."""
+"""Distance from zero in standard deviations; columns nearer than that lose at most three bits if decoded in float32."""
 
 _WHOLE = 2**24
-"""Up to here float32 holds every whole number, such as a column that never changes."""
+"""float32 represents every whole number up to this one; the limit for columns that never change."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """Samples as a network sees them, and the way back."""
+    """Samples as a network sees them, and the decoder back."""
 
     train: Array
     held_out: Array
@@ -33,19 +33,19 @@ class Space:
 def components(
     train: NDArray[np.float64], held_out: NDArray[np.float64], count: int, shape: tuple[int, ...], what: str
 ) -> Space:
-    """Flat pictures in [0, 1], (n, pixels), as their first principal components.
+    """Represent flat pictures in [0, 1], (n, pixels), by their first principal components.
 
     Raises:
-        DataError: there are too few pictures or pixels for this many components.
+        DataError: there are too few pictures or pixels for this number of components.
     """
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
     if count > min(train.shape):
         raise DataError(
-            f"{len(train)} {what} are too few for data.components = {count}; give more of them, or fewer components"
+            f"{len(train)} {what} are too few for data.components = {count}; use more {what}, or fewer components"
             if count > len(train)
-            else f"data.components is {count}; {what} of {train.shape[1]} numbers have at most as many"
+            else f"data.components is {count}; {what} of {train.shape[1]} numbers have at most that number"
         )
     pca = PCA(count, svd_solver="covariance_eigh")
     with threadpool_limits(1):  # the same bits on any number of cores, which resuming relies on
@@ -71,7 +71,7 @@ def components(
 
 
 def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) -> Space:
-    """Flat pictures in [0, 1], (n, pixels), as they are, from -1 to 1."""
+    """Represent flat pictures in [0, 1], (n, pixels), by their pixels, scaled to [-1, 1]."""
     half = torch.full((train.shape[1],), 0.5)
     decoder = Decoder.affine(half, half, data_shape=shape, clip=(0.0, 1.0))
     card = {"scaling": "pixels 0 ... 1 mapped to [-1, 1]"}
@@ -80,10 +80,10 @@ def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) 
 
 
 def standardised(train: NDArray[np.float64], held_out: NDArray[np.float64], path: str) -> Space:
-    """Rows of numbers, (n, columns), each column with mean 0 and standard deviation 1.
+    """Scale rows of numbers, (n, columns), so that each column has mean 0 and standard deviation 1.
 
-    Where a column lies so far from zero that float32 would drop digits of it that the scaled samples have, decoding is
-    done in float64, and gives float64.
+    If a column is so far from zero that float32 would drop digits that the scaled samples have, decoding is done in
+    float64 and returns float64.
 
     Raises:
         DataError: all rows are the same.
@@ -94,7 +94,7 @@ def standardised(train: NDArray[np.float64], held_out: NDArray[np.float64], path
     if not (scale > 0).any():
         raise DataError(f"data {path}: all samples are the same; there is nothing to learn")
     far = bool((np.abs(shift) > np.where(scale > 0, _FAR * scale, _WHOLE)).any())
-    scale = np.where(scale > 0, scale, 1.0)  # a column that never changes stays
+    scale = np.where(scale > 0, scale, 1.0)  # a column that never changes is only shifted
     kind = np.float64 if far else np.float32
     decoder = Decoder.affine(
         torch.from_numpy(scale.astype(kind)), torch.from_numpy(shift.astype(kind)), dtype="float64" if far else None
@@ -105,9 +105,9 @@ def standardised(train: NDArray[np.float64], held_out: NDArray[np.float64], path
 
 
 def _spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The standard deviation of each column, also where its square would be too small or too large for a float64."""
+    """Return the standard deviation of each column, even if its square would underflow or overflow float64."""
     off = rows - rows.mean(0)
     most = np.abs(off).max(0)
     unit = np.where(most > 0, most, 1.0)
-    # A column of one value may lie off its mean by that mean's rounding.
+    # A column with a single value may differ from its mean by rounding.
     return np.where(rows.max(0) > rows.min(0), unit * np.sqrt(np.square(off / unit).mean(0)), 0.0)

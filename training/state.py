@@ -1,11 +1,11 @@
-"""The state of a run on disk: one safetensors file with a JSON header, replaced as a whole.
+"""State of a run on disk: one safetensors file with a JSON header, replaced as a whole.
 
-One file holds the tensors (weights, their moving average, Adam's moments) and, in its header, the JSON (step, loss so
-far, what it belongs to). Two files could not be replaced in one rename. Random generators need no place in it: every
-random number is a function of the seed and the step (`training.draws`).
+The file has the tensors (weights, their moving average, Adam's moments) and, in its header, the JSON (step, loss so
+far, hashes of recipe and data). Two files could not be replaced in one rename. Random generators are not saved, because
+every random number is a function of the seed and the step (`training.draws`).
 
-The file has a checksum of all of this, because a weight with a flipped bit is still a number: a run would go on from it
-and publish a worse model without a word.
+The file has a checksum of all of this, because a weight with a flipped bit is still a number: a run would resume from
+it and silently publish a worse model.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ class Header(BaseModel):
         loss_sum: sum of the losses of the current epoch's steps so far.
         last_loss: mean loss of the last whole epoch; None in the first.
         seconds: time spent in steps so far, in seconds, over all processes that worked on the run.
-        threads: torch's threads, which a resumed run takes over; another number would change the last bits.
+        threads: number of torch threads, which a resumed run uses too; a different number would change the last bits.
         device: `cpu` or `cuda`.
         losses: mean loss of each whole epoch.
         validations: epoch and held-out loss by time, see `training.validation`.
@@ -58,7 +58,7 @@ class Header(BaseModel):
 
 
 class RunFolder:
-    """The folder of one run, `<runs>/<name>-<recipe hash>`; it disappears when the model is published."""
+    """The folder of one run, `<runs>/<name>-<recipe hash>`; it is deleted when the model is published."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and keep other processes out of it; the lock ends with the process, however it ends.
+        """Create the folder and lock it; the lock is released when the process ends, however it ends.
 
         Raises:
             StateError: another process is training this run.
@@ -87,7 +87,7 @@ class RunFolder:
         """Replace the state.
 
         Raises:
-            StateError: it could not be written; the state before it is untouched.
+            StateError: it could not be written; the previous state is untouched.
         """
         state = header.model_dump_json()
         content = save(tensors, {"state": state, "sha256": _checksum(tensors, state)})
@@ -97,14 +97,14 @@ class RunFolder:
             kept = "the last state written is kept" if self.file.exists() else "nothing was kept"
             raise StateError(
                 f"state {self.file} cannot be written: {error.strerror}; {kept}. Make room there and run the same "
-                "command to go on"
+                "command to resume"
             ) from None
 
     def read(self) -> tuple[dict[str, Tensor], Header] | None:
-        """Return the state, or None where there is none.
+        """Return the state, or None if there is none.
 
         Raises:
-            StateError: the file is damaged, not a state, or of a release whose states had no checksum.
+            StateError: the file is damaged, not a state, or from an earlier release that wrote no checksum.
         """
         if not self.file.exists():
             return None
@@ -113,15 +113,15 @@ class RunFolder:
                 metadata: dict[str, str] = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if "sha256" not in metadata and "state" in metadata:
-                raise ValueError("it has no checksum, as those of earlier releases")
+                raise ValueError("it has no checksum, like those of earlier releases")
             found = _checksum(tensors, metadata["state"])
             if found != metadata["sha256"]:
-                raise ValueError(f"its content has the sha256 {found}, {metadata['sha256']} was written")
+                raise ValueError(f"its content has sha256 {found}; {metadata['sha256']} was recorded")
             return tensors, Header.model_validate(json.loads(metadata["state"]))
         except (OSError, SafetensorError, KeyError, ValueError, ValidationError) as error:
             reason = str(error).splitlines()[0]
             raise StateError(
-                f"state {self.file} is damaged ({reason}); put a copy of it back, or delete {self.folder} to train "
+                f"state {self.file} is damaged ({reason}); restore a copy of it, or delete {self.folder} to train "
                 "from the start"
             ) from None
 
@@ -131,7 +131,7 @@ class RunFolder:
 
 
 def _checksum(tensors: dict[str, Tensor], state: str) -> str:
-    """Sha256 of the JSON and of each tensor's name, type, shape and bytes."""
+    """Return the SHA-256 of the JSON and of each tensor's name, type, shape and bytes."""
     digest = hashlib.sha256(state.encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()

@@ -6,7 +6,7 @@ leads from one end of the step to the other in one call. It obeys
     u(x, t, s) = v(x, t) + (s - t) (d/dt + v . d/dx) u(x, t, s)
 
 with v the parent's velocity (Geng et al. 2025, "Mean flows for one-step generative modeling", eq. 6, in our direction
-of time). The loss compares u with the right side, in which u enters without a gradient. There x1 - x0, with
+of time). The loss compares u with the right side, in which u enters without a gradient. In that paper, x1 - x0, with
 mean v, stands in for v; a student uses the parent's v itself, which is less noisy and makes the end of the parent's
 path the goal (Boffi, Albergo & Vanden-Eijnden 2024, "Flow map matching", Eulerian loss).
 """
@@ -108,7 +108,7 @@ def with_teacher(recipe: Recipe, data: DataSet) -> tuple[DataSet, Teacher]:
             trained on other data.
     """
     given = recipe.student
-    assert given is not None  # noqa: S101  (callers ask)
+    assert given is not None  # noqa: S101  (callers check)
     parent = load_parent(given, "student")
     check_fit(parent.card, data, given, "student")
     card: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""The training loop: Adam on the flow-matching loss, stoppable and resumable at every step.
+"""The training loop: Adam on the flow-matching loss, which can be stopped and resumed after every step.
 
-On the CPU, resuming gives the same weights bit for bit as never having stopped, given the same machine type, torch
-build and number of threads. That rests on three things: the state holds all that steps change; random numbers are
-functions of (seed, step); a state is taken between steps only.
+On the CPU, a resumed run gives the same weights bit for bit as an uninterrupted one, given the same machine type, torch
+build and number of threads. This relies on three things: the state contains everything that steps change; random
+numbers are functions of (seed, step); and states are taken only between steps.
 """
 
 import copy
@@ -39,7 +39,7 @@ class Hooks:
     Attributes:
         step: called after each step with the mean loss of the last whole epoch (None in the first).
         save: called with the trainer when its state is worth writing.
-        stopping: says after each step whether to stop now.
+        stopping: called after each step; returns whether to stop now.
         save_every: seconds between two saves.
         epoch: called with the trainer after each epoch.
     """
@@ -52,16 +52,16 @@ class Hooks:
 
 
 class Trainer:
-    """One run: the network, its moving average, Adam, and how far it is.
+    """One run: the network, its moving average, Adam, and the progress so far.
 
     Attributes:
         network: the network in training.
         step: steps done.
-        total_steps: steps in all.
+        total_steps: total number of steps.
         seconds: time spent in steps so far.
         last_loss: mean loss of the last whole epoch, or None.
         losses: mean loss of each whole epoch.
-        validations: (epoch, held-out loss by time) where the recipe asks for it.
+        validations: (epoch, held-out loss by time), if the recipe requests it.
         mixed: whether the network's products are computed in bfloat16.
     """
 
@@ -77,17 +77,17 @@ class Trainer:
         noise: NDArray[np.float32] | None = None,
         teacher: Teacher | None = None,
     ) -> None:
-        """Take what a run needs.
+        """Set up a run before its first step.
 
         Args:
             recipe: the recipe.
-            network: the network with its first weights.
+            network: the network with its initial weights.
             train: samples, (samples, *event).
-            device: where the run happens.
-            conditions: one a sample, for a conditional network.
+            device: the device to train on.
+            conditions: one per sample, for a conditional network.
             validation: held-out data, for a recipe that validates.
-            group: the processes that share the run; None is this one alone.
-            noise: what each sample is paired with, (samples, *event); None draws noise anew in each step.
+            group: the processes that share the run; None is this process alone.
+            noise: the noise paired with each sample, (samples, *event); None draws noise anew in each step.
             teacher: the parent of a student, for a recipe with one.
         """
         self.recipe = recipe
@@ -115,13 +115,13 @@ class Trainer:
         self._adam = Adam(self._parameters)
 
     def run(self, hooks: Hooks) -> bool:
-        """Train to the end, or until `hooks.stopping`; saves at the end in both cases.
+        """Train to the end, or until `hooks.stopping` says so; the state is saved in both cases.
 
         Returns:
             Whether the run is complete.
 
         Raises:
-            Diverged: the loss or a weight is not finite any more; nothing is saved after that.
+            Diverged: the loss or a weight is no longer finite; nothing is saved after that.
         """
         saved = time.monotonic()
         while self.step < self.total_steps:
@@ -142,7 +142,7 @@ class Trainer:
         return True
 
     def _train_step(self, rows: Tensor) -> None:
-        """One step of Adam on the samples `rows`; ends the epoch's account when it was its last."""
+        """Take one step of Adam on the samples `rows`; after the last step of an epoch, record its mean loss."""
         begin = time.perf_counter()
         x1 = self.data.index_select(0, rows)
         x0, t = draws.batch(
@@ -173,9 +173,9 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the coming step.
+        """Learning rate of the next step.
 
-        Ours, not `torch.optim.lr_scheduler`: that needs an optimizer of torch's, see `training.adam`, and its state.
+        `torch.optim.lr_scheduler` is not used: it needs a torch optimizer (see `training.adam`) and its state.
         """
         rate = self.recipe.learning_rate
         if self.recipe.schedule == "cosine":
@@ -183,7 +183,7 @@ class Trainer:
         return rate * min(1.0, (self.step + 1) / self.recipe.warmup) if self.recipe.warmup else rate
 
     def _gradient(self, *batch: Tensor) -> Tensor:
-        """Put the gradient of the batch (x0, x1, times, conditions) into the weights; return its loss."""
+        """Set the gradients of the weights from a batch (x0, x1, times, conditions); return its loss."""
         rows = len(batch[0])
         share = self._group.share(rows)
         part = torch.zeros((), device=self.device)
@@ -201,18 +201,18 @@ class Trainer:
         return flow_matching_loss(self.network, self._path, *batch)
 
     def _shown(self, conditions: Tensor, x: Tensor) -> Tensor:
-        """The conditions that the network is shown in this step: some are dropped, so that it learns its null."""
+        """Return the conditions for this step, some of them replaced by the null, so that the network learns it."""
         config = self.network.condition
         if config is None or not self.recipe.dropout:
             return conditions
         chance = draws.generator(self.recipe.seed, Purpose.DROPOUT, self.step).random(len(conditions))
         dropped = torch.from_numpy(chance < self.recipe.dropout).to(self.device)
         nulls = config.nulls(len(conditions), x.dtype, self.device)
-        assert isinstance(nulls, Tensor)  # noqa: S101  (what is trained here has one condition)
+        assert isinstance(nulls, Tensor)  # noqa: S101  (networks trained here have one condition)
         return torch.where(dropped.reshape(-1, *([1] * (conditions.ndim - 1))), nulls, conditions)
 
     def _end_epoch(self, hooks: Hooks) -> None:
-        """Measure the held-out loss if it is due, with the weights that would be published; tell the others."""
+        """Measure the held-out loss if it is due, with the weights that would be published; call the epoch hook."""
         epoch = self.step // self.steps_per_epoch
         last = self.step == self.total_steps
         if self._validation is not None and (epoch % self.recipe.validate_every == 0 or last):
@@ -221,7 +221,7 @@ class Trainer:
         hooks.epoch(self)
 
     def _save(self, hooks: Hooks) -> None:
-        """Save a state that is sound; a weight can be lost in the very step whose loss was still finite."""
+        """Save the state if loss and weights are finite; a step with a finite loss can still ruin a weight."""
         self._check_loss()
         if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
             raise self._diverged("a weight is")
@@ -239,7 +239,7 @@ class Trainer:
         )
 
     def published(self) -> Network:
-        """Return the network to publish, on the CPU: with the averaged weights where there are, else the last ones."""
+        """Return the network to publish, on the CPU: with the averaged weights if there are any, else the last."""
         network = copy.deepcopy(self.network).cpu().eval().requires_grad_(False)
         for name, parameter in network.named_parameters():
             if self._average:
@@ -247,7 +247,7 @@ class Trainer:
         return network
 
     def state(self, data_digest: str) -> tuple[dict[str, Tensor], Header]:
-        """Return everything that the coming steps depend on, on the CPU, with its header."""
+        """Return everything that future steps depend on, on the CPU, with its header."""
         tensors = {f"weights.{name}": p.detach() for name, p in self._parameters.items()}
         tensors |= {f"average.{name}": average for name, average in self._average.items()}
         tensors |= {f"adam.{name}": value for name, value in self._adam.state().items()}
@@ -266,13 +266,13 @@ class Trainer:
         return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header
 
     def restore(self, tensors: dict[str, Tensor], header: Header, data_digest: str) -> None:
-        """Go on from a state. Values are copied into the run's own tensors, whose memory is aligned alike.
+        """Restore a state. Values are copied into the run's own tensors, to keep their memory alignment.
 
         Raises:
             StateError: the state belongs to other data or lacks a tensor.
         """
         if header.data != data_digest:
-            raise StateError("the saved state was trained on other data than those found now")
+            raise StateError("the saved state was trained on different data")
         try:
             for name, parameter in self._parameters.items():
                 parameter.data.copy_(tensors[f"weights.{name}"])

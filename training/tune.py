@@ -23,7 +23,7 @@ from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, w
 from models.guidance import Guided
 from models.measure import MeasureError, add_tuned, measure
 from models.noise import noise
-from solvers import SolverSpec, Status, compile  # noqa: A004  (a solver is what is compiled)
+from solvers import SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
 from solvers.integrate import integrate_indexed
 from solvers.tuned import TUNED
@@ -50,7 +50,7 @@ class Recipe:
 
     Attributes:
         nfe: numbers of evaluations; for each one, a plan is learned and the grids of `methods` are tuned.
-        methods: stock methods with one evaluation a step.
+        methods: stock methods with one evaluation per step.
         samples: number of calibration paths.
         seed: seed of their noise.
         iterations: limit on the iterations for a learned plan.
@@ -79,7 +79,7 @@ class Recipe:
                 raise UsageError(f"--methods: {error}") from None
             if not entry.multistep_order or entry.learned:
                 raise UsageError(
-                    f"--methods: {method} does not take one evaluation a step; use multistep methods, e.g. ab4"
+                    f"--methods: {method} does not take one evaluation per step; use multistep methods, e.g. ab4"
                 )
         if not self.methods:
             raise UsageError("--methods is empty; name at least one, e.g. ab4")

@@ -1,4 +1,4 @@
-"""The loss on held-out data, by time: where along the path the network is weak, and whether it overfits."""
+"""Held-out loss by time: shows where along the path the network is weak, and whether it overfits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +12,19 @@ from training import draws
 from training.draws import Purpose
 
 BINS = 10
-"""Equal parts of [0, 1]."""
+"""Number of equal parts of [0, 1]."""
 
 _ROWS = 2000
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Held-out samples with noise and times that stay the same through a run, so that its losses compare.
+    """Held-out samples with noise and times that stay the same during a run, so that its losses can be compared.
 
     Attributes:
         x0, x1: noise and samples, (rows, *event).
-        t: times, evenly spread over each bin, (rows,), ascending in the bin.
-        conditions: one a row, or None.
+        t: times, evenly spread over [0, 1] in random order, (rows,).
+        conditions: one per row, or None.
     """
 
     x0: Tensor
@@ -36,7 +36,7 @@ class Validation:
     def of(
         cls, seed: int, samples: NDArray[np.float32], conditions: NDArray[Any] | None, device: torch.device
     ) -> "Validation":
-        """Take held-out samples (n, *event) with their conditions, each as often as 2,000 rows allow."""
+        """Repeat or cut held-out samples (n, *event) and their conditions to 2,000 rows."""
         rows = np.resize(np.arange(len(samples)), _ROWS)
         source = draws.generator(seed, Purpose.VALIDATION)
         x0 = source.standard_normal((_ROWS, *samples.shape[1:]), dtype=np.float32)
@@ -47,7 +47,7 @@ class Validation:
 
     @torch.no_grad()
     def losses(self, network: nn.Module, weights: dict[str, Tensor]) -> list[float]:
-        """Mean loss in each of the `BINS` parts of time, with these weights in the network."""
+        """Return the mean loss in each of the `BINS` parts of time, with these weights in the network."""
         total = torch.zeros(BINS, dtype=torch.float64, device=self.t.device)
         count = torch.zeros_like(total)
         for rows in torch.arange(len(self.t), device=self.t.device).split(250):

@@ -1,6 +1,6 @@
 """Accuracy of `fleet plan`: measured latencies of a live service under load, and simulated ones.
 
-Requests come at the same moments in both, whatever the service does (an open loop), and latency counts from the time
+Requests arrive at the same times in both, whatever the service does (an open loop), and latency counts from the time
 at which a request was due.
 """
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import urlopen
 
-ROOT = Path(__file__).parents[2]
+from tests import processes
+from tests.processes import ROOT, SERVICE, free_port, stop
+
 RAY = ROOT / ".venv" / "fleet" / "bin" / "python"
 NGINX = Path("/usr/sbin/nginx")
 CONF = ROOT / "deploy" / "nginx" / "pathline.conf"
@@ -23,55 +20,24 @@ CONF = ROOT / "deploy" / "nginx" / "pathline.conf"
 _START_S = 120.0
 
 
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def environment(**settings: str) -> dict[str, str]:
-    """Return the environment of a service: one thread, and none of the caller's settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PATHLINE_")}
-    ours = {"MODELS_DIR": str(ROOT / "checkpoints"), "THREADS": "1", "DEVICE": "cpu", **settings}
-    return kept | {"OMP_NUM_THREADS": "1"} | {f"PATHLINE_{name}": value for name, value in ours.items()}
+def environment(**settings: object) -> dict[str, str]:
+    """Return the environment of a service on a CPU: one thread, and none of the caller's settings."""
+    return processes.environment(ROOT / "checkpoints", device="cpu", **settings) | {"OMP_NUM_THREADS": "1"}
 
 
 @contextmanager
-def _process(command: list[str], ready: str, env: Mapping[str, str]) -> Iterator[None]:
-    with tempfile.TemporaryFile("w+") as log:
-        running = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, text=True)
+def _running(command: Sequence[str], env: Mapping[str, str], url: str | None = None) -> Iterator[str]:
+    with processes.running(command, env, url, _START_S) as found:
         try:
-            end = time.monotonic() + _START_S
-            while not _answers(ready):
-                if running.poll() is not None or time.monotonic() > end:
-                    log.seek(0)
-                    raise SystemExit(f"{' '.join(command)} did not start:\n{log.read()[-2000:]}")
-                time.sleep(0.1)
-            yield
+            yield found.url
         finally:
-            running.send_signal(signal.SIGTERM)
-            try:
-                running.wait(60)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                running.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5) as answer:  # noqa: S310  (ours)
-            return answer.status == 200
-    except OSError:
-        return False
+            stop(found.process)
 
 
 @contextmanager
 def service() -> Iterator[str]:
     """Run one service; yield its address."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with _process([sys.executable, "-m", "service"], f"{url}/readyz", environment(PORT=str(port))):
+    with _running(SERVICE, environment()) as url:
         yield url
 
 
@@ -89,8 +55,8 @@ def nginx(behind: str) -> Iterator[str]:
             f"daemon off; worker_processes 1; pid {name}/pid; error_log {name}/error.log;\n"
             f"events {{ worker_connections 1024; }}\nhttp {{ access_log off; {paths}\n{conf}\n}}\n"
         )
-        url = f"http://127.0.0.1:{port}"
-        with _process([str(NGINX), "-p", name, "-c", str(file)], f"{url}/readyz", os.environ):
+        command = [str(NGINX), "-p", name, "-c", str(file)]
+        with _running(command, os.environ, f"http://127.0.0.1:{port}") as url:
             yield url
 
 
@@ -98,10 +64,10 @@ def nginx(behind: str) -> Iterator[str]:
 def ray(haproxy: bool) -> Iterator[str]:
     """Run one replica on Ray Serve behind Ray's own proxy, or HAProxy in Ray's fastest mode; yield its address."""
     port = free_port()
-    url = f"http://127.0.0.1:{port}"
     modes = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
-    env = environment(PORT=str(port)) | {name: str(int(haproxy)) for name in modes}
-    with _process([str(RAY), "-m", "fleet", "serve", "--replicas", "1"], f"{url}/readyz", env):
+    env = environment(port=port) | {name: str(int(haproxy)) for name in modes}
+    command = [str(RAY), "-m", "fleet", "serve", "--replicas", "1"]
+    with _running(command, env, f"http://127.0.0.1:{port}") as url:
         yield url
 
 

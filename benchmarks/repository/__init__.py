@@ -1,1 +1,1 @@
-"""Costs of swapping models under load, and of the Open Inference Protocol."""
+"""Benchmarks of swapping models under load, and of the Open Inference Protocol."""

@@ -1,10 +1,10 @@
 """`python -m benchmarks.repository`: a model swap under load, and a million floats by npz and by the v2 protocol.
 
-A swap: closed-loop clients ask a service without a pause; in every second round a new version is put into its folder
-and reloaded. Shown is the longest that any request took in each round.
+Swap: closed-loop clients send requests without a pause; in every second round a new version is put into its folder and
+loaded. The table shows the longest request of each round.
 
-A million floats: the same samples, asked for by one HTTP client as npz and as binary tensors of the Open Inference
-Protocol, read into arrays.
+A million floats: one HTTP client requests the same samples as npz and as binary tensors of the Open Inference Protocol,
+and reads them into arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 
 KEY = "the-key-of-a-benchmark"
-WIDE = 100  # numbers of a sample of `wide`
+WIDE = 100  # numbers per sample of the model `wide`
 
 
 def _save(root: Path, name: str, config: ResidualMLPConfig, seed: int) -> Path:
@@ -54,9 +54,9 @@ def _swaps(found: list[Round]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.repository", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="of each kind (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a round (default: %(default)s)")
-    parser.add_argument("--clients", type=int, default=8, help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each kind (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds per round (default: %(default)s)")
+    parser.add_argument("--clients", type=int, default=8, help="number of clients (default: %(default)s)")
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     print(f"load {os.getloadavg()[0]:.1f} at the start; the service on one core, the clients on another\n")
@@ -69,7 +69,7 @@ def main() -> int:
         shutil.rmtree(stock / "moons" / "1")
         _save(root, "wide", ResidualMLPConfig(dim=WIDE, hidden=8, blocks=1), 0)
         settings = {"PATHLINE_ADMIN_KEY": KEY, "PATHLINE_WATCH_S": "0"}
-        os.environ.update(settings)  # `server` hands the environment on
+        os.environ.update(settings)  # `server` passes the environment on
         os.sched_setaffinity(0, {cores[-1]})
         with server("pathline", first, cores[0]) as service:
             print(_swaps(rounds(service.url, KEY, root, stock, options.rounds, options.seconds, options.clients)), "\n")

@@ -1,4 +1,4 @@
-"""A million floats from the service into an array: as npz, and as binary tensors of the Open Inference Protocol."""
+"""Time to get a million floats into an array: as npz, and as binary tensors of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _TURNS = 15
 
 def transfers(url: str, width: int) -> str:
     """Return the table: time from request to array, in ms, for samples of `width` numbers of the model `wide`."""
-    wish = {"num_samples": _FLOATS // width, "seed": 0, "solver": "euler", "steps": 1, "trace": "none"}
+    request = {"num_samples": _FLOATS // width, "seed": 0, "solver": "euler", "steps": 1, "trace": "none"}
     with httpx.Client(base_url=url, timeout=60) as http:
 
         def npz() -> np.ndarray:
-            answer = http.post("/v1/sample", json={"model": "wide", **wish}, headers={"Accept": "application/x-npz"})
+            answer = http.post("/v1/sample", json={"model": "wide", **request}, headers={"Accept": "application/x-npz"})
             with np.load(io.BytesIO(answer.content)) as archive:
                 return archive["samples"]
 
         def tensors() -> np.ndarray:
-            answer = http.post("/v2/models/wide/infer", json={"parameters": {**wish, "binary_data_output": True}})
+            answer = http.post("/v2/models/wide/infer", json={"parameters": {**request, "binary_data_output": True}})
             length = int(answer.headers["Inference-Header-Content-Length"])
             [first, *_] = json.loads(answer.content[:length])["outputs"]
             count = first["parameters"]["binary_data_size"] // 4
@@ -34,10 +34,10 @@ def transfers(url: str, width: int) -> str:
 
         assert (npz() == tensors()).all()
         times = {"npz": _times(npz), "binary tensors": _times(tensors)}
-    lines = ["| a million floats as | ms, median (least to most) |", "|---|---|"]
+    lines = ["| a million floats as | ms, median (min to max) |", "|---|---|"]
     lines += [f"| {name} | {median(each):.1f} ({min(each):.1f} to {max(each):.1f}) |" for name, each in times.items()]
     ratio = median(times["binary tensors"]) / median(times["npz"])
-    return "\n".join([*lines, "", f"binary tensors take {ratio:.2f} times as long as npz (to reach: 1.5)"])
+    return "\n".join([*lines, "", f"binary tensors take {ratio:.2f} times as long as npz (goal: 1.5)"])
 
 
 def _times(call: Callable[[], np.ndarray]) -> list[float]:

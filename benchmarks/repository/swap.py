@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Round:
-    """Some seconds of load: whether a version took over in them, answered requests, and latencies in ms."""
+    """Results of a round: whether a new version took over during it, answered requests, and latencies in ms."""
 
     swapped: bool
     requests: int
@@ -24,10 +24,10 @@ class Round:
 
 
 async def _client(session: aiohttp.ClientSession, url: str, number: int, end: float, out: list[float]) -> None:
-    wish = {"model": "moons", "num_samples": 4 + number, "seed": number, "solver": "rk4", "steps": 5 + number}
+    request = {"model": "moons", "num_samples": 4 + number, "seed": number, "solver": "rk4", "steps": 5 + number}
     while time.perf_counter() < end:
         begin = time.perf_counter()
-        async with session.post(f"{url}/v1/sample", json=wish) as answer:
+        async with session.post(f"{url}/v1/sample", json=request) as answer:
             content = await answer.read()
             if answer.status != 200:
                 raise RuntimeError(f"{answer.status} {content[:300]!r}")
@@ -54,16 +54,16 @@ async def _round(url: str, key: str | None, seconds: float, clients: int) -> Rou
 
 
 def rounds(url: str, key: str, root: Path, stock: Path, count: int, seconds: float, clients: int) -> list[Round]:
-    """Load a service in rounds, by turns without and with a swap.
+    """Put load on a service in rounds, alternately without and with a swap.
 
     Args:
-        url: of the service.
-        key: of its administrator.
+        url: address of the service.
+        key: its admin key.
         root: its repository, with version 1 of `moons`.
-        stock: another one, with versions 2 and up.
+        stock: another repository, with versions 2 and up.
         count: rounds of each kind.
-        seconds: of a round.
-        clients: how many ask at the same time.
+        seconds: length of a round.
+        clients: number of concurrent clients.
     """
     asyncio.run(_round(url, None, 1.0, clients))  # warms up
     found = []

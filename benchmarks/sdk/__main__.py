@@ -1,7 +1,7 @@
-"""``python -m benchmarks.sdk URL``: the SDK beside raw httpx against a running service, request by request in turn.
+"""``python -m benchmarks.sdk URL``: overhead of the SDK over plain httpx, with requests to a running service in turn.
 
-Both ask for the same samples as npz over one kept connection and read them with NumPy. Prints the median of each and
-the median of the differences of pairs, whose share of httpx's median is the overhead.
+Both request the same samples as npz over a persistent connection and read them with NumPy. The overhead is the median
+of the pairwise differences, also shown as a share of httpx's median.
 """
 
 import io

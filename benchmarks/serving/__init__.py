@@ -1,1 +1,1 @@
-"""The service beside a plain one: FastAPI and torchdiffeq, a solve for each request in a thread pool."""
+"""The service compared with a plain one: FastAPI and torchdiffeq, one solve per request in a thread pool."""

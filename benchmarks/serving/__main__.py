@@ -1,9 +1,9 @@
-"""`python -m benchmarks.serving`: the service beside others with the same model, on one core each in turn.
+"""`python -m benchmarks.serving`: the service compared with others that serve the same model, in turn on one core.
 
-Beside it stand a plain FastAPI + torchdiffeq service and, after `make bench-peers`, LitServe and Triton. The services
-run on the first core of this process, the clients on the last. Rounds of all workloads and services take turns; the
-tables show medians over the rounds and their range. The processor time of an answer is read from the clocks of the
-threads, so other load on the machine hardly touches it.
+The others are a plain FastAPI + torchdiffeq service and, after `make bench-peers`, LitServe and Triton. The services
+run on the first core of this process, the clients on the last. Workloads and services take turns in each round; the
+tables show medians over the rounds and their range. The processor time per answer is read from the clocks of the
+threads, so other load on the machine hardly affects it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Found = dict[tuple[str, str], list[Round]]
 def _measure(
     names: list[str], kinds: list[str], path: Path, cores: tuple[int, int], rounds: int, seconds: float
 ) -> tuple[Found, list[tuple[float, float]]]:
-    """Return rounds of all workloads at all services; and for c, what `in_turn` finds."""
+    """Return the rounds of all workloads on all services and, for workload c, the results of `in_turn`."""
     found: Found = {(kind, name): [] for kind in kinds for name in names}
     core, own = cores
     os.sched_setaffinity(0, {own})
@@ -62,9 +62,9 @@ def _spread(values: list[float], digits: int = 1) -> str:
 
 
 def _table(found: Found, names: list[str], kinds: list[str], row: float) -> str:
-    """Return the comparison: answers and useful network rows a second, latencies, processor time."""
+    """Return the comparison: answers and useful network rows per second, latencies, processor time."""
     lines = [
-        "| workload | service | answers/s | rows/s | p50 ms | p99 ms | rows/s, times plain | CPU ms an answer "
+        "| workload | service | answers/s | rows/s | p50 ms | p99 ms | rows/s, times plain | CPU ms per answer "
         "| CPU, times plain |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -74,18 +74,18 @@ def _table(found: Found, names: list[str], kinds: list[str], row: float) -> str:
             rounds = found[kind, name]
             rows = [each.rows / each.seconds for each in rounds]
             beside = [own / (each.rows / each.seconds) for own, each in zip(rows, plain, strict=True)]
-            dearer = [each.cost / own.cost for own, each in zip(rounds, plain, strict=True)]
+            costs = [each.cost / own.cost for own, each in zip(rounds, plain, strict=True)]
             lines.append(
                 f"| {name}: {WORKLOADS[name].title} | {kind} | {_spread([each.rate for each in rounds])} "
                 f"| {_spread(rows, 0)} | {_spread(_milliseconds(rounds, 0.5))} "
                 f"| {_spread(_milliseconds(rounds, 0.99))} "
-                f"| {_spread(beside, 2)} | {_spread([1000 * each.cost for each in rounds], 2)} | {_spread(dearer, 2)} |"
+                f"| {_spread(beside, 2)} | {_spread([1000 * each.cost for each in rounds], 2)} | {_spread(costs, 2)} |"
             )
     return "\n".join([*lines, "", _roof(found, names, row)])
 
 
 def _roof(found: Found, names: list[str], row: float) -> str:
-    """Return where an answer's processor time goes, and the most that a faster Python could bring."""
+    """Return where the processor time of an answer goes, and the most that faster Python code could gain."""
     lines = [
         "| workload | goal, times plain | roof | of the roof | network ms | engine's thread ms | HTTP's thread ms |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -118,11 +118,11 @@ def _light(found: Found, kinds: list[str]) -> str:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
-    parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; all where left out")
+    parser.add_argument("workloads", nargs="*", help=f"{', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/moons/1"))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of one round")
-    parser.add_argument("--beside", nargs="*", default=None, help=f"of {', '.join(KINDS)}; all that are installed")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds per round (default: 6)")
+    parser.add_argument("--beside", nargs="*", default=None, help=f"{', '.join(KINDS)} (default: all installed)")
     arguments = parser.parse_args()
     names, path = arguments.workloads or sorted(WORKLOADS), arguments.checkpoint.resolve()
     if not (path / "card.json").is_file():
@@ -130,7 +130,7 @@ def main() -> int:
     wanted = KINDS if arguments.beside is None else {"pathline", "plain", *arguments.beside}
     kinds = [kind for kind in KINDS if kind in wanted and KINDS[kind].python.is_file()]
     if not PEERS.is_file():
-        print("LitServe and Triton are left out: make bench-peers installs them", file=sys.stderr)
+        print("LitServe and Triton are left out; install them with make bench-peers", file=sys.stderr)
     cores = sorted(os.sched_getaffinity(0))
     load_before = os.getloadavg()[0]
     torch.set_num_threads(1)
@@ -146,16 +146,17 @@ def main() -> int:
     if "b" in names:
         print(f"{_light(found, kinds)}\n")
     if "c" in names:
-        asked, alone = (1000 * median(each) for each in zip(*turns, strict=True))
+        over_http, in_process = (1000 * median(each) for each in zip(*turns, strict=True))
         more = 1000 * median(a - b for a, b in turns)
         print(
-            f"c in turn: over HTTP p50 {asked:.1f} ms, in the process {alone:.1f} ms; median difference {more:.1f} ms"
+            f"c in turn: over HTTP p50 {over_http:.1f} ms, in the process {in_process:.1f} ms; median difference "
+            f"{more:.1f} ms"
         )
     print(f"the cheapest network row: {1e6 * row:.1f} microseconds, in a batch of {rows}")
     for concurrent, (overhead, share) in alone.items():
         print(
             f"engine's thread without HTTP, {concurrent} requests of workload e at once: {overhead:.0f} microseconds "
-            f"of processor time a request outside the network, {100 * share:.0f} % of its time inside"
+            f"of processor time per request outside the network, {100 * share:.0f} % of its time inside"
         )
     print(f"a tick of 64 lanes, cold: {tick:.0f} microseconds of processor time outside the network")
     return 0

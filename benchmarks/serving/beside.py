@@ -1,4 +1,4 @@
-"""One request over HTTP and the same solve in this process, in turn: what the service adds to a solve."""
+"""Overhead of the service on one solve: a request over HTTP and the same solve in this process, in turn."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from urllib.parse import urlsplit
 from benchmarks.serving.inside import one_solve
 from models.checkpoint.loading import Checkpoint
 
-WISH = {"model": "moons", "solver": "rk4", "steps": 20, "num_samples": 16}
+REQUEST = {"model": "moons", "solver": "rk4", "steps": 20, "num_samples": 16}
 
 
 def in_turn(
     url: str, checkpoint: Checkpoint, cores: tuple[int, int], repetitions: int = 100
 ) -> list[tuple[float, float]]:
-    """Seconds of workload c's request, and of its solve on the service's core, for each repetition.
+    """Return the seconds of workload c's request, and of its solve on the service's core, for each repetition.
 
-    Both change by tens of percent from one second to the next on a machine that others share: only turns compare them.
+    On a shared machine both change by tens of percent from one second to the next, so they are measured in turn.
 
     Args:
-        url: of the service.
-        checkpoint: what it serves.
-        cores: of the service, and of this process.
-        repetitions: how many of each.
+        url: address of the service.
+        checkpoint: the model that it serves.
+        cores: the core of the service and that of this process.
+        repetitions: number of requests and of solves.
     """
     connection, found = http.client.HTTPConnection(urlsplit(url).netloc), []
     for seed in range(repetitions):
         begin = time.perf_counter()
         headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/v1/sample", json.dumps(WISH | {"seed": seed}), headers)
+        connection.request("POST", "/v1/sample", json.dumps(REQUEST | {"seed": seed}), headers)
         answer = connection.getresponse()
         content = answer.read()
         asked = time.perf_counter() - begin

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.serving.encoding``: how fast answers become bytes inside the process, by format.
+"""``python -m benchmarks.serving.encoding``: how fast responses are encoded in the process, by format.
 
 Nothing is sent: each piece is copied once, as into a socket, and dropped. Each format is encoded once to warm up, then
-for about two seconds; shown are the bytes that leave a second, median and spread over rounds.
+for about two seconds; the table shows the bytes encoded per second, with their median and range over rounds.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 
 from service.responses.arrays import ENCODERS, ArrayResponse, Encoder
 
-_TO_REACH = {"application/x-npy": 1000.0, "application/x-npz": 200.0}  # MB/s
+_GOALS = {"application/x-npy": 1000.0, "application/x-npz": 200.0}  # MB/s
 _SAMPLES = (4_000_000, 2)  # float32: 32 MB
 _DRAWN = (4_096, 28, 28)
 _SECONDS = 2.0
 
 
 def answer(shape: tuple[int, ...]) -> ArrayResponse:
-    """An answer with samples of a shape, (n, *shape)."""
+    """Return a response with samples of the given shape, (n, *event)."""
     samples = np.random.default_rng(0).random(shape, dtype=np.float32)
     n = len(samples)
     arrays = {"samples": samples, "nfe": np.full(n, 80), "t": np.ones(n), "status": np.full(n, "success")}
@@ -28,7 +28,7 @@ def answer(shape: tuple[int, ...]) -> ArrayResponse:
 
 
 def rates(encoder: Encoder, given: ArrayResponse) -> tuple[list[float], float]:
-    """Encode for a while; the MB that left a second in each round, and the longest time of one piece in ms."""
+    """Encode for two seconds; return the MB per second of each round, and the longest time for one piece in ms."""
     found, longest, end = [], 0.0, time.perf_counter() + _SECONDS
     while time.perf_counter() < end or len(found) < 3:
         begun = before = time.perf_counter()
@@ -43,16 +43,16 @@ def rates(encoder: Encoder, given: ArrayResponse) -> tuple[list[float], float]:
 
 def main() -> None:
     """Print the table."""
-    print("| format | samples | MB/s sent, median (least to most) | longest piece | to reach |")
+    print("| format | samples | MB/s, median (min to max) | longest piece | goal |")
     print("|---|---|---|---|---|")
     for media, encoder in ENCODERS.items():
         given = answer(_DRAWN if encoder.slow else _SAMPLES)
         list(encoder.encode(given))
         found, longest = rates(encoder, given)
-        wished = f"{_TO_REACH[media]:,.0f} MB/s" if media in _TO_REACH else ""
+        goal = f"{_GOALS[media]:,.0f} MB/s" if media in _GOALS else ""
         middle = f"{statistics.median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
         shape = "x".join(map(str, given.arrays["samples"].shape))
-        print(f"| {media} | {shape} | {middle} | {longest:.1f} ms | {wished} |")
+        print(f"| {media} | {shape} | {middle} | {longest:.1f} ms | {goal} |")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python -m benchmarks.serving.flame`: flame graphs of the service's threads under workloads, as SVG.
 
-py-spy samples the stacks of the running service, which needs the right to trace a process of one's own: root, or
-`kernel.yama.ptrace_scope=0`.
+py-spy samples the stacks of the running service. It needs permission to trace other processes of the same user: root,
+or `kernel.yama.ptrace_scope=0`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from benchmarks.serving.workloads import WORKLOADS
 
 PY_SPY = Path(sys.executable).with_name("py-spy")
 _RATE = 250
-"""Samples a second."""
+"""Samples per second."""
 
 
 def draw(service: Running, name: str, seconds: int, out: Path) -> None:
     """Write the flame graph of a service under a workload.
 
     Raises:
-        RuntimeError: py-spy failed, with what it said.
+        RuntimeError: py-spy failed; the message is its output.
     """
     run_round(service, WORKLOADS[name], 2.0, 0)
     recording = ["record", "--pid", str(service.pid), "--rate", str(_RATE), "--duration", str(seconds)]
@@ -35,17 +35,17 @@ def draw(service: Running, name: str, seconds: int, out: Path) -> None:
     said = spy.communicate()[1].decode()
     if spy.returncode:
         raise RuntimeError(f"py-spy: {said.strip()}")
-    # The title is py-spy's command line; where things lie on this machine is of no interest.
+    # The title is py-spy's command line; leave out the paths of this machine.
     out.write_text(out.read_text().replace(str(PY_SPY), PY_SPY.name).replace(str(out), out.name))
 
 
 def main() -> int:
-    """Draw and say where."""
+    """Draw the graphs and print where they are."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.flame", description=__doc__)
-    parser.add_argument("workloads", nargs="*", default=["a", "e"], help=f"of {', '.join(WORKLOADS)}; a and e")
+    parser.add_argument("workloads", nargs="*", default=["a", "e"], help=f"{', '.join(WORKLOADS)} (default: a e)")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/moons/1"))
     parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="the folder of flame-NAME.svg")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="folder for flame-NAME.svg")
     arguments = parser.parse_args()
     if not PY_SPY.is_file():
         parser.error(f"there is no {PY_SPY}; pip install -c constraints.txt '.[benchmarks]' installs it")

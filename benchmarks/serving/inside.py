@@ -28,7 +28,7 @@ from solvers import integrate, resolve
 
 
 def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
-    """The cheapest network row over batches of many sizes, and the rows of that batch."""
+    """Return the seconds of the cheapest network row over batches of many sizes, and the size of that batch."""
     shape, best = checkpoint.card.event_of(), (float("inf"), 0)
     velocity = prepare(checkpoint.velocity, checkpoint.card.condition).velocity
     with torch.inference_mode():
@@ -44,7 +44,7 @@ def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
 
 
 def one_solve(checkpoint: Checkpoint, repetitions: int = 40) -> float:
-    """Median seconds of RK4-20 for 16 samples in this process: noise, solve and decoding."""
+    """Return the median seconds of RK4-20 for 16 samples in this process: noise, solve and decoding."""
     shape, times = checkpoint.card.event_of(), []
     made = prepare(checkpoint.velocity, checkpoint.card.condition)
     velocity = RowStable(made.velocity, shape, checkpoint.dtype, unpadded=made.fused)
@@ -74,22 +74,22 @@ def _running(path: Path, most: int) -> Iterator[tuple[Engine, Arena]]:
 
 
 def _engine_seconds() -> float:
-    """Seconds of processor time that the engine's thread has taken."""
+    """Return the seconds of processor time that the engine's thread has used."""
     [number] = [thread.native_id for thread in threading.enumerate() if thread.name == "pathline-engine"]
     return int(Path(f"/proc/self/task/{number}/schedstat").read_text().split()[0]) / 1e9
 
 
 def engine_overhead(path: Path, row_s: float, concurrent: int, requests: int = 2000) -> tuple[float, float]:
-    """Processor time of the engine's thread for a request of workload e outside the network, without HTTP.
+    """Return the engine thread's processor time for a request of workload e outside the network, without HTTP.
 
     Args:
         path: the checkpoint.
         row_s: seconds of a network row.
-        concurrent: how many requests there are at once.
-        requests: how many in all.
+        concurrent: number of requests at once.
+        requests: number of requests in all.
 
     Returns:
-        (microseconds a request, share of the thread's time inside the network).
+        (microseconds per request, share of the thread's time inside the network).
     """
     draw = Random(0)  # noqa: S311  (load, not secrets)
     jobs = [_job(draw) for _ in range(requests)]
@@ -116,9 +116,9 @@ LONG: tuple[dict[str, Any], ...] = (
 
 
 def tick_overhead(path: Path, lanes: int = 64, ticks: int = 2000) -> float:
-    """Microseconds of processor time of a tick outside the network, where no request begins or ends.
+    """Return the microseconds of processor time of a tick outside the network, while no request begins or ends.
 
-    Each follows a network call, which has emptied the caches. Half of the lanes are under error control.
+    Each tick follows a network call, which has emptied the caches. Half of the lanes are under error control.
     """
     with _running(path, lanes) as (engine, arena):
         field = arena.network.velocity
@@ -139,7 +139,7 @@ def tick_overhead(path: Path, lanes: int = 64, ticks: int = 2000) -> float:
             time.sleep(0.01)
         begin, rows = _engine_seconds(), arena.network.rows
         while arena.network.rows < rows + ticks * lanes:
-            alone, asked = alone + ask(10), asked + 10  # in turn, as the machine changes
+            alone, asked = alone + ask(10), asked + 10  # in turn, because the machine's speed changes
             time.sleep(0.01)
         made = (arena.network.rows - rows) / lanes
         return 1e6 * ((_engine_seconds() - begin) / made - alone / asked)

@@ -1,4 +1,4 @@
-"""Closed-loop clients: each asks again as soon as it has its answer."""
+"""Closed-loop clients: each sends its next request as soon as it has its answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from benchmarks.serving.workloads import Workload, label
 
 @dataclass
 class Round:
-    """What some seconds of a workload gave.
+    """Results of some seconds of a workload.
 
     Attributes:
-        seconds: how long it took.
-        latencies: (label, seconds) of every answer that came in that time.
-        rows: network rows that these answers took, as far as the service tells.
+        seconds: length of the round.
+        latencies: (label, seconds) of every answer that arrived in that time.
+        rows: network rows that these answers took, as reported by the service.
         clocks: seconds of processor time of each thread of the service, the busiest first.
     """
 
@@ -31,12 +31,12 @@ class Round:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Answers per second."""
         return len(self.latencies) / self.seconds
 
     @property
     def cost(self) -> float:
-        """Seconds of processor time an answer, over all threads."""
+        """Seconds of processor time per answer, over all threads."""
         return sum(self.clocks) / max(len(self.latencies), 1)
 
 
@@ -71,5 +71,5 @@ async def _round(service: Running, workload: Workload, seconds: float, seed: int
 
 
 def run_round(service: Running, workload: Workload, seconds: float, seed: int) -> Round:
-    """Load a service for some seconds; the same seed asks for the same."""
+    """Put load on a service for some seconds; the same seed sends the same requests."""
     return asyncio.run(_round(service, workload, seconds, seed))

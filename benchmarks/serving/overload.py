@@ -1,14 +1,13 @@
-"""`python -m benchmarks.serving.overload`: more requests than can be done, from clients that do not wait for others.
+"""`python -m benchmarks.serving.overload`: more requests than the service can answer, from clients that do not wait.
 
-Requests arrive by chance at a rate that does not care how the service fares (an open loop). First a few at a time find
-out what the service can do in a second; then rates around that are asked for.
+Requests arrive at random at a rate that does not depend on the service (an open loop). First, a few clients in a closed
+loop measure the capacity of the service; then come multiples of that rate.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import time
 from collections import Counter
@@ -25,15 +24,14 @@ _AT_ONCE = 8
 
 @dataclass
 class Found:
-    """What some seconds at one rate gave: outcomes by status, seconds of answers in time, promises of refusals."""
+    """Results of some seconds at one rate: outcomes by status, seconds of answers in time."""
 
     rate: float
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
-    retries: list[float] = field(default_factory=list)
 
     def row(self, lasted: float) -> str:
-        """A line of the table."""
+        """Return the line of the table."""
         statuses = self.statuses
         taken = statuses[200] + statuses[504]
         p50 = f"{sorted(self.seconds)[len(self.seconds) // 2]:.2f}" if self.seconds else ""
@@ -47,12 +45,10 @@ class Found:
 async def _ask(session: aiohttp.ClientSession, url: str, request: dict[str, object], found: Found) -> None:
     begin = time.perf_counter()
     async with session.post(f"{url}/v1/sample", json=request) as answer:
-        content = await answer.read()
+        await answer.read()
     found.statuses[answer.status] += 1
     if answer.status == 200:
         found.seconds.append(time.perf_counter() - begin)
-    elif answer.status == 429:
-        found.retries.append(json.loads(content)["retry_after_s"])
 
 
 async def _open(url: str, request: dict[str, object], rate: float, seconds: float) -> Found:
@@ -67,7 +63,7 @@ async def _open(url: str, request: dict[str, object], rate: float, seconds: floa
 
 
 async def _capacity(url: str, request: dict[str, object], seconds: float) -> float:
-    """Answers a second to a few clients that ask again as soon as they have their answer."""
+    """Return the answers per second to a few clients in a closed loop."""
     found = Found(0.0)
     async with aiohttp.ClientSession() as session:
         end = time.perf_counter() + seconds
@@ -85,9 +81,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.overload", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/digits/1"))
     parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--timeout", type=float, default=2.0, help="of each request, in seconds")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each rate")
-    parser.add_argument("--times", type=float, nargs="*", default=[0.5, 1.0, 2.0, 4.5], help="of what can be done")
+    parser.add_argument("--timeout", type=float, default=2.0, help="limit for each request in seconds")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds per rate")
+    parser.add_argument(
+        "--times", type=float, nargs="*", default=[0.5, 1.0, 2.0, 4.5], help="multiples of the capacity"
+    )
     given = parser.parse_args()
     path = given.checkpoint.resolve()
     request = {"model": path.parent.name, "num_samples": given.samples, "solver": "dopri5", "timeout_s": given.timeout}
@@ -95,8 +93,8 @@ def main() -> None:
     with server("pathline", path, cores[0]) as service:
         asyncio.run(_capacity(service.url, request, 3.0))  # warms up
         most = asyncio.run(_capacity(service.url, request, given.seconds / 2))
-        print(f"load {load:.1f} at the start; {_AT_ONCE} clients in a closed loop: {most:.1f} answers a second\n")
-        print("| asked/s | asked | 200 | 429 | 422 | 504 | 504, % of taken | goodput/s | p50 s |")
+        print(f"load {load:.1f} at the start; {_AT_ONCE} clients in a closed loop: {most:.1f} answers per second\n")
+        print("| requests/s | requests | 200 | 429 | 422 | 504 | 504, % of accepted | goodput/s | p50 s |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for times in given.times:
             print(asyncio.run(_open(service.url, request, times * most, given.seconds)).row(given.seconds), flush=True)

@@ -15,7 +15,7 @@ from benchmarks.serving.solving import Question, Solver
 
 
 class Request(BaseModel):
-    """What the workloads ask for; the names are Pathline's."""
+    """A request of the workloads, with Pathline's field names."""
 
     model: str
     solver: str
@@ -26,12 +26,12 @@ class Request(BaseModel):
 
     @property
     def question(self) -> Question:
-        """What to solve."""
+        """The question to solve."""
         return Question(self.solver, self.steps, self.rtol, self.num_samples, self.seed)
 
 
 def application(checkpoint: Path) -> FastAPI:
-    """The service, with one model."""
+    """Return the service with one model."""
     app, solver = FastAPI(), Solver(checkpoint)
 
     @app.post("/v1/sample")

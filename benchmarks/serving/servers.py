@@ -1,10 +1,9 @@
-"""The services that are compared, each as processes on a core of their own, and how a client speaks to them."""
+"""The services to compare, each running in its own processes on one core, and how a client talks to them."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +18,7 @@ import httpx
 import orjson
 
 from benchmarks.serving.workloads import SOLVERS, Request
+from tests.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".venv" / "peers" / "bin" / "python"
@@ -29,7 +29,7 @@ WAITING_S = 0.005
 
 @dataclass(frozen=True)
 class Answer:
-    """What a service said: (samples, *event) nested lists, and the network evaluations of a sample (the mean)."""
+    """The answer of a service: (samples, *event) nested lists, and the mean network evaluations per sample."""
 
     samples: list[Any]
     nfe: float
@@ -40,11 +40,11 @@ class Kind:
     """A service to measure.
 
     Attributes:
-        command: its arguments, given the checkpoint and the port.
-        path: where it takes requests.
-        ready: answers 200 once it can.
-        encode: a request as a body.
-        decode: the body of an answer.
+        command: returns its arguments for a checkpoint and a port.
+        decode: decodes the body of an answer.
+        path: path for requests.
+        ready: path that answers 200 once the service is ready.
+        encode: encodes a request as a body.
         python: the interpreter that runs it.
     """
 
@@ -106,9 +106,9 @@ class Running:
     """A service that is ready.
 
     Attributes:
-        kind: which.
+        kind: which service it is.
         url: its address.
-        pid: of its first process.
+        pid: ID of its first process.
     """
 
     kind: Kind
@@ -116,7 +116,7 @@ class Running:
     pid: int
 
     def clocks(self) -> dict[int, float]:
-        """Return the seconds of processor time of each of its threads, children's too, by thread number."""
+        """Return the seconds of processor time of each of its threads, including child processes', by thread ID."""
         found: dict[int, float] = {}
         for pid in _family(self.pid):
             for task in Path(f"/proc/{pid}/task").iterdir():
@@ -128,7 +128,7 @@ class Running:
 
 
 def _family(pid: int) -> list[int]:
-    """Return a process and all that it started, and so on."""
+    """Return a process and all of its descendants."""
     found = [pid]
     for one in found:
         for children in Path(f"/proc/{one}/task").glob("*/children"):
@@ -139,12 +139,6 @@ def _family(pid: int) -> list[int]:
     return found
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def server(name: str, checkpoint: Path, core: int) -> Iterator[Running]:
     """Run a service of `KINDS` with a checkpoint on a core.
@@ -152,7 +146,7 @@ def server(name: str, checkpoint: Path, core: int) -> Iterator[Running]:
     Raises:
         RuntimeError: it did not become ready in two minutes.
     """
-    port, kind = _free_port(), KINDS[name]
+    port, kind = free_port(), KINDS[name]
     # <repository>/<name>/<version>
     environment = {
         **os.environ,

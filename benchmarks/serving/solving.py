@@ -1,4 +1,4 @@
-"""Solving with torchdiffeq, as the services that Pathline is compared with do it: equal requests together."""
+"""Solving with torchdiffeq for the services that Pathline is compared with: equal requests are solved together."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Question:
 
     Attributes:
         solver: a method of torchdiffeq.
-        steps: of a fixed grid; None for error control.
-        tolerance: relative and absolute; without effect on a fixed grid.
-        num_samples: how many.
-        seed: of their noise.
+        steps: number of fixed steps; None for error control.
+        tolerance: relative and absolute; not used with fixed steps.
+        num_samples: number of samples.
+        seed: seed of their noise.
     """
 
     solver: str
@@ -38,7 +38,7 @@ class Question:
 
 
 class Solver:
-    """One checkpoint, and torchdiffeq."""
+    """Solves with the velocity of one checkpoint."""
 
     def __init__(self, checkpoint: Path) -> None:
         loaded = load(checkpoint)

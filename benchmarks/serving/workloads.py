@@ -20,7 +20,7 @@ FIVE: tuple[Request, ...] = (
 
 
 def label(request: Request) -> str:
-    """`rk4-20`, or the solver's name under error control."""
+    """Return a label such as `rk4-20`, or the solver's name under error control."""
     return f"{request['solver']}-{request['steps']}" if "steps" in request else str(request["solver"])
 
 
@@ -42,10 +42,10 @@ class Workload:
     """A stream of requests.
 
     Attributes:
-        title: for people.
-        clients: how many ask at once, each when its last answer has come.
-        draw: the next request.
-        target: how many times the plain service's rate is to be reached; None for latency only.
+        title: description for tables.
+        clients: number of clients; each sends its next request when it has its answer.
+        draw: returns the next request.
+        target: the goal for the rate, as a multiple of the plain service's; None if only latency matters.
     """
 
     title: str

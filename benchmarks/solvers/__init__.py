@@ -1,1 +1,1 @@
-"""The solvers beside torchdiffeq, torchode and SciPy: work against precision, overhead, rows and ticks."""
+"""The solvers compared with torchdiffeq, torchode and SciPy: work against precision, overhead, rows and ticks."""

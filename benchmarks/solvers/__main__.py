@@ -1,4 +1,4 @@
-"""`python -m benchmarks.solvers [part ...]`: tables on stdout, and with the pictures in reports/solvers/."""
+"""`python -m benchmarks.solvers [part ...]`: prints tables, and writes them with figures to reports/solvers/."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def _ticks(out: Path, arguments: argparse.Namespace) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.solvers", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all where left out")
-    parser.add_argument("--repetitions", type=int, default=7, help="of each timing; medians are shown")
-    parser.add_argument("--models-dir", type=Path, default=Path("checkpoints"), help="where trained models are")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)} (default: all)")
+    parser.add_argument("--repetitions", type=int, default=7, help="repetitions of each timing; medians are shown")
+    parser.add_argument("--models-dir", type=Path, default=Path("checkpoints"), help="repository of trained models")
     parser.add_argument("--out", type=Path, default=Path("reports/solvers"))
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)

@@ -1,4 +1,4 @@
-"""The same request to each library: one function a library, (field, x0, end, method, tolerance) -> x at the end."""
+"""The same problem for each library: one function per library, (field, x0, end, method, tolerance) -> x at the end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch import Tensor
 from benchmarks.solvers.problems import Field
 from solvers import integrate
 
-_torchode: Any = torchode  # its own type variables ask for its own tensor types
+_torchode: Any = torchode  # its type variables require its own tensor types
 
 Run = Callable[[Field, Tensor, float, str, float], Tensor]
 
 
 def pathline(field: Field, x0: Tensor, end: float, method: str, tolerance: float) -> Tensor:
-    """Ours, with the classical controller `i`."""
+    """Pathline, with the classical controller `i`."""
     return integrate(
         field, x0, solver=method, rtol=tolerance, atol=tolerance, t_span=(0.0, end), controller="i", max_nfe=10**6
     ).x
@@ -45,7 +45,7 @@ def torchdiffeq_(field: Field, x0: Tensor, end: float, method: str, tolerance: f
     found = torchdiffeq.odeint(
         lambda t, x: field(x, t.expand(len(x))), x0, times, method=method, rtol=tolerance, atol=tolerance
     )
-    return found[-1]  # type: ignore[index]  (a tuple only where events are asked for)
+    return found[-1]  # type: ignore[index]  (a tuple only if events are requested)
 
 
 def torchode_(field: Field, x0: Tensor, end: float, method: str, tolerance: float) -> Tensor:
@@ -65,4 +65,4 @@ METHODS: dict[str, tuple[str, ...]] = {
     "bosh3": ("pathline", "scipy", "torchdiffeq"),
     "tsit5": ("pathline", "torchode"),
 }
-"""Who offers which method under error control."""
+"""The libraries that offer each method under error control."""

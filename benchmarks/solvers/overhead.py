@@ -1,4 +1,4 @@
-"""Time outside the network: ours, plain loops and the other libraries, with the paper's 546,818-parameter network."""
+"""Time outside the network: Pathline, plain loops and other libraries, with the paper's 546,818-parameter network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS, TOLERANCE = 20, 1e-4
 
 
 def network(scale: float = 1.0) -> ResidualMLP:
-    """The paper's network for 2-D data, untrained; `scale` multiplies its last layer so that paths bend."""
+    """Return the paper's network for 2-D data, untrained; `scale` multiplies its last layer so that paths bend."""
     torch.manual_seed(0)
     module = ResidualMLP(ResidualMLPConfig(dim=2)).eval().requires_grad_(False)
     for parameter in list(module.parameters())[-2:]:
@@ -28,7 +28,7 @@ def network(scale: float = 1.0) -> ResidualMLP:
 
 
 def plain_euler(field: Field, x: Tensor) -> Tensor:
-    """The loop that one would write by hand, with as many calls as RK4."""
+    """Solve with Euler in a loop written by hand, with as many calls as RK4."""
     h = 1 / (4 * STEPS)
     for k in range(4 * STEPS):
         x = x + h * field(x, torch.full((len(x),), k * h))
@@ -36,7 +36,7 @@ def plain_euler(field: Field, x: Tensor) -> Tensor:
 
 
 def plain_rk4(field: Field, x: Tensor) -> Tensor:
-    """RK4 by hand."""
+    """Solve with RK4 in a loop written by hand."""
     h = 1 / STEPS
     for k in range(STEPS):
         t = torch.full((len(x),), k * h)
@@ -49,7 +49,7 @@ def plain_rk4(field: Field, x: Tensor) -> Tensor:
 
 
 def diffeq(method: str) -> Callable[[Field, Tensor], object]:
-    """A torchdiffeq solve; its `rk4` is the 3/8 rule, at the same NFE."""
+    """Return a solve with torchdiffeq; its `rk4` is the 3/8 rule, at the same NFE."""
     options = {"step_size": 1 / STEPS} if method == "rk4" else None
 
     def solve(field: Field, x: Tensor) -> object:
@@ -77,7 +77,7 @@ SOLVES: dict[str, Callable[[Field, Tensor], object]] = {
 
 @dataclass(frozen=True)
 class Overhead:
-    """One way to solve: calls, rows a call, milliseconds in all, and the share outside over inside the network."""
+    """Results of one way to solve: calls, mean rows per call, total milliseconds, and time outside over inside."""
 
     name: str
     samples: int
@@ -93,7 +93,7 @@ class Overhead:
 
 
 def measure(samples: int, repetitions: int) -> list[Overhead]:
-    """All of `SOLVES`, taking turns; medians."""
+    """Measure all of `SOLVES`, in turn; return medians."""
     module = network()
     x0 = torch.randn(samples, 2, generator=torch.Generator().manual_seed(0))
     total: dict[str, list[float]] = {name: [] for name in SOLVES}

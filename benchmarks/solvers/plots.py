@@ -1,4 +1,4 @@
-"""Pictures of work against precision."""
+"""Figures of work against precision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STYLE = {
 def draw(
     found: list[Curve], against: str, path: Path, methods: tuple[str, ...] = tuple(METHODS), dpi: int = 80
 ) -> None:
-    """One panel a problem and method: error against `nfe` or `seconds`."""
+    """Draw one panel per problem and method: `nfe` or `seconds` against error."""
     problems = list(dict.fromkeys(c.problem for c in found))
     columns = 5 if len(methods) == 1 else len(methods)
     count = len(problems) * len(methods)

@@ -1,4 +1,4 @@
-"""Work against precision: NFE and time that each library needs for an error."""
+"""Work against precision: the NFE and time that each library needs for a given error."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Curve:
     seconds: np.ndarray
 
     def nfe_at(self, errors: np.ndarray) -> np.ndarray:
-        """NFE for an error: a parabola through the points in log-log, which evens out their jitter."""
+        """Return the NFE for errors, by a parabola through the points in log-log, which smooths out their jitter."""
         x, y = np.log(self.error), np.log(self.nfe)
         return np.exp(np.polyval(np.polyfit(x, y, 2), np.log(errors)))
 
 
 def curve(problem: Problem, method: str, library: str) -> Curve:
-    """Solve at each tolerance."""
+    """Solve a problem at each tolerance."""
     exact, rows = problem.answer(), []
     for tolerance in TOLERANCES[method]:
         counted = Counted(problem.field)
@@ -43,7 +43,7 @@ def curve(problem: Problem, method: str, library: str) -> Curve:
 
 
 def curves() -> Iterator[Curve]:
-    """Every problem with every method in every library that has it."""
+    """Yield the curve of every problem and method in every library that has the method."""
     for problem in PROBLEMS:
         for method, libraries in METHODS.items():
             for library in libraries:
@@ -51,9 +51,9 @@ def curves() -> Iterator[Curve]:
 
 
 def compare(found: list[Curve]) -> list[tuple[str, str, dict[str, float], float]]:
-    """(problem, method, mean NFE of each library at equal errors relative to ours = 1, ours over the best).
+    """Return (problem, method, mean NFE of each library at equal errors, ours over the best of the others).
 
-    The errors are nine between the largest and the smallest that all libraries reach.
+    The means are geometric, over nine errors between the largest and the smallest that all libraries reach.
     """
     rows = []
     for problem in dict.fromkeys(c.problem for c in found):

@@ -27,11 +27,11 @@ class Problem:
     exact: tuple[float, ...] | None = None
 
     def start(self) -> Tensor:
-        """(1, D) float64."""
+        """Return the starting state, (1, D), float64."""
         return torch.tensor([self.x0], dtype=torch.float64)
 
     def answer(self) -> Tensor:
-        """The closed form, or DOP853 at its tightest tolerance."""
+        """Return the state at the end by the closed form, or by DOP853 at its tightest tolerance."""
         if self.exact is not None:
             return torch.tensor([self.exact], dtype=torch.float64)
 

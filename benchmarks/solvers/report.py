@@ -1,4 +1,4 @@
-"""The tables, in Markdown, each with the claim that it tests."""
+"""Tables in Markdown, each with the claim that it tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIBRARIES = ("pathline", "scipy", "torchdiffeq", "torchode")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
 
@@ -24,7 +24,7 @@ def _verdict(holds: bool) -> str:
 
 
 def precision(found: list[Curve]) -> str:
-    """NFE at equal errors."""
+    """Return the NFE at equal errors."""
     rows, worst = [], []
     for problem, method, nfe, ratio in compare(found):
         cells = [f"{nfe[name]:.0f}" if name in nfe else "" for name in LIBRARIES]
@@ -38,7 +38,7 @@ def precision(found: list[Curve]) -> str:
 
 
 def seconds(found: list[Curve]) -> str:
-    """CPU time a call, over all problems and tolerances."""
+    """Return the CPU time per call, over all problems and tolerances."""
     rows = []
     for method in dict.fromkeys(c.method for c in found):
         cells = []
@@ -47,11 +47,11 @@ def seconds(found: list[Curve]) -> str:
             total = sum(c.seconds.sum() for c in mine), sum(c.nfe.sum() for c in mine)
             cells.append(f"{1e6 * total[0] / total[1]:.0f}" if mine else "")
         rows.append([method, *cells])
-    return table(["method, microseconds a call", *LIBRARIES], rows)
+    return table(["method, microseconds per call", *LIBRARIES], rows)
 
 
 def overhead(many: list[Overhead], one: list[Overhead]) -> str:
-    """Time outside the network."""
+    """Return the time outside the network."""
     by_name = {(o.samples, o.name): o for o in [*many, *one]}
     ours, theirs = by_name[256, "pathline rk4"], by_name[256, "torchdiffeq rk4"]
     batch, diffeq = by_name[256, "pathline dopri5, batch"], by_name[256, "torchdiffeq dopri5"]
@@ -71,12 +71,12 @@ def overhead(many: list[Overhead], one: list[Overhead]) -> str:
          f"{o.outside:.1%}"]
         for o in [*many, *one]
     ]  # fmt: skip
-    head = ["samples", "solver", "calls", "rows a call", "ms", "ms a call", "outside / inside the network"]
+    head = ["samples", "solver", "calls", "rows per call", "ms", "ms per call", "outside / inside the network"]
     return text + table(head, rows)
 
 
 def rows(found: list[Rows], equal: dict[str, float]) -> str:
-    """Network rows of per-sample DOPRI5."""
+    """Return the network rows of per-sample DOPRI5."""
     holds = all(value <= 0.6 for value in equal.values())
     shown = "; ".join(f"{name} {value:.0%}" for name, value in equal.items())
     text = (
@@ -89,7 +89,7 @@ def rows(found: list[Rows], equal: dict[str, float]) -> str:
 
 
 def ticks(found: list[Tick]) -> str:
-    """One tick of mixed requests and of one request."""
+    """Compare a tick of mixed requests with a tick of one request."""
     mixed, single = found[0], found[1:]
     mean = math.fsum(t.total for t in single) / len(single)
     lanes = math.fsum(t.lanes for t in single) / len(single)

@@ -24,7 +24,7 @@ SIZES, TOLERANCE = (256, 2048), 1e-5
 class Rows:
     """Rows evaluated by one solve, and its error: the geometric mean over samples, and the root mean square.
 
-    The latter is that of a few samples which pass close to where the paths part.
+    The latter is dominated by a few samples that pass close to where the paths diverge.
     """
 
     model: str
@@ -37,7 +37,7 @@ class Rows:
 
 
 def models(checkpoints: Path) -> Iterator[tuple[str, Field]]:
-    """An untrained network whose paths bend, the mixture's field, and what is trained in 2-D."""
+    """Yield an untrained network with curved paths, the mixture's field, and trained 2-D models."""
     yield "untrained network x 20", network(20.0)
     yield "mixture of eight Gaussians", Mixture().float()
     if checkpoints.is_dir():
@@ -66,9 +66,9 @@ def _solve(model: str, field: Field, solver: str, tolerance: float, exact: Tenso
 
 
 def measure(model: str, field: Field, samples: int) -> tuple[list[Rows], float]:
-    """Both at the tolerance; and our rows over torchode's for the error that torchode has there.
+    """Measure both libraries at the tolerance; also return our rows over torchode's at torchode's error.
 
-    The latter is read off a line through our solves at seven tolerances, in log-log.
+    Our rows at that error are read off a line through our solves at seven tolerances, in log-log.
     """
     with torch.no_grad():
         # As exact as float32 allows: a hundredth of the tolerance.

@@ -1,4 +1,4 @@
-"""A tick of 1,000 one-sample requests of mixed solvers beside a tick of one 1,000-sample request."""
+"""A tick of 1,000 one-sample requests with mixed solvers compared with a tick of one 1,000-sample request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOBS, TICKS = 1000, 48
 
 @dataclass(frozen=True)
 class Tick:
-    """Milliseconds a tick, medians over `TICKS` ticks and repetitions."""
+    """Milliseconds per tick: the mean over `TICKS` ticks, the median over repetitions."""
 
     name: str
     lanes: float
@@ -56,7 +56,7 @@ def _profile(admissions: list[Admission], field: Callable[[Tensor, Tensor], Tens
 
 
 def measure(repetitions: int) -> list[Tick]:
-    """The mix, then each of its solvers as one request for all samples; the kinds take turns."""
+    """Measure the mix, and each of its solvers as one request for all samples, in turn."""
     module = network()
     x0 = torch.randn(JOBS, 2, generator=torch.Generator().manual_seed(0))
     solves = [resolve(**request) for request in MIX]

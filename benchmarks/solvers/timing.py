@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from benchmarks.solvers.problems import Field
 
 clock = time.thread_time
-"""CPU time of this thread: other work on the machine does not count, and one thread does everything here."""
+"""CPU time of this thread: it excludes other work on the machine, and one thread does everything here."""
 
 
 class Counted:
@@ -31,17 +31,6 @@ class Counted:
         return v
 
 
-def interleaved(tasks: Sequence[Callable[[], object]], repetitions: int) -> list[list[float]]:
-    """Seconds of each task, the tasks taking turns so that all see the same machine."""
-    seconds: list[list[float]] = [[] for _ in tasks]
-    for _ in range(repetitions):
-        for task, times in zip(tasks, seconds, strict=True):
-            begin = clock()
-            task()
-            times.append(clock() - begin)
-    return seconds
-
-
 def median(values: Sequence[float]) -> float:
-    """The middle value."""
+    """Return the median."""
     return statistics.median(values)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.training [--recipe NAME] [--epochs N]`: time of a training inside its network, and outside."""
+"""`python -m benchmarks.training [--recipe NAME] [--epochs N]`: time of training inside and outside the network."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Stopwatch:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
-    parser.add_argument("--recipe", default="moons_paper", help="one of training/configs (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, help="instead of the recipe's")
+    parser.add_argument("--recipe", default="moons_paper", help="a recipe in training/configs (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, help="number of epochs (default: the recipe's)")
     arguments = parser.parse_args()
     overrides = {} if arguments.epochs is None else {"epochs": arguments.epochs}
     recipe = load_recipe(CONFIGS / f"{arguments.recipe}.toml", overrides)

@@ -1,6 +1,6 @@
 """Grafana's dashboard, generated: ``python -m deploy.grafana.generate``.
 
-The JSON is committed, so that Grafana needs none of this; a test compares the two.
+The JSON is committed, so that Grafana does not need this program; a test compares the two.
 """
 
 import itertools
@@ -54,7 +54,7 @@ def make() -> str:
 def _variable(name: str, query: str) -> dashboard.QueryVariable:
     variable = dashboard.QueryVariable(name).query(query).datasource(SOURCE).multi(True).include_all(True)
     variable = variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
-    # "All" must also match requests whose model or solver is not known; "All" instances are those of this job.
+    # "All" must also match requests with an unknown model or solver; "All" instances are those of this job.
     return variable if name == "instance" else variable.all_value(".*")
 
 
@@ -82,7 +82,7 @@ def _lines(*, stacked: bool) -> timeseries.Panel:
 
 
 def _heatmap() -> heatmap.Panel:
-    # Prometheus delivers the buckets; nothing is computed again
+    # Prometheus delivers the buckets; do not compute them again
     colour = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Viridis").steps(64)
     return heatmap.Panel().calculate(False).color(colour)
 

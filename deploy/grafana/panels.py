@@ -1,15 +1,15 @@
-"""Panels and variables of the dashboard as data, each panel with its PromQL; `generate.py` draws them."""
+"""Panels and variables of the dashboard as data, each panel with its PromQL; `generate.py` turns them into JSON."""
 
 from dataclasses import dataclass
 
-RATE = "$__rate_interval"  # Grafana replaces it by a window that fits the scrape interval
+RATE = "$__rate_interval"  # Grafana replaces this with a window that fits the scrape interval
 
 VARIABLES = {
     "instance": "label_values(pathline_build_info, instance)",
     "model": "label_values(pathline_model_loaded, model)",
     "solver": "label_values(pathline_nfe_count, solver)",
 }
-"""Variables at the top of the dashboard, each with the query for its values; panels filter by those that they can."""
+"""Variables at the top of the dashboard, each with the query for its values; a panel filters by those that apply."""
 
 LABELS: dict[str, tuple[str, ...]] = {
     "pathline_queue_seconds": ("model",),
@@ -23,7 +23,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "pathline_batch_solvers": ("model",),
     "pathline_model_loaded": ("model",),
 }
-"""Variables by which metrics can be filtered, besides the instance, which all have."""
+"""Variables that filter each metric, besides the instance, which filters all of them."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Panel:
 
     Attributes:
         title: Short name.
-        says: What the reader learns from it.
-        queries: (PromQL, legend) pairs; for a heatmap one pair, whose legend is the label of the buckets.
+        says: Description shown to the reader.
+        queries: (PromQL, legend) pairs; for a heatmap, one pair with the label of the buckets as its legend.
         unit: Grafana's name of the unit.
         kind: `lines`, `stacked`, `heatmap` or `number`.
-        width: In columns; a row has 24.
+        width: Number of columns; a row has 24.
     """
 
     title: str
@@ -112,7 +112,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Latency": (
         Panel(
             "Latency of sampling",
-            "total time of a request, without the network to the client",
+            "total time of a request, excluding the network to the client",
             tuple(
                 (_quantile(share, "pathline_request_seconds", where=_SAMPLE), f"p{share * 100:g}")
                 for share in (0.5, 0.9, 0.99)
@@ -182,7 +182,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Wasted evaluations",
-            "evaluations per second for samples that nobody received",
+            "evaluations per second spent on samples that were then cancelled",
             ((_rate("pathline_cancelled_nfe_total"), "cancelled"),),
             width=6,
         ),

@@ -1,9 +1,9 @@
-"""Write what the image installs, with the SHA-256 of each wheel: ``python -m deploy.locks.generate``.
+"""Lock files of the image, with the SHA-256 of each wheel: ``python -m deploy.locks.generate`` writes them.
 
-Versions are those of constraints.txt; hashes are what the indices say of the wheels for CPython 3.11 on Linux with
-glibc, x86-64 and arm64. ``base.txt`` is for every image, ``torch-cpu.txt`` torch's build for CPUs, ``torch-cuda.txt``
-that of the package index with its CUDA libraries. pip refuses a wheel whose hash is not there, and tests compare the
-files with constraints.txt. Needs uv (``pip install -c constraints.txt uv``).
+Versions are those of constraints.txt. Hashes come from the package indices, for CPython 3.11 wheels on Linux with
+glibc, x86-64 and arm64. ``base.txt`` is for every image, ``torch-cpu.txt`` for torch's CPU build, ``torch-cuda.txt``
+for the build of the default package index with its CUDA libraries. pip refuses a wheel with any other hash, and tests
+compare the files with constraints.txt. Needs uv (``pip install -c constraints.txt uv``).
 """
 
 import argparse
@@ -26,18 +26,18 @@ PYTHON = (3, 11)
 MACHINES = ("x86_64", "aarch64")
 _GLIBC = 36  # minor version, of the base image's Debian 12
 _OF_TORCH = ("nvidia-", "cuda-", "triton")
-"""How the names of packages begin that torch's CUDA build alone needs."""
+"""Prefixes of the packages that only torch's CUDA build needs."""
 
 Pins = dict[str, dict[str, set[str]]]
-"""Requirement (name==version) -> hash -> machines that its wheel is for."""
+"""Requirement (name==version) -> hash -> machines that the wheel supports."""
 
 
 class LockError(Exception):
-    """An index cannot be asked, or does not have what is needed."""
+    """An index cannot be reached, or lacks a required wheel."""
 
 
 def tags() -> dict[Tag, set[str]]:
-    """The wheels that the image can install, with the machines."""
+    """Return the tags of the wheels that the image can install, each with its machines."""
     found: dict[Tag, set[str]] = {}
     for machine in MACHINES:
         platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(_GLIBC, 4, -1)]
@@ -48,10 +48,10 @@ def tags() -> dict[Tag, set[str]]:
 
 
 def resolve(requirements: list[str], machine: str, *options: str) -> dict[str, Any]:
-    """Ask uv for the closure of some requirements on a machine, as it stands in a pylock.toml.
+    """Resolve requirements and their dependencies for a machine with uv; return the content of its pylock.toml.
 
     Raises:
-        LockError: uv is missing, or found no way.
+        LockError: uv is missing, or cannot resolve the requirements.
     """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -79,10 +79,10 @@ def resolve(requirements: list[str], machine: str, *options: str) -> dict[str, A
 
 
 def pins(requirements: list[str], *options: str) -> Pins:
-    """The closure of some requirements on all machines, with the hashes of the wheels that fit.
+    """Resolve requirements and their dependencies for all machines, with the hashes of the wheels that fit.
 
     Raises:
-        LockError: uv found no way, or there is no wheel for a machine.
+        LockError: uv cannot resolve the requirements, or there is no wheel for a machine.
     """
     fitting, found = tags(), Pins()
     for machine in MACHINES:
@@ -100,7 +100,7 @@ def pins(requirements: list[str], *options: str) -> Pins:
 
 
 def text(found: Pins, head: str) -> str:
-    """The file of some pins, as pip reads it with --require-hashes."""
+    """Return a lock file with these pins, as pip reads it with --require-hashes."""
 
     def lines() -> Iterator[str]:
         yield from (f"# {line}" for line in (head, "Written by `make lock`; change constraints.txt and run it."))
@@ -111,17 +111,24 @@ def text(found: Pins, head: str) -> str:
 
 
 def requirements() -> list[str]:
-    """What the programs in the image need, as pyproject.toml says."""
+    """Return the requirements of the programs in the image, from pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     return [*project["dependencies"], *extras["training"], *extras["fleet"]]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the files; 1 if one of them could not be made anew, which leaves it as it was."""
+    """Write the files; return 1 if one of them could not be regenerated and is left unchanged."""
     parser = argparse.ArgumentParser(prog="python -m deploy.locks.generate", description=__doc__)
-    parser.add_argument("--torch-index", default=CPU_INDEX, metavar="URL", help="another site of torch (%(default)s)")
-    parser.add_argument("--torch-lock", default="torch-cpu", metavar="NAME", help="its file (default: %(default)s)")
+    parser.add_argument(
+        "--torch-index", default=CPU_INDEX, metavar="URL", help="index with torch's wheels (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--torch-lock",
+        default="torch-cpu",
+        metavar="NAME",
+        help="name of the lock file for that index (default: %(default)s)",
+    )
     options = parser.parse_args(argv)
     try:
         return _write(options.torch_index, LOCKS / f"{options.torch_lock}.txt")
@@ -135,15 +142,15 @@ def _write(torch_index: str, torch_lock: Path) -> int:
     everything = pins(requirements(), *constrained)
     cuda = {pin: hashes for pin, hashes in everything.items() if pin.startswith((*_OF_TORCH, "torch=="))}
     base = {pin: hashes for pin, hashes in everything.items() if pin not in cuda}
-    (LOCKS / "base.txt").write_text(text(base, "What every image installs, but for torch."))
+    (LOCKS / "base.txt").write_text(text(base, "Packages of every image, except torch."))
     (LOCKS / "torch-cuda.txt").write_text(text(cuda, "torch of the package index, with its CUDA libraries."))
     (torch,) = (pin for pin in cuda if pin.startswith("torch=="))
     try:
         found = pins([torch], *constrained, "--index", torch_index, "--index-strategy", "unsafe-best-match")
     except LockError as error:
-        print(f"{torch_lock} is as it was: {torch_index} gave no wheels of {torch}: {error}", file=sys.stderr)
+        print(f"{torch_lock} is unchanged: {torch_index} has no usable wheels of {torch}: {error}", file=sys.stderr)
         return 1
-    other = {pin: hashes for pin, hashes in found.items() if pin not in base}  # with libraries that it alone needs
+    other = {pin: hashes for pin, hashes in found.items() if pin not in base}  # with libraries that only torch needs
     torch_lock.write_text(text(other, f"torch of {torch_index}."))
     return 0
 

@@ -192,7 +192,8 @@ def _report(spec: JobSpec, target: Target) -> None:
         print("not every sample succeeded: " + ", ".join(f"{count} {name}" for name, count in sorted(odd.items())))
     if not found.deterministic:
         print(
-            "this model's bits depend on which rows are computed together, so the fingerprint is for these files only"
+            "this model's bits depend on which rows are computed together, so the fingerprint applies to these files "
+            "only"
         )
     print(f"fingerprint {found.fingerprint}")
 

@@ -91,7 +91,7 @@ def _kind(where: str, entry: Any) -> Kind:
         raise UsageError(f"{where}: {error}") from None
     if plan.nfe is None:
         raise UsageError(
-            f"{where}: solver {entry['solver']!r} has no fixed cost; give steps near what it takes, rk4-20"
+            f"{where}: solver {entry['solver']!r} has no fixed cost; use fixed steps of similar cost, as in rk4-20"
         )
     if not 0 < share < float("inf") or samples < 1:
         raise UsageError(f"{where}: share must be above 0 and num_samples at least 1")

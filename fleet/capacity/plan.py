@@ -54,7 +54,7 @@ def plan(kinds: Sequence[Kind], rate: float, p99: float, speed: Speed, requests:
     alone = _alone(kinds, speed)
     if alone > p99:
         raise FleetError(
-            f"no number of replicas holds a p99 of {p99:g} s: alone, one request in 100 takes {alone:.3g} s"
+            f"no number of replicas meets a p99 of {p99:g} s: even alone, one request in 100 takes {alone:.3g} s"
         )
     found: dict[int, Planned] = {}
 
@@ -69,7 +69,7 @@ def plan(kinds: Sequence[Kind], rate: float, p99: float, speed: Speed, requests:
     high = low
     while not holds(high):
         if high >= _MOST * low:
-            raise FleetError(f"{high} replicas do not hold a p99 of {p99:g} s; the target is too near {alone:.3g} s")
+            raise FleetError(f"{high} replicas do not meet a p99 of {p99:g} s; the target is too near {alone:.3g} s")
         low, high = high + 1, 2 * high
     while low < high:
         middle = (low + high) // 2

@@ -137,7 +137,7 @@ def simulate(kinds: Sequence[Kind], rate: float, speed: Speed, requests: int, ti
 
     Args:
         kinds: the kinds of requests.
-        rate: requests a second.
+        rate: requests per second.
         speed: speed of the service.
         requests: number of requests.
         timeout_s: time limit of each.

@@ -1,4 +1,4 @@
-"""The architectures: one file each, with a frozen config and the network it builds, and the one list of them.
+"""Architectures and their list; each is one file, with a frozen config and the network that it builds.
 
 A checkpoint stores the name of an architecture and its config, never a class. A new architecture is a file here and a
 line in `ARCHITECTURES`. If its config extends a `NetworkSize`, training recipes can choose it.
@@ -49,7 +49,7 @@ def build(name: str, config: Mapping[str, Any]) -> Network:
     """
     architecture = ARCHITECTURES.get(name)
     if architecture is None:
-        raise ArchitectureError(f"architecture is {name!r}; known are {', '.join(ARCHITECTURES)}")
+        raise ArchitectureError(f"architecture is {name!r}; use one of {', '.join(ARCHITECTURES)}")
     try:
         return architecture.model_validate(dict(config)).build()
     except ValidationError as error:

@@ -5,7 +5,7 @@ is N(t m, sigma_t^2 I) with sigma_t^2 = (1 - t)^2 + t^2 s^2, and the marginal ve
 
     v(x, t) = m + (t s^2 - (1 - t)) / sigma_t^2 * (x - t m)
 
-(Lipman et al., "Flow matching for generative modeling", 2023, theorem 3 with these mean and spread). Its flow
+(Lipman et al., "Flow matching for generative modeling", 2023, theorem 3 with this mean and spread). Its flow
 map is x(t) = t m + sigma_t x(0), so x(1) = m + s x(0).
 """
 
@@ -50,13 +50,13 @@ class Gaussian(Network[GaussianConfig]):
         super().__init__(config, (config.dim,))
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Evaluate states x (rows, dim) at times t (rows,); a condition is a VelocityError."""
+        """Evaluate states x (rows, dim) at times t (rows,); a condition raises a VelocityError."""
         refuse_condition(condition)
         t = t[:, None]
         return self.config.m + _slope(t, self.config.s) * (x - t * self.config.m)
 
     def exact(self, x0: Tensor, t: float = 1.0) -> Tensor:
-        """The state at time t, in [0, 1], of the path that starts at x0, (rows, dim)."""
+        """Return the states at time t, in [0, 1], of the paths that start at x0, (rows, dim)."""
         return t * self.config.m + math.sqrt((1 - t) ** 2 + (t * self.config.s) ** 2) * x0
 
 
@@ -69,7 +69,7 @@ class MixtureConfig(NetworkConfig):
         components: number of Gaussians.
         radius: radius of the circle.
         s: standard deviation of each Gaussian.
-        conditional: take the number of a Gaussian as class label, where paths then end; the null leads to all of them.
+        conditional: whether a class label is taken, the number of the Gaussian where paths end; the null means any.
     """
 
     architecture: Literal["mixture"] = "mixture"
@@ -86,8 +86,8 @@ class MixtureConfig(NetworkConfig):
 class Mixture(Network[MixtureConfig]):
     """The velocity that carries N(0, I) to a ring of Gaussians.
 
-    It is the sum of the velocities of the single Gaussians, each weighted by the posterior probability that a path at x
-    at time t ends in it. As all have the same spread, that is the Gaussian field of the posterior mean.
+    It is the sum of the velocities of the individual Gaussians, each weighted by the posterior probability that a path
+    at x at time t ends in it. As all have the same spread, that is the Gaussian field of the posterior mean.
 
     Attributes:
         means: centres of the Gaussians, float64, (components, 2).
@@ -106,7 +106,7 @@ class Mixture(Network[MixtureConfig]):
         """Evaluate states x (rows, 2) at times t (rows,), with class labels (rows,) if it is conditional.
 
         Raises:
-            VelocityError: a condition that it does not take.
+            VelocityError: it does not take this condition.
         """
         t = t[:, None]
         squared = (x[:, None, :] - t[:, :, None] * self.means).square().sum(-1)

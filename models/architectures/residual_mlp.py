@@ -26,7 +26,7 @@ from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import VelocityField, refuse_condition
 
 _WHOLE = 16
-"""Numbers that kernels compute together; a width that is a multiple of it leaves none for their remainder code."""
+"""How many numbers kernels compute together; a width that is a multiple of it leaves none for their remainder code."""
 
 
 class ResidualMLPSize(NetworkSize):
@@ -36,10 +36,10 @@ class ResidualMLPSize(NetworkSize):
         hidden: width of the residual stream.
         blocks: number of residual blocks.
         time_width: length of the embedding of t: half sines, half cosines.
-        max_frequency: the highest angular frequency of the embedding, in radians per unit of t. A frequency w turns
-            w / 2 pi times over t in [0, 1]. 100 turns 16 times, so it tells times 0.01 apart, finer than the velocity
-            of data with a few percent of noise changes. A higher one lets the network wiggle in t, and every wiggle
-            costs an adaptive solver steps.
+        max_frequency: the highest angular frequency of the embedding, in radians per unit of t. A frequency w makes
+            w / 2 pi turns over t in [0, 1]. 100 makes 16 turns, so it resolves times 0.01 apart, finer than the
+            velocity changes for data with a few percent of noise. A higher one lets the network wiggle in t, and every
+            wiggle costs an adaptive solver extra steps.
     """
 
     architecture: Literal["residual_mlp"] = "residual_mlp"
@@ -102,12 +102,12 @@ def sinusoids(t: Tensor, frequencies: Tensor) -> Tensor:
 
 
 def steps_of(t: Tensor) -> tuple[Tensor, Tensor]:
-    """Starts (rows,) and lengths (rows,) of steps: of times (rows, 2), start and end, or (rows,), of no length."""
+    """Return starts (rows,) and lengths (rows,) of steps from times: (rows, 2), start and end, or (rows,), length 0."""
     return (t, torch.zeros_like(t)) if t.ndim == 1 else (t[:, 0], t[:, 1] - t[:, 0])
 
 
 def span_linear(time_width: int, width: int) -> nn.Linear:
-    """The layer for embedded lengths of steps; it starts at zero, so that the network starts as a plain velocity."""
+    """Make the layer for embedded step lengths; it starts at zero, so that the network starts as a plain velocity."""
     linear = nn.Linear(time_width, width)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
@@ -145,28 +145,28 @@ class ResidualMLP(Network[ResidualMLPConfig]):
 
         Args:
             x: states, (rows, dim).
-            t: times in [0, 1], (rows,), in the dtype of x; of a field of average velocity also (rows, 2).
+            t: times in [0, 1], (rows,), in the dtype of x; for a field of average velocity also (rows, 2).
             condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, (rows, dim).
 
         Raises:
-            VelocityError: a condition where the network has none, or one of the wrong shape or type.
+            VelocityError: the network takes no condition, or the condition has the wrong shape or type.
         """
         return self.bare()(x, t, condition)
 
     def forms(self) -> Iterator[VelocityField]:
-        """The bare function; then, if the hidden width is not a multiple of 16, the filled one."""
+        """Yield the bare function; then, if the hidden width is not a multiple of 16, the filled one."""
         yield self.bare()
         if self.config.hidden % _WHOLE:
             yield self.filled()
 
     @torch.no_grad()
     def filled(self) -> Bare:
-        """The same function with its hidden width filled up with zeros to a multiple of 16; parameters are copied.
+        """Return the same function with its hidden width zero-padded to a multiple of 16; parameters are copied.
 
-        The added numbers stay zero or are multiplied by zero, and the norms leave them out. So only rounding differs.
+        The added numbers stay zero or are multiplied by zero, and the norms leave them out, so only rounding differs.
         """
         config = self.config.model_copy(update={"hidden": -(-self.config.hidden // _WHOLE) * _WHOLE})
         with torch.device("meta"):
@@ -180,7 +180,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         return replace(bare, blocks=blocks, norm=_detached(narrow.norm))
 
     def bare(self) -> Bare:
-        """The same function without its modules, for many calls; it follows in-place changes of the parameters."""
+        """Return the same function without its modules, for many calls; it sees in-place changes of the parameters."""
         steps = [
             (_scales(block.norm), _weights(block.linear1), _weights(block.linear2))
             for block in self.blocks
@@ -216,14 +216,14 @@ def _detached(scales: _Scales) -> _Scales:
 
 
 def _corner(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor in the first corner of a larger tensor of zeros."""
+    """Put a tensor into the first corner of a larger tensor of zeros."""
     larger = tensor.new_zeros(*shape)
     larger[tuple(slice(size) for size in tensor.shape)] = tensor
     return larger
 
 
 def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """The norm of the first numbers of each row, and zeros for the rest."""
+    """Normalise the first numbers of each row, and return zeros for the rest."""
     rest = hidden.shape[1] - shape[0]
     if not rest:
         return layer_norm(hidden, shape, weight, bias, eps)
@@ -232,10 +232,10 @@ def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, 
 
 @dataclass(frozen=True)
 class Bare:
-    """A `ResidualMLP` as the tensors it computes with.
+    """A `ResidualMLP` as plain tensors.
 
-    Python takes longer to look up a tensor in a module and to call a module than a product of few rows takes. Without
-    that, a call of 16 rows takes three quarters of the time.
+    For Python, looking up a tensor in a module and calling a module takes longer than a product of a few rows. Without
+    that overhead, a call of 16 rows takes three quarters of the time.
     """
 
     frequencies: Tensor

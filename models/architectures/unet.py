@@ -1,7 +1,7 @@
-"""The UNet, a small one for pictures (Ronneberger et al. 2015), with t and condition in every block (Ho et al. 2020).
+"""A small UNet for pictures (Ronneberger et al. 2015), with t and condition in every block (Ho et al. 2020).
 
     down: blocks at each level, then half the height and width, and twice the channels after the first level
-    up:   nearest-neighbour enlargement, the picture of the same size from the way down beside it, one block
+    up:   nearest-neighbour enlargement, joined to the picture of the same size from the way down, then one block
 
 It has no attention. With 28 x 28 pictures, 32 channels, 3 levels and 1 block it has under 600,000 parameters.
 """
@@ -57,7 +57,7 @@ class UNetConfig(UNetSize, NetworkConfig, strict=False):
     """The config of a `UNet`.
 
     Attributes:
-        shape: channels, height and width of a picture; the last two must halve evenly `levels` - 1 times.
+        shape: channels, height and width of a picture; the last two must be divisible by 2 ^ (`levels` - 1).
         condition: what the velocity is conditioned on, or None.
     """
 
@@ -69,8 +69,8 @@ class UNetConfig(UNetSize, NetworkConfig, strict=False):
         part = 1 << (self.levels - 1)
         if min(self.shape) < 1 or math.prod(self.shape) > _MOST_NUMBERS or self.shape[1] % part or self.shape[2] % part:
             raise ValueError(
-                f"shape is {self.shape}; {self.levels} levels need a height and a width that {part} divides: "
-                "resize the pictures or take fewer levels"
+                f"shape is {self.shape}; {self.levels} levels need a height and a width divisible by {part}: "
+                "resize the pictures or use fewer levels"
             )
         return self
 
@@ -85,7 +85,7 @@ class UNetConfig(UNetSize, NetworkConfig, strict=False):
 
 
 class UNetBlock(nn.Module):
-    """x + Conv(SiLU(Norm(Conv(SiLU(Norm(x))) + W embedding))), with a 1 x 1 convolution where channels change."""
+    """x + Conv(SiLU(Norm(Conv(SiLU(Norm(x))) + W embedding))); a 1 x 1 convolution adapts x if channels change."""
 
     def __init__(self, before: int, after: int, embedding: int) -> None:
         super().__init__()
@@ -136,14 +136,14 @@ class UNet(Network[UNetConfig]):
 
         Args:
             x: pictures, (rows, channels, height, width).
-            t: times in [0, 1], (rows,), in the dtype of x; of a field of average velocity also (rows, 2).
+            t: times in [0, 1], (rows,), in the dtype of x; for a field of average velocity also (rows, 2).
             condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, in the shape of x.
 
         Raises:
-            VelocityError: a condition where the network has none, or one of the wrong shape or type.
+            VelocityError: the network takes no condition, or the condition has the wrong shape or type.
         """
         t, span = steps_of(t) if self.average else (t, None)
         embedding = self.time(self.embed_time(t).to(x.dtype))

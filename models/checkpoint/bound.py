@@ -1,6 +1,6 @@
-"""Files bound to the weights of a checkpoint: JSON beside them that names their hash, such as tuned plans.
+"""Bound files: JSON beside the weights of a checkpoint that states their hash, such as tuned plans.
 
-They hold numbers and names, nothing executable. A checkpoint is served without a file that cannot be used.
+They contain numbers and names, nothing executable. If one cannot be used, the checkpoint is served without it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Frozen(BaseModel):
-    """A part of such a file."""
+    """A part of a bound file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Bound(Frozen):
-    """The content of such a file.
+    """The content of a bound file.
 
     Attributes:
         weights_sha256: hash of the weights that it belongs to.
@@ -44,14 +44,14 @@ B = TypeVar("B", bound=Bound)
 
 @dataclass(frozen=True)
 class BoundFile(Generic[B]):
-    """One kind of such a file.
+    """One kind of bound file.
 
     Attributes:
-        name: of the file.
-        content: its model.
+        name: file name.
+        content: the pydantic model of its content.
         error: raised for a file that cannot be read, trusted or written.
         remedy: how to make the file again.
-        fault_of: content, bytes -> a fault of a valid file, or None.
+        fault_of: content, bytes -> what is wrong with a well-formed file, or None.
     """
 
     name: str
@@ -61,14 +61,14 @@ class BoundFile(Generic[B]):
     fault_of: Callable[[B, bytes], str | None] = lambda *_: None
 
     def read(self, folder: Path, weights_sha256: str) -> B | None:
-        """Read and check the file; None if a checkpoint has none.
+        """Read and check the file; return None if a checkpoint has none.
 
         Args:
-            folder: of the checkpoint.
+            folder: folder of the checkpoint.
             weights_sha256: hash of its weights.
 
         Raises:
-            Exception: `error`; the file cannot be read, is damaged or too large, or is of other weights.
+            Exception: `error`; the file cannot be read, is damaged or too large, or belongs to other weights.
         """
         path = folder / self.name
         try:
@@ -91,21 +91,21 @@ class BoundFile(Generic[B]):
             if fault is None and found.weights_sha256 == weights_sha256:
                 return found
             fault = fault or (
-                f"is of other weights: weights_sha256 found {found.weights_sha256}, the card has {weights_sha256}"
+                f"belongs to other weights: weights_sha256 found {found.weights_sha256}, the card has {weights_sha256}"
             )
         raise self.error(f"{path}: {fault}; {self.remedy}")
 
     def write(self, folder: Path, content: B) -> Path:
-        """Write the file whole or not at all, in place of an earlier one.
+        """Write the file atomically, in place of an earlier one.
 
         Raises:
-            Exception: `error`; the disk refuses, and the earlier file is as it was.
+            Exception: `error`; writing failed, and an earlier file is unchanged.
         """
         path = folder / self.name
         try:
             write_atomically(path, as_json(content.model_dump(mode="json")))
         except OSError as error:
-            raise self.error(f"{path}: cannot be written: {error.strerror or error}; it is as it was") from None
+            raise self.error(f"{path}: cannot be written: {error.strerror or error}; nothing was changed") from None
         return path
 
 

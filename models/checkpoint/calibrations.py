@@ -1,7 +1,7 @@
-"""The file `calibration.json` of a checkpoint: agreements of row numbers, kept for the next load.
+"""The file `calibration.json` of a checkpoint: numbers of rows that agree, kept for the next load.
 
-Entries are bound to the checkpoint's hash, torch, the kind of CPU and the number of threads. The file is a cache: where
-it cannot be read or written, the network is measured again.
+Entries are bound to the checkpoint's hash, torch, the kind of CPU and the number of threads. The file is a cache: if it
+cannot be read or written, the network is measured again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class _File(BaseModel):
 
 
 def key_of(digest: str, device: torch.device, *what: str) -> Key:
-    """The key of a measurement of a checkpoint on this machine with as many torch threads as now.
+    """Return the key of a checkpoint's measurement on this machine with the current number of torch threads.
 
     Args:
         digest: hash of the checkpoint.
-        device: where it lives.
-        what: which function of it was measured.
+        device: the checkpoint's device.
+        what: the function of it that was measured.
     """
     place = _cpu() if device.type == "cpu" else torch.cuda.get_device_name(device)
     return (digest, f"torch {torch.__version__}", place, f"{torch.get_num_threads()} threads", *what)
@@ -66,7 +66,7 @@ def key_of(digest: str, device: torch.device, *what: str) -> Key:
 
 @cache
 def _cpu() -> str:
-    """The kind of CPU, with the instructions that torch uses of it."""
+    """Return the kind of CPU, with the instruction set that torch uses on it."""
     name = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -77,13 +77,13 @@ def _cpu() -> str:
 
 
 def known(folder: Path, key: Key) -> tuple[int, Agreement] | None:
-    """The form and the agreement that were found under a key; None if there are none."""
+    """Return the form and the agreement stored under a key; None if there are none."""
     entry = next((entry for entry in _read(folder).entries if entry.key == key), None)
     return None if entry is None else (entry.form, entry.agreement())
 
 
 def keep(folder: Path, key: Key, form: int, agreement: Agreement) -> None:
-    """Keep a complete measurement in which some numbers of rows agree; does nothing where the disk refuses."""
+    """Store a complete measurement in which some numbers of rows agree; only log a failure to write the file."""
     if not agreement.complete or not agreement.counts:
         return
     entry = _Entry(key=key, form=form, counts=agreement.counts, buckets=agreement.buckets, limit=agreement.limit)
@@ -95,7 +95,9 @@ def keep(folder: Path, key: Key, form: int, agreement: Agreement) -> None:
         temporary.replace(folder / CALIBRATION_FILE)
     except OSError as error:
         _log.info(
-            "%s: is not kept (%s); it is measured again at the next start", folder / CALIBRATION_FILE, error.strerror
+            "%s: cannot be written (%s); the network is measured again at the next start",
+            folder / CALIBRATION_FILE,
+            error.strerror,
         )
         with contextlib.suppress(OSError):
             temporary.unlink()

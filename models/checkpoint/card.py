@@ -44,7 +44,7 @@ DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.flo
 MOST_CONDITIONS = 64
 MOST_AXES = 16
 _LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute", "axes")
-"""Fields that are not written while they have nothing to say, so that releases without them can read the card."""
+"""Fields that are not written if empty, so that releases without them can read the card."""
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
 _MAX_CARD_BYTES = 16 << 20
@@ -70,7 +70,7 @@ class ArchitectureCard(_Frozen):
 
 
 class SamplingCard(_Frozen):
-    """How a network is sampled where a request says nothing: its authors' settings.
+    """How a network is sampled if a request does not say: its authors' settings.
 
     Attributes:
         solver: a solver with its steps or tolerance and its grid, as text (see `solvers.spec`): `euler-28/shift(3)`.
@@ -109,9 +109,9 @@ class SamplingCard(_Frozen):
 
     @staticmethod
     def checked(text: str) -> str:
-        """The text of a solver in its usual form; a SolverError if it is none."""
+        """Return the text of a solver in its usual form; raise a SolverError if it is not one."""
         spec = SolverSpec.parse(text)
-        if not spec.tuned:  # whether that is there is for the loaded model to say
+        if not spec.tuned:  # only the loaded model knows whether it has that solver
             compile(spec)
         return str(spec)
 
@@ -126,17 +126,17 @@ class Card(_Frozen):
         architecture: the network that the weights are for.
         dtype: dtype of the states it takes, and of its weights.
         compute: half precision of the weights and of the network's own arithmetic (see `models.compute`); None, which
-            is not written, is `dtype`.
+            is not written, means `dtype`.
         event_shape: shape of one sample of the flow; a name is a free axis (see `models.shapes`).
         data_shape: shape of one decoded sample; sizes may follow from free axes.
-        axes: the sizes that free axes may have, of samples and, where they have other bounds than a largest size, of
+        axes: the allowed sizes of free axes, of samples and, if they have bounds other than a largest size, of
             conditions; not written if there are none.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
-        conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`.
-        prelude: makes some of the conditions from others, once for a request; None, which is not written, if all of
-            them come from requests.
+        conditions: its conditions by name (see `models.named_conditions`), instead of `condition`.
+        prelude: makes some of the conditions from others, once per request; None, which is not written, if all of them
+            come from requests.
         time: the network's convention of time, noise and prediction (see `models.conventions`).
-        sampling: how it is sampled where a request does not say; None leaves that to the service, and is not written.
+        sampling: how it is sampled if a request does not say; None, which is not written, leaves that to the service.
         field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
             former is not written.
         row_by_row: whether to call the network with one row at a time (see `models.mixing`). False is not written,
@@ -144,11 +144,11 @@ class Card(_Frozen):
         decoder: how samples become data.
         dataset: what the network was trained on.
         training: the training recipe and its metrics.
-        noise: scheme of the starting noise (see `models.noise`): one for states of one shape, one for free axes.
+        noise: scheme of the starting noise (see `models.noise`): one for states of fixed shape, one for free axes.
         seed: seed of the training.
         libraries: versions of the libraries that wrote the checkpoint.
         weights_sha256: SHA-256 of the weights file, 64 hexadecimal digits.
-        card_sha256: SHA-256 of this card without this field, so that damage is seen; None, as in a card written by
+        card_sha256: SHA-256 of this card without this field, so that damage is noticed; None, as in a card written by
             hand, is not checked.
     """
 
@@ -180,7 +180,7 @@ class Card(_Frozen):
     @model_validator(mode="after")
     def _one_kind_of_condition(self) -> Self:
         if self.conditions and self.condition is not None:
-            raise ValueError("condition and conditions were both given; a model has one of them")
+            raise ValueError("condition and conditions were both given; leave one of them out")
         if self.conditions:
             NamedConditions(self.conditions).check_entries()
         if self.prelude is not None:
@@ -196,9 +196,9 @@ class Card(_Frozen):
     @model_validator(mode="after")
     def _average_steps(self) -> Self:
         if self.average and not self.time.straight:
-            raise ValueError("a field of average velocity must be of the straight path; time says otherwise")
+            raise ValueError("a field of average velocity needs the straight path, but time has another convention")
         if self.average and self.sampling is not None and SolverSpec.parse(self.sampling.solver).solver != "euler":
-            raise ValueError(f"sampling is by {self.sampling.solver}; a field of average velocity takes euler only")
+            raise ValueError(f"sampling is by {self.sampling.solver}; a field of average velocity supports only euler")
         return self
 
     @model_validator(mode="after")
@@ -219,18 +219,19 @@ class Card(_Frozen):
             for axis in entry.free:
                 if axis in self.axes and entry.max[axis] != self.axes[axis].max:
                     raise ValueError(
-                        f"the max of {axis} is {entry.max[axis]} in condition {name!r}, and in axes "
-                        f"{self.axes[axis].max}"
+                        f"the max of {axis} is {entry.max[axis]} in condition {name!r}, but {self.axes[axis].max} in "
+                        "axes"
                     )
         if self.sampling is not None and self.sampling.dynamic_shift is not None:
             self.sampling.dynamic_shift.check(self.event_shape, self.axes)
-        if self.noise != (FREE_SCHEME if mine else SCHEME):
-            raise ValueError(f"noise is {self.noise}, and the event_shape {list(self.event_shape)} needs the other one")
+        needed = FREE_SCHEME if mine else SCHEME
+        if self.noise != needed:
+            raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")
         return self
 
     @property
     def bounds(self) -> dict[str, Axis]:
-        """The sizes that each free axis may have, of states and of conditions."""
+        """The allowed sizes of each free axis, of states and of conditions."""
         return {**self._told, **self.axes}
 
     @property
@@ -243,11 +244,11 @@ class Card(_Frozen):
 
     @property
     def typical(self) -> dict[str, int]:
-        """A small size for each free axis, to try the network with."""
+        """A small size for each free axis, for trying the network."""
         return typical(self.bounds)
 
     def event_of(self, sizes: Mapping[str, int] | None = None) -> tuple[int, ...]:
-        """The shape of one sample of the flow, given the sizes of free axes.
+        """Return the shape of one sample of the flow, given the sizes of free axes.
 
         Raises:
             ShapeError: one is missing.
@@ -255,7 +256,7 @@ class Card(_Frozen):
         return sized(self.event_shape, sizes or {})
 
     def data_of(self, sizes: Mapping[str, int] | None = None) -> tuple[int, ...]:
-        """The shape of one decoded sample; errors as of `event_of`."""
+        """Return the shape of one decoded sample; errors as for `event_of`."""
         return sized(self.data_shape, sizes or {})
 
     @property
@@ -265,7 +266,7 @@ class Card(_Frozen):
 
     @property
     def conditioning(self) -> Conditioning | None:
-        """What the network is conditioned on, but for the nulls of the weights file; None if it is unconditional."""
+        """What the network is conditioned on, without the nulls in the weights file; None if it is unconditional."""
         return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else self.condition
 
     @property
@@ -277,13 +278,13 @@ class Card(_Frozen):
 
     @property
     def stored_nulls(self) -> dict[str, NamedCondition]:
-        """The named conditions with a null that is a tensor of the weights file."""
+        """The named conditions with a null that is stored in the weights file."""
         entries = self.conditions if self.prelude is None else self.prelude.asked(self.conditions)
         return {name: entry for name, entry in entries.items() if entry.null == "stored"}
 
     @property
     def runs_programs(self) -> bool:
-        """Whether anything in it is an imported program, which a service serves only if a setting allows it."""
+        """Whether it contains an imported program, which a service serves only if a setting allows it."""
         programs = self.architecture.name == PROGRAM, self.prelude is not None, self.decoder.program is not None
         return any(programs)
 
@@ -293,15 +294,15 @@ class Card(_Frozen):
         return self.decoder.dtype or self.dtype
 
     def to_json(self) -> bytes:
-        """The bytes of `card.json`; equal cards give equal bytes.
+        """Return the bytes of `card.json`; equal cards give equal bytes.
 
         Raises:
-            ValueError: a number is not finite, which JSON cannot hold.
+            ValueError: a number is not finite, which JSON cannot represent.
         """
         return _json(self._fields())
 
     def signed(self) -> Self:
-        """The same card with its `card_sha256`; a ValueError as in `to_json`."""
+        """Return the same card with its `card_sha256`; raise a ValueError as `to_json` does."""
         return self.model_copy(update={"card_sha256": _sha256(self._fields())})
 
     def _fields(self) -> dict[str, JsonValue]:
@@ -315,9 +316,9 @@ class Card(_Frozen):
 
 
 def _sha256(fields: dict[str, JsonValue]) -> str:
-    """The `card_sha256` of fields as they are in the file.
+    """Return the `card_sha256` of fields as they are in the file.
 
-    They do not come from a `Card`: that of a later release has more fields, and the hash must stay the same.
+    The fields are not taken from a `Card`: that of a later release has more of them, and the hash must stay the same.
     """
     return hashlib.sha256(_json({k: v for k, v in fields.items() if k != "card_sha256"})).hexdigest()
 
@@ -331,7 +332,7 @@ def read_card(folder: Path) -> Card:
 
     Raises:
         CheckpointError: there is no card, it is not JSON, or a field is missing, unknown or not allowed; an
-            UnreadableCheckpoint if the disk refuses.
+            UnreadableCheckpoint if reading fails.
     """
     path = folder / CARD_FILE
     try:
@@ -344,7 +345,7 @@ def read_card(folder: Path) -> Card:
     except OSError as error:
         raise UnreadableCheckpoint(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(content) > _MAX_CARD_BYTES:
-        raise CheckpointError(f"{path}: is larger than {_MAX_CARD_BYTES} bytes, the most a card may have")
+        raise CheckpointError(f"{path}: is larger than {_MAX_CARD_BYTES} bytes, the limit for a card")
     try:
         card = Card.model_validate_json(content)
         expected = _sha256(json.loads(content))
@@ -355,13 +356,13 @@ def read_card(folder: Path) -> Card:
     if card.card_sha256 not in (None, expected):
         raise CheckpointError(
             f"{path}: is damaged or was edited: card_sha256 found {card.card_sha256}, expected {expected}; "
-            "take the field out of a card that was edited on purpose"
+            "if it was edited on purpose, remove the field"
         )
     return card.model_copy(update={"card_sha256": expected})
 
 
 def _fault(error: ValidationError) -> str:
-    """The fault of a card. A file that is not a card is never quoted: it may hold secrets."""
+    """Describe the fault of a card. A file that is not a card is never quoted, as it may contain secrets."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     missing = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
     if missing:
@@ -377,7 +378,7 @@ def is_pickle(path: Path) -> bool:
 
 
 def _instead(folder: Path) -> str:
-    """Say what a folder without a card holds, if that explains the lack."""
+    """Say what a folder without a card contains, if that explains why it has none."""
     try:
         found = sorted(path.name for path in folder.iterdir())
     except OSError:
@@ -385,4 +386,4 @@ def _instead(folder: Path) -> str:
     pickles = [name for name in found if is_pickle(Path(name))]
     if pickles:
         return f"; found {pickles[0]}: pickles can run code and are never read, save as safetensors instead"
-    return f"; the folder holds {', '.join(found[:5]) or 'nothing'}"
+    return f"; the folder contains {', '.join(found[:5]) or 'nothing'}"

@@ -1,6 +1,6 @@
 """The frontier of a checkpoint, `frontier.json`: cost and endpoint error of each measured solver.
 
-A checkpoint without the file, or with one that cannot be used, is served all the same.
+A checkpoint is served even if the file is missing or cannot be used.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Point(Frozen):
 
     Attributes:
         solver: its text, such as `rk4-20`.
-        nfe: velocity evaluations of a sample, mean.
-        nfe_most: those of the slowest sample.
+        nfe: mean velocity evaluations of a sample.
+        nfe_most: velocity evaluations of the slowest sample.
         error: endpoint error, as a share of the spread: the root mean square distance of the samples from the exact
             ends of their paths.
         error_95: the distance that 95 % of all samples stay within, with 95 % confidence, as a share of the spread: a
@@ -53,7 +53,7 @@ class Curve(Frozen):
     """The measurements of all solvers with one guidance.
 
     Attributes:
-        guidance: of the samples of a conditional model; None for an unconditional one.
+        guidance: guidance strength, for a conditional model; None for an unconditional one.
         samples: number of paths solved.
         spread: root mean square distance of the exact ends from their mean; the unit of errors.
         complete: whether every candidate was tried; False if time ran out first.
@@ -72,11 +72,11 @@ class Frontier(Bound):
 
     Attributes:
         format: version of this format.
-        plans_sha256: hash of `plans.json` at that time; None if there was none.
+        plans_sha256: hash of `plans.json` at the time of measuring; None if there was none.
         tight: the solver of the exact ends.
         conditions: which conditions the samples had; empty for an unconditional model.
-        sizes: of the free axes of the samples; not written if there are none.
-        libraries: versions of what measured.
+        sizes: sizes of the free axes of the samples; not written if there are none.
+        libraries: versions of the libraries that measured it.
         curves: one for each guidance.
     """
 
@@ -107,7 +107,7 @@ class Frontier(Bound):
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:
-    """Return the Pareto-optimal points, by NFE: none costs less without a larger error."""
+    """Return the Pareto-optimal points by NFE: any cheaper point has a larger error."""
     best: list[Point] = []
     for point in sorted(points, key=lambda each: (each.nfe, each.error_95)):
         if not best or point.error_95 < best[-1].error_95:
@@ -136,11 +136,11 @@ def read_frontier(folder: Path, card: Card) -> Frontier | None:
     """Read the frontier of a checkpoint; None if it has none. Points of plans that have changed are left out.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         card: its card, which has the hash of the weights.
 
     Raises:
-        FrontierError: it is damaged, or of other weights.
+        FrontierError: it is damaged, or belongs to other weights.
     """
     found = _FILE.read(folder, card.weights_sha256)
     if found is None or found.plans_sha256 == plans_hash(folder):
@@ -186,10 +186,10 @@ def _state(path: Path) -> tuple[int, int, int] | None:
 
 
 def write_frontier(folder: Path, frontier: Frontier) -> Path:
-    """Write a frontier beside the weights, whole or not at all, in place of an earlier one.
+    """Write a frontier beside the weights, atomically, in place of an earlier one.
 
     Raises:
-        FrontierError: the disk refuses; the earlier file is as it was.
+        FrontierError: writing failed; an earlier file is unchanged.
     """
     return _FILE.write(folder, frontier)
 

@@ -1,8 +1,8 @@
 """Loading checkpoints: a folder `<name>/<version>/` of `weights.safetensors` and `card.json`, read and verified.
 
-Nothing in it is executable and nothing is unpickled. It is distrusted in this order, so that no size that a file claims
+Nothing in it is executable and nothing is unpickled. It is verified in this order, so that no size that a file claims
 is allocated before it is checked: the fields of the card; the hash of the weights; the names, types and shapes in their
-header, against the architecture on torch's meta device; and only then the numbers. At last the network is evaluated.
+header, against the architecture on torch's meta device; and only then the numbers. Finally, the network is evaluated.
 """
 
 from collections.abc import Mapping
@@ -53,12 +53,12 @@ class Checkpoint:
         decoder: turns samples into data.
         card: the description in its folder.
         path: its folder.
-        digest: `sha256:` and the hash of the card, which stands for the weights too, as the card holds their hash.
-        plans: solvers tuned for it; None where there are none that can be used.
-        plans_fault: why plans that are there cannot be used; empty if they can.
-        nulls: of named conditions, those that are stored.
-        prelude: makes some conditions of the network from those of requests; None if it has no such program.
-        half: half precision that its network computes in; None if it does not.
+        digest: `sha256:` and the hash of the card, which covers the weights too, as the card contains their hash.
+        plans: solvers tuned for it; None if there are none that can be used.
+        plans_fault: why existing plans cannot be used; empty if they can.
+        nulls: the stored nulls of named conditions.
+        prelude: makes some conditions of the network from those of requests; None if there is no such program.
+        half: the half precision that its network computes in; None for full precision.
     """
 
     velocity: nn.Module
@@ -79,11 +79,11 @@ class Checkpoint:
 
     @property
     def asked(self) -> Conditioning | None:
-        """What requests give; None if the network is unconditional."""
+        """The conditioning that requests give; None if the network is unconditional."""
         return self._with_nulls(self.card.asked)
 
     def examples(self, rows: int, device: torch.device | str = "cpu") -> Condition | None:
-        """Conditions for some rows as the network takes them, no two alike where they can differ; None for none."""
+        """Make conditions for some rows as the network takes them, distinct where possible; None if it takes none."""
         takes = self.conditioning
         if takes is None:
             return None
@@ -114,12 +114,12 @@ def load(
     Args:
         path: the folder of one version.
         device: where the tensors go.
-        compute: float32 has networks of half precision compute in it, but for programs, whose steps name their dtypes;
-            auto leaves it to the card.
+        compute: `float32` makes half-precision networks compute in float32, except programs, where the dtypes are part
+            of the steps; `auto` follows the card.
 
     Raises:
         CheckpointError: anything is missing, damaged, or not what the card says; an UnreadableCheckpoint if that cannot
-            be told now, because the disk refuses or there is not enough memory.
+            be determined now, because reading fails or there is not enough memory.
     """
     path = Path(path)
     card = read_card(path)
@@ -128,7 +128,7 @@ def load(
     try:
         pair.to(device)
     except (RuntimeError, AssertionError) as error:
-        raise UnreadableCheckpoint(f"{path}: cannot be put on device {str(device)!r}: {first_line(error)}") from None
+        raise UnreadableCheckpoint(f"{path}: cannot be moved to device {str(device)!r}: {first_line(error)}") from None
     pair.eval().requires_grad_(False)
     nulls = {name: tensor.cpu() for name, tensor in pair.nulls.named_buffers()}
     half = card.compute
@@ -147,7 +147,7 @@ def load(
 
 
 def _plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
-    """The plans beside the weights, and why they cannot be used; a checkpoint is sound without them."""
+    """Return the plans beside the weights, and why they cannot be used; a checkpoint is valid without them."""
     try:
         found = read_plans(folder, weights_sha256)
     except PlansError as error:
@@ -156,7 +156,7 @@ def _plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
 
 
 class _Pair(nn.Module):
-    """The modules whose tensors are in the file, under `velocity.`, `decoder.`, `prelude.` and `nulls.`."""
+    """The modules with tensors in the weights file, under `velocity.`, `decoder.`, `prelude.` and `nulls.`."""
 
     def __init__(
         self, velocity: Network, decoder: Decoder, prelude: PreludeCard | None, nulls: Mapping[str, NamedCondition]
@@ -170,7 +170,7 @@ class _Pair(nn.Module):
             self.nulls.register_buffer(name, torch.zeros(condition.sizes, dtype=condition.torch_dtype))
 
     def may_be_infinite(self, key: str) -> bool:
-        """Whether a tensor may hold infinities, as masks of programs do."""
+        """Whether a tensor may contain infinities, as masks of programs do."""
         programs = ("prelude.program.", "decoder.program.")
         return (key.startswith("velocity.") and self.velocity.may_hold_infinities) or key.startswith(programs)
 

@@ -1,6 +1,6 @@
 """The tuned plans of a checkpoint, `plans.json`: solvers learned for its weights, as rows of numbers.
 
-Without the file, or with one that cannot be used, a checkpoint is served with stock solvers.
+If the file is missing or cannot be used, the checkpoint is served with stock solvers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from solvers.tuned import TUNED, TunedPlan, TunedPlans
 PLANS_FILE = "plans.json"
 
 MOST_STEPS = 64
-"""A lane keeps as many velocities as its longest plan has steps."""
+"""The most steps of a learned plan; a lane keeps one velocity for each."""
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -36,12 +36,12 @@ class StoredPlan(Frozen):
 
     Attributes:
         solver: its text: `tuned-6`, or a stock method on its tuned grid, `ab4-9/tuned`.
-        times: (N + 1) of its steps.
+        times: (N + 1) times of its steps.
         weights: N rows of a learned plan, row n with the weights of velocities 0 to n; None for a tuned grid.
         error: root mean square endpoint error on held-out noise, as a share of the spread of the ends.
         start_error: the same before tuning.
         tuning: how it was tuned: samples, seed, iterations, guidance.
-        libraries: versions of what tuned it.
+        libraries: versions of the libraries that tuned it.
     """
 
     solver: str = Field(min_length=1, max_length=200)
@@ -57,11 +57,11 @@ class StoredPlan(Frozen):
         spec = self.spec
         learned = spec.solver == TUNED
         if not learned and spec.grid != TUNED:
-            raise ValueError(f"solver {self.solver!r} is not a tuned one")
+            raise ValueError(f"solver {self.solver!r} is not a tuned solver")
         if learned != (self.weights is not None):
-            raise ValueError(f"{self.solver}: weights are " + ("missing" if learned else "for learned plans"))
+            raise ValueError(f"{self.solver}: weights are " + ("missing" if learned else "only for learned plans"))
         if spec.steps != len(self.times) - 1:
-            raise ValueError(f"{self.solver}: has {len(self.times) - 1} steps")
+            raise ValueError(f"{self.solver}: times are for {len(self.times) - 1} steps")
         self.plan()
         return self
 
@@ -95,7 +95,7 @@ class Plans(Bound):
     Attributes:
         format: version of this format.
         plans: one for each solver.
-        plans_sha256: SHA-256 of this file without this field, so that damage is seen.
+        plans_sha256: SHA-256 of this file without this field, so that damage is noticed.
     """
 
     format: Literal[1] = 1
@@ -106,7 +106,7 @@ class Plans(Bound):
     def _each_once(self) -> Self:
         texts = [plan.solver for plan in self.plans]
         if twice := next((text for text in texts if texts.count(text) > 1), None):
-            raise ValueError(f"{twice} is there twice")
+            raise ValueError(f"{twice} is listed twice")
         return self
 
     def tuned(self) -> TunedPlans:
@@ -121,7 +121,7 @@ class Plans(Bound):
         return TunedPlans(plans, grids)
 
     def signed(self) -> Self:
-        """Return the same with its `plans_sha256`."""
+        """Return a copy with its `plans_sha256`."""
         return self.model_copy(update={"plans_sha256": _sha256(self.model_dump(mode="json"))})
 
 
@@ -143,19 +143,19 @@ def read_plans(folder: Path, weights_sha256: str) -> Plans | None:
     """Read and check the plans of a checkpoint; None if it has none.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         weights_sha256: hash of its weights.
 
     Raises:
-        PlansError: the file cannot be read, is damaged, holds something other than plans, or is of other weights.
+        PlansError: the file cannot be read, is damaged, is not a file of plans, or belongs to other weights.
     """
     return _FILE.read(folder, weights_sha256)
 
 
 def write_plans(folder: Path, plans: Plans) -> Path:
-    """Write plans beside the weights, signed, whole or not at all, in place of earlier ones.
+    """Write plans beside the weights, signed and atomically, in place of earlier ones.
 
     Raises:
-        PlansError: the disk refuses; the earlier file is as it was.
+        PlansError: writing failed; an earlier file is unchanged.
     """
     return _FILE.write(folder, plans.signed())

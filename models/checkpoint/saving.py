@@ -1,4 +1,4 @@
-"""Saving checkpoints: whole or not at all, and the same bytes for the same content."""
+"""Saving checkpoints: atomically, and with the same bytes for the same content."""
 
 import contextlib
 import errno
@@ -67,7 +67,7 @@ def save(
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
     Args:
-        repository_root: the repository; made if it is missing.
+        repository_root: the repository; created if it is missing.
         name: name of the model.
         model: a network of a registered architecture; its config is stored with it.
         decoder: turns its samples into data.
@@ -76,11 +76,11 @@ def save(
         seed: seed of the training, in [0, 2^63).
         version: an unused version; None takes the next one, even while others save the same model.
         dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none.
-        time: the model's convention; None is Pathline's own.
+        time: the model's convention; None for Pathline's own.
         row_by_row: whether to call the network with one row at a time (see `models.mixing`).
-        sampling: how it is sampled where a request does not say; None leaves that to the service.
-        compute: half precision that the parameters are stored in and the model computes in; None is `dtype`.
-        axes: the sizes that the free axes of the model's states may have.
+        sampling: how it is sampled if a request does not say; None leaves that to the service.
+        compute: half precision that the parameters are stored in and the model computes in; None for `dtype`.
+        axes: the allowed sizes of the free axes of the model's states.
         prelude: makes some of the model's conditions from those of requests; None for none.
         nulls: the stored nulls of conditions by name; None takes those of the model.
 
@@ -88,16 +88,18 @@ def save(
         The folder `<repository_root>/<name>/<version>`.
 
     Raises:
-        CheckpointError: a name or value is not allowed, the version exists, or the disk refuses.
+        CheckpointError: a name or value is not allowed, the version exists, or writing fails.
     """
     root = Path(repository_root)
     if not re.fullmatch(MODEL_NAME, name):
-        raise CheckpointError(f"name is {name!r}; it needs 1 to 64 letters, digits, '.', '_' or '-', no dot first")
+        raise CheckpointError(
+            f"name is {name!r}; use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or a digit"
+        )
     if version is not None and version < 1:
-        raise CheckpointError(f"version is {version}; it must be at least 1, or left out for the next")
+        raise CheckpointError(f"version is {version}; it must be at least 1; leave it out to save as the next")
     if not isinstance(model, Network) or type(model.config) is not ARCHITECTURES.get(model.config.architecture):
         kind, known = type(model).__name__, ", ".join(ARCHITECTURES)
-        raise CheckpointError(f"{kind} is not a registered architecture; known are {known}")
+        raise CheckpointError(f"{kind} is not a registered architecture; use one of {known}")
     dtype = (torch.float32 if compute else _dtype(model)) if dtype is None else dtype
     tensors = _tensors(model, decoder, prelude, dtype, compute)
     weights = safetensors.torch.save(tensors | _nulls(model, prelude, nulls))
@@ -131,7 +133,9 @@ def save(
     except OSError as error:
         what = error.strerror or error
         raise CheckpointError(f"{root / name}: cannot be written: {what}; nothing was saved") from None
-    raise CheckpointError(f"{root / name}: others took each version in {_TRIES} tries; nothing was saved")
+    raise CheckpointError(
+        f"{root / name}: other processes took the next version in each of {_TRIES} tries; nothing was saved"
+    )
 
 
 def _card(
@@ -151,7 +155,7 @@ def _card(
     axes: Mapping[str, Axis],
     prelude: Prelude | None,
 ) -> Card:
-    """Describe a model; all but the version is a function of what is saved."""
+    """Make the card of a model; all of it except the version follows from the content that is saved."""
     takes = model.condition
     try:
         card = Card(
@@ -190,16 +194,18 @@ def _card(
 def _dtype(model: Network) -> torch.dtype:
     kinds = {tensor.dtype for tensor in model.state_dict().values() if tensor.is_floating_point()} or {torch.float64}
     if len(kinds) > 1:
-        raise CheckpointError(f"the model's weights are of several types: {sorted(map(str, kinds))}")
+        raise CheckpointError(
+            f"the model's weights have several dtypes, {', '.join(sorted(map(str, kinds)))}; convert them to one"
+        )
     return kinds.pop()
 
 
 def _tensors(
     model: Network, decoder: Decoder, prelude: Prelude | None, dtype: torch.dtype, compute: str | None
 ) -> dict[str, Tensor]:
-    """All tensors by their key in the file, no two in the same memory; none is copied without need."""
+    """Return all tensors by their key in the file, no two in the same memory; none is copied unnecessarily."""
     if dtype not in DTYPES.values():
-        raise CheckpointError(f"dtype is {dtype}; a checkpoint holds torch.float32 or torch.float64")
+        raise CheckpointError(f"dtype is {dtype}; a checkpoint stores torch.float32 or torch.float64")
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     parameters = {key for key, _ in model.named_parameters()}
@@ -207,7 +213,7 @@ def _tensors(
     modules = [("velocity", model, dtype), ("decoder", decoder, of_data)]
     for prefix, module, kind in [*modules, *([] if prelude is None else [("prelude", prelude, dtype)])]:
         for key, tensor in module.state_dict().items():
-            if key.startswith("program."):  # of a prelude or a decoder: its tensors have dtypes of their own
+            if key.startswith("program."):  # of a prelude or a decoder: its tensors have their own dtypes
                 kind = tensor.dtype
             if module is model and compute is not None:
                 kind = HALVES[compute] if key in parameters else tensor.dtype
@@ -223,7 +229,7 @@ def _tensors(
 
 
 def _nulls(model: Network, prelude: Prelude | None, nulls: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-    """The stored nulls of named conditions by their key in the file."""
+    """Return the stored nulls of named conditions by their key in the file."""
     takes = model.condition
     if not isinstance(takes, NamedConditions):
         return {}
@@ -249,22 +255,22 @@ def _next_version(folder: Path) -> int:
 
 
 def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
-    """Write files into a temporary folder of `root`, then rename it to `target`.
+    """Write files into a temporary folder in `root`, then rename it to `target`.
 
     Libraries for atomic writes publish single files; a checkpoint is a folder.
 
     Args:
         root: an existing folder, on the same file system as the target.
-        target: a folder one below a folder of `root`; its parent is made.
+        target: a folder two levels below `root`; its parent is created.
         files: name and content of each file.
 
     Returns:
-        True if `target` is now this folder; False if the name was taken, and what has it is left as it was.
+        True if `target` is now this folder; False if the name was already taken, with nothing changed.
 
     Raises:
-        OSError: the disk refuses; nothing is left behind.
+        OSError: writing fails; nothing is left behind.
     """
-    # Not tempfile.mkdtemp: its folders are closed to other users, and a service often runs as another one.
+    # Not tempfile.mkdtemp: its folders are closed to other users, and a service often runs as another user.
     temporary = root / f".tmp-{target.parent.name}-{secrets.token_hex(8)}"
     temporary.mkdir()
     made = False

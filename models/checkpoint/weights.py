@@ -19,10 +19,10 @@ from models.regular import NotRegular, open_regular
 
 _STORED = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
 _SLACK = 64 << 20
-_HEADER, _HEADER_A_TENSOR = 1 << 20, 1 << 10  # the most bytes of a header: in all, and more for each tensor
+_HEADER, _HEADER_A_TENSOR = 1 << 20, 1 << 10  # the most bytes of a header: a base, and more for each tensor
 _SHOWN = 5
-_COMPARED = 500  # names among which the nearest is sought
-_LONGEST = 200  # characters of a name that is compared
+_COMPARED = 500  # the most names that are searched for the nearest
+_LONGEST = 200  # characters; longer names are not compared
 _STORED |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
 
 
@@ -32,11 +32,11 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
     Args:
         file: the file.
         sha256: the hash that it must have, in hexadecimal.
-        expected: every key, with a tensor of the dtype and shape that it must have (on the meta device will do).
+        expected: every key, with a tensor of the dtype and shape that it must have (a meta tensor is enough).
 
     Raises:
-        CheckpointError: the file is missing, damaged, or holds other tensors than expected; an UnreadableCheckpoint if
-            the disk refuses or there is not enough memory.
+        CheckpointError: the file is missing, damaged, or has tensors other than those expected; an UnreadableCheckpoint
+            if reading fails or there is not enough memory.
     """
     try:
         with open_regular(file) as stream:
@@ -44,7 +44,7 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
             found = hashlib.file_digest(stream, "sha256").hexdigest()
             if found != sha256:
                 raise CheckpointError(
-                    f"{file}: is damaged or not the file of its card: SHA-256 found {found}, "
+                    f"{file}: is damaged or does not belong to its card: SHA-256 found {found}, "
                     f"weights_sha256 in {CARD_FILE} is {sha256}"
                 )
             problems = differences(_header(stream, len(expected)), expected)
@@ -67,11 +67,11 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
 def _refuse_larger(stream: BufferedReader, expected: Mapping[str, Tensor]) -> None:
     """Refuse a file that is far larger than its tensors before all of it is hashed.
 
-    Twice their size passes, so that tensors of another dtype or shape are reported by name.
+    Up to twice their size is accepted, so that tensors of another dtype or shape are reported by name.
     """
     size, needed = os.fstat(stream.fileno()).st_size, sum(tensor.nbytes for tensor in expected.values())
     if size > 2 * needed + _SLACK:
-        raise ValueError(f"it has {size} bytes, the tensors of this architecture take {needed}")
+        raise ValueError(f"it has {size} bytes, but the tensors of this architecture take {needed}")
 
 
 def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[int]]]:
@@ -80,10 +80,10 @@ def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[i
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
     if length > size - 8:
-        raise ValueError(f"its header claims {length} bytes, the file has {size}")
+        raise ValueError(f"its header claims {length} bytes, but the file has {size}")
     most = _HEADER + tensors * _HEADER_A_TENSOR
     if length > most:
-        raise ValueError(f"its header has {length} bytes; for the {tensors} tensors of this architecture it is {most}")
+        raise ValueError(f"its header has {length} bytes; the limit for the {tensors} tensors it must have is {most}")
     header = json.loads(stream.read(length))
     return {k: (v["dtype"], v["shape"]) for k, v in header.items() if k != "__metadata__"}
 
@@ -97,10 +97,10 @@ def differences(
     """Say how a file differs from the architecture, for the first few keys that differ; None if it does not.
 
     Args:
-        found: the dtype of each key of the file, as safetensors names it or empty if any will do, and its shape.
+        found: the dtype of each key of the file, as safetensors names it or empty if any is accepted, and its shape.
         expected: every key, with a tensor of the dtype and shape that it must have.
         cutoff: how similar the nearest name must be to be suggested, from 0 to 1.
-        suggestion: the words of a suggestion.
+        suggestion: the text of a suggestion, with {} for the name.
     """
     missing, surplus = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     problems = [f"key {key}: is missing{nearest(key, surplus, cutoff, suggestion)}" for key in missing[:_SHOWN]]
@@ -125,7 +125,7 @@ def _other(key: str, found: tuple[str, list[int]], expected: Tensor) -> Iterator
 
 
 def nearest(key: str, others: Sequence[str], cutoff: float, suggestion: str) -> str:
-    """The name most like a key, as a suggestion in brackets, or nothing; very many or very long names are skipped."""
+    """Return the name most like a key as a suggestion in parentheses, or nothing; very long names are skipped."""
     if len(key) > _LONGEST:
         return ""
     compared = [other for other in others[:_COMPARED] if len(other) <= _LONGEST]
@@ -134,7 +134,7 @@ def nearest(key: str, others: Sequence[str], cutoff: float, suggestion: str) -> 
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out; torch has no own type for that on the CPU."""
+    """Whether an error means that memory ran out; torch has no exception type for that on the CPU."""
     message = str(error)
     return (
         isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in message or "t allocate" in message

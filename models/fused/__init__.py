@@ -36,10 +36,10 @@ class Prepared:
     """A field in the form in which a CPU should evaluate it.
 
     Attributes:
-        velocity: what to call.
-        fused: whether that is the fused form.
+        velocity: the field to call.
+        fused: whether it is the fused form.
         reason: why it is not; empty if it is.
-        failed: whether the rule asks for the fused form, but it cannot be compiled or is not accurate enough.
+        failed: whether the rule chose the fused form, but it cannot be compiled or is not accurate enough.
     """
 
     velocity: VelocityField
@@ -49,7 +49,7 @@ class Prepared:
 
 
 def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepared:
-    """The fused form of a loaded network, compiled and verified, or the network itself and the reason.
+    """Return the fused form of a loaded network, compiled and verified, or the network itself and the reason.
 
     Args:
         velocity: a network as a checkpoint loads it, possibly adapted from another convention.
@@ -62,7 +62,7 @@ def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepa
         warm_up()
         fused = FusedResidualMLP(network)
         why = _worse(network, fused, condition)
-    except Exception as error:  # the compiler's errors have no common class; after any of them the module serves
+    except Exception as error:  # the compiler's errors have no common class; after any of them the module is used
         why = f"the fused form could not be compiled: {type(error).__name__}: {error}".splitlines()[0]
         return Prepared(velocity, False, why, failed=True)
     if why:
@@ -71,7 +71,7 @@ def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepa
 
 
 def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditioning | None) -> str | None:
-    """Why a fused form is not accurate enough; None if it is."""
+    """Return why a fused form is not accurate enough; None if it is."""
     x = noise(0, 0, _TRIAL_ROWS, sized(network.event_shape, {}), torch.float32)
     t = torch.linspace(0.0, 1.0, _TRIAL_ROWS)
     given: Any = None if condition is None else condition.examples(_TRIAL_ROWS, torch.float32)

@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 
 
 def packed(network: ResidualMLP, bare: Bare) -> list[Floats]:
-    """The parameters in the order in which the compiled network reads them."""
+    """Return the parameters in the order in which the compiled network reads them."""
     frequencies = _array(bare.frequencies)
     half, wide = len(frequencies), room(len(frequencies))
     of_time = np.zeros((network.config.hidden, 2 * wide), np.float32)
@@ -51,14 +51,14 @@ def room(length: int) -> int:
 
 
 def _vectors(array: Floats) -> Floats:
-    """Numbers (..., n), padded with zeros to whole vectors."""
+    """Pad numbers (..., n) with zeros to whole vectors."""
     padded = aligned_zeros(array[..., 0].size * room(array.shape[-1])).reshape(*array.shape[:-1], -1)
     padded[..., : array.shape[-1]] = array
     return padded
 
 
 def _panels(weights: Floats) -> Floats:
-    """Weights (outputs, terms) as panels of 16 outputs: (panels, terms, 16)."""
+    """Arrange weights (outputs, terms) as panels of 16 outputs: (panels, terms, 16)."""
     outputs, terms = weights.shape
     packed = aligned_zeros(room(outputs) * terms).reshape(-1, terms, LANES)
     padded = np.zeros((room(outputs), terms), np.float32)
@@ -68,7 +68,7 @@ def _panels(weights: Floats) -> Floats:
 
 
 def aligned_zeros(count: int) -> Floats:
-    """Zeros that begin at a cache line."""
+    """Make zeros that begin at a cache line."""
     memory = np.zeros(count + LANES, np.float32)
     skip = -memory.ctypes.data % PANEL // BYTES
     return memory[skip : skip + count]

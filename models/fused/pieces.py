@@ -29,8 +29,8 @@ if llvm.get_host_cpu_features().get("avx512f"):
     _SHAPES = {12: 2, 6: 4, 4: 4, 3: 4, 2: 4, 1: 4}
 
 HEIGHTS, WIDTHS = tuple(_SHAPES), tuple(_SHAPES.values())
-"""Rows of the tiles, the tallest first, and panels of each: enough sums that the processor never waits for one, and as
-many as its registers hold, so that few loads serve many products."""
+"""Rows of the tiles, the tallest first, and panels of each: enough sums to keep the processor busy, and as many as its
+registers hold, so that few loads serve many products."""
 
 
 # An intrinsic is defined with a typing context as first argument, which callers do not pass.
@@ -52,18 +52,18 @@ def tile(
     c_stride: Any,
     to: Any,
 ) -> Any:
-    """A tile of C = A B: `rows` x 16 `panels` numbers of C; a height of `HEIGHTS`, and its width or one panel.
+    """Compute a tile of C = A B, `rows` x 16 `panels` numbers: a height in `HEIGHTS`, and its width or one panel.
 
     Each number of C is one chain of additions: its starting value, then sums of 64 products, each a chain of fused
-    multiply-adds from zero. The shape of the tile does not change that, so the number of rows does not change a bit.
+    multiply-adds from zero. The shape of the tile does not change that, so no bit depends on the number of rows.
     """
 
     def generate(context: Any, build: Any, signature: Any, arguments: Any) -> Any:
-        asked_rows, asked_panels, *rest = arguments
+        wanted_rows, wanted_panels, *rest = arguments
         for height, most in _SHAPES.items():
             for width in sorted({1, most}):
-                same = build.icmp_signed("==", asked_rows, I64(height))
-                with build.if_then(build.and_(same, build.icmp_signed("==", asked_panels, I64(width)))):
+                same = build.icmp_signed("==", wanted_rows, I64(height))
+                with build.if_then(build.and_(same, build.icmp_signed("==", wanted_panels, I64(width)))):
                     _tile(build, height, width, *rest)
         return context.get_dummy_value()
 
@@ -142,7 +142,7 @@ def _normalise(context: Any, build: Any, signature: Any, arguments: Any) -> Any:
         return build.add(start, build.mul(index, I64(PANEL)))
 
     def mean_of(term: Callable[[Any], Any]) -> Any:
-        """The mean of a term over the numbers of the row; its padding counts as zero."""
+        """Return the mean of a term over the numbers of the row; its padding counts as zero."""
 
         def add(index: Any, sums: list[Any]) -> list[Any]:
             inside = emit.first(build.sub(length, build.mul(index, I64(LANES))))

@@ -1,8 +1,8 @@
-"""The fused residual MLP: one compiled call, made for many calls of few rows.
+"""The fused residual MLP: one compiled call, designed for many calls with few rows.
 
 A block of rows goes through all layers while its activations stay in the cache; weights are packed in panels of 16
 outputs. The order of operations for each number does not depend on the number of rows (see `models.fused.pieces`), so a
-row has the same bits alone and in any company, with any number of threads.
+row has the same bits alone and beside any other rows, with any number of threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BLOCK = 144
 """Rows in a block, a multiple of the tallest tile; larger blocks read the weights less often."""
 
 _ROWS_OF_A_THREAD = 48
-"""Rows that are worth a thread of their own."""
+"""The fewest rows that justify another thread."""
 
 _TERMS = 256
 """Terms of a product for which a panel of weights fits in the first-level cache; a multiple of `PARTIAL`."""
@@ -95,7 +95,7 @@ def _product(a, a_stride, rows, terms, weights, bias, panels, c, c_stride, to):
 
 @compiled
 def _gather(x, t, given, first, count, half, frequencies, inputs, at):
-    """Write embedded times, states and condition vectors of `count` rows into `inputs`, whose address is `at`."""
+    """Write embedded times, states and condition vectors of `count` rows into `inputs`, which is at address `at`."""
     room = (half + LANES - 1) // LANES * LANES
     dim, width, stride = x.shape[1], given.shape[1], inputs.shape[1] * BYTES
     for row in range(count):
@@ -117,11 +117,11 @@ def _evaluate(x_at, t_at, given_at, chosen_at, v_at, rows, sizes, epsilon, param
 
     Args:
         x_at, t_at: addresses of states and times.
-        given_at, chosen_at: of condition vectors, and of row numbers in the condition's table; 0 if there are none.
+        given_at, chosen_at: addresses of condition vectors, and of row numbers in the condition's table; 0 for none.
         sizes: dim, hidden, blocks, frequencies, width of a condition vector, rows of the condition's table.
-        epsilon: of LayerNorm.
+        epsilon: epsilon of LayerNorm.
         parameters: addresses of the packed parameters.
-        work: address of memory as `_work` makes it.
+        work: address of the memory that `_work` provides.
 
     Returns:
         False, with nothing written, if a row number is outside the table.
@@ -181,9 +181,9 @@ def _evaluate(x_at, t_at, given_at, chosen_at, v_at, rows, sizes, epsilon, param
 
 
 def can_fuse(velocity: object) -> str | None:
-    """Why a network has no fused form on this machine; None if it has one.
+    """Return why a network has no fused form on this machine; None if it has one.
 
-    The rule looks at the network and the processor, never at a clock, so a machine gives the same bits at every start.
+    The rule depends on the network and the processor, never on a clock, so each start of a machine gives the same bits.
     """
     if not isinstance(velocity, ResidualMLP):
         return f"{type(velocity).__name__} has no fused form"
@@ -199,7 +199,7 @@ def can_fuse(velocity: object) -> str | None:
 
 
 class FusedResidualMLP:
-    """A `ResidualMLP` as it was when this was made; it does not follow later changes of the parameters.
+    """A compiled copy of a `ResidualMLP`; it does not see later changes of the parameters.
 
     Any number of threads may call it at once.
     """
@@ -251,9 +251,9 @@ class FusedResidualMLP:
         return _evaluate(x, t, given, chosen, v, end - begin, sizes, self._epsilon, parameters, self._work())
 
     def runner(self, condition: Tensor | None = None, *, rows: int) -> Runner | None:
-        """A runner of lanes with these conditions, one row for each lane, in compiled calls (see `Lanes.run`).
+        """Return a runner of lanes with these conditions, one row for each lane, in compiled calls (see `Lanes.run`).
 
-        None if several threads should share the rows, as a runner keeps to its own.
+        None if several threads should share the rows, as a runner uses only its own thread.
         """
         if torch.get_num_threads() > 1 and rows >= 2 * _ROWS_OF_A_THREAD:
             return None
@@ -284,7 +284,7 @@ class FusedResidualMLP:
         return present, ended, calls, full
 
     def _conditions(self, condition: Any, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Condition vectors, and the number of each row in the condition's table."""
+        """Return condition vectors, and the number of each row in the condition's table."""
         config = self.condition
         if config is None:
             refuse_condition(condition)
@@ -298,7 +298,7 @@ class FusedResidualMLP:
         return condition.masked_fill(missing[:, None], 0.0).contiguous(), missing.to(torch.int64)
 
     def _work(self) -> int:
-        """The address of this thread's memory for activations."""
+        """Return the address of this thread's memory for activations."""
         if not hasattr(self._own, "address"):
             dim, hidden, _, half, width, _ = self._sizes
             inputs = room(2 * room(half) + dim + width)

@@ -1,8 +1,8 @@
-"""An emitter of LLVM IR for vectors of 16 numbers, for use in Numba intrinsics.
+"""Emitter of LLVM IR for vectors of 16 numbers, for use in Numba intrinsics.
 
 LLVM splits a vector into as many registers as the processor needs (one with AVX-512, two with AVX2, four with NEON), so
-the order of operations, and with it every bit, is the same on each. Nothing is fast-math: every operation is rounded as
-written, and only `fma` makes a fused multiply-add.
+the order of operations, and with it every bit, is the same on each. Fast-math is off: every operation is rounded as
+written, and only `fma` emits a fused multiply-add.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Emitter:
         return self.ir.call(function, arguments)
 
     def load(self, address: Any, vector: int = 0) -> Any:
-        """The vector at an address, or `vector` vectors after it, aligned as float32."""
+        """Load the vector at an address, or `vector` vectors after it, aligned as float32."""
         return self._at(address, VECTOR, 4 * LANES * vector)
 
     def load_scalar(self, address: Any) -> Any:
-        """The number at an address."""
+        """Load the number at an address."""
         return self._at(address, F32, 0)
 
     def _at(self, address: Any, kind: ir.Type, offset: int) -> Any:
@@ -130,7 +130,7 @@ class Emitter:
     def silu(self, x: Any) -> Any:
         """x / (1 + exp(-x))."""
         build = self.ir
-        y = self.within(self.negative(x), -87.0, 88.0)  # exp of it is finite and no denormal
+        y = self.within(self.negative(x), -87.0, 88.0)  # its exp is finite and not denormal
         whole = self._call("rint", build.fmul(y, fill(_LOG2_E)))
         rest = self.fma(self.negative(whole), fill(_LN2_HIGH), y)
         rest = self.fma(self.negative(whole), fill(_LN2_LOW), rest)

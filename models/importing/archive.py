@@ -36,18 +36,18 @@ class Members:
         self._root = roots.pop()
 
     def read(self, name: str, most: int) -> bytes:
-        """The bytes of a member; an error if there are more than `most`."""
+        """Return the bytes of a member; raise an error if there are more than `most`."""
         info = self._archive.getinfo(f"{self._root}/{name}")
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > most:
             raise ForeignError(f"{self.path}: {name} is compressed or has {info.file_size} bytes, over {most}")
         return self._archive.read(info)
 
     def json(self, name: str) -> dict[str, Any]:
-        """A member that is JSON."""
+        """Read a member that is JSON."""
         return json.loads(self.read(name, _MOST_JSON))
 
     def program(self) -> dict[str, Any]:
-        """The description of the program."""
+        """Read the description of the program."""
         document = self.json("models/model.json")
         major = document["schema_version"]["major"]
         if major != _MAJOR:
@@ -57,7 +57,7 @@ class Members:
         return document
 
     def tensor(self, folder: str, entry: Mapping[str, Any], name: str, masks: bool = False) -> Tensor:
-        """A tensor from its plain bytes."""
+        """Read a tensor from its plain bytes."""
         if entry["use_pickle"] is not False or not re.fullmatch(r"(weight|tensor)_\d+", entry["path_name"]):
             raise ForeignError(f"{self.path}: tensor {name} is pickled or not a plain file; it was not read")
         meta = entry["tensor_meta"]

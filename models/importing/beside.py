@@ -29,7 +29,7 @@ _FAILURES = RuntimeError, ValueError, TypeError, IndexError
 def make_decoder(
     event_shape: Shape, dtype: torch.dtype, wanted: Mapping[str, Any], axes: Mapping[str, Axis] | None = None
 ) -> tuple[Decoder, list[str]]:
-    """The decoder of an import, and lines for the user.
+    """Make the decoder of an import; return it with lines for the user.
 
     Args:
         event_shape: shape of one state, with names for its free axes.
@@ -40,8 +40,7 @@ def make_decoder(
         axes: the sizes allowed for its free axes.
 
     Raises:
-            ForeignError: the options do not fit the states or each other; the program cannot be read, fails, or mixes
-                rows.
+        ForeignError: the options do not fit the states or each other; the program cannot be read, fails, or mixes rows.
     """
     wanted = dict(wanted)
     mean, scale, program = (wanted.pop(name, None) for name in ("mean", "scale", "program"))
@@ -134,8 +133,8 @@ def _check_states(file: Path, found: ReadFunction, event_shape: Shape, axes: Map
     """Refuse a program that does not take every state of the network."""
     shape = found.shapes["x"]
     if len(shape) != len(event_shape) or any(a not in (None, b) for a, b in zip(shape, event_shape, strict=True)):
-        told = [size or name for size, name in zip(shape, found.free, strict=True)]
-        raise ForeignError(f"{file}: takes states of the shape {told}, and the network's have {list(event_shape)}")
+        taken = [size or name for size, name in zip(shape, found.free, strict=True)]
+        raise ForeignError(f"{file}: takes states of the shape {taken}, but the network's have {list(event_shape)}")
     same: dict[str, int | str] = {}
     for name, size in zip(found.free, event_shape, strict=True):
         if name is None:
@@ -158,7 +157,7 @@ def _check_states(file: Path, found: ReadFunction, event_shape: Shape, axes: Map
 def _shapes_by(
     config: FunctionConfig, tensors: Mapping[str, Tensor], event_shape: Shape, dtype: torch.dtype
 ) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
-    """The shape of the data that a program makes, given sizes of the free axes of states."""
+    """Return a function from sizes of the free axes of states to the shape of a program's data."""
     with torch.device("meta"):
         program = Function(config)
     program.load_state_dict({f"data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
@@ -233,20 +232,20 @@ class ReadPrelude:
         return f"prelude: {len(self.config['steps'])} steps, from ({inputs}) to ({outputs})"
 
     def left(self, conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """The declared conditions without those that only the prelude takes."""
+        """Return the declared conditions without those that only the prelude takes."""
         return {
             name: said for name, said in conditions.items() if name in self.taken or name not in self.found.conditions
         }
 
     def made_for(self, takes: NamedConditions, dtype: torch.dtype) -> tuple[Prelude, NamedConditions]:
-        """The prelude for a network, and the conditions that requests give.
+        """Return the prelude for a network, and the conditions that requests give.
 
         Args:
             takes: the conditions that the network takes.
             dtype: dtype of its states.
 
         Raises:
-                ForeignError: prelude and network do not fit together; the prelude fails on examples, or mixes rows.
+            ForeignError: prelude and network do not fit together; the prelude fails on examples, or mixes rows.
         """
         try:
             card = PreludeCard.model_validate({"conditions": self.found.conditions, "program": self.config})

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="properties of the conditions (null, default, scale, ...): JSON or a file",
     )
     parser.add_argument(
-        "--null", action="append", default=[], metavar="NAME=FILE.npy", help="array that stands for a missing condition"
+        "--null", action="append", default=[], metavar="NAME=FILE.npy", help="array that replaces a missing condition"
     )
     parser.add_argument("--classes", type=int, metavar="N", help="the program takes class labels from 0 to N - 1")
     parser.add_argument("--null-class", action="store_true", help="label N means no condition")
@@ -241,7 +241,7 @@ def _times(text: str) -> list[float]:
 
 
 def _numbers(text: str) -> Tensor:
-    """Numbers with commas between them, or an array in a file."""
+    """Read comma-separated numbers, or an array from a file."""
     try:
         if text.endswith(".npy"):
             return torch.from_numpy(np.load(text, allow_pickle=False))
@@ -256,7 +256,7 @@ def _names(text: str) -> list[str]:
 
 
 def _null(text: str) -> tuple[str, Tensor]:
-    """The name and the tensor of `name=file.npy`."""
+    """Read the name and the tensor from `name=file.npy`."""
     name, _, path = text.partition("=")
     try:
         return name, torch.from_numpy(np.load(path, allow_pickle=False))

@@ -12,7 +12,7 @@ _TRIED = 4  # sizes tried per axis
 
 
 def tried(axes: Mapping[str, Axis]) -> Iterator[dict[str, int]]:
-    """Sizes to run a program at: small ones, and each axis in turn a little larger."""
+    """Yield sizes to run a program at: small ones, and each axis in turn a little larger."""
     base = typical(axes)
     yield base
     for name, axis in axes.items():
@@ -27,7 +27,7 @@ def _sizes(axis: Axis) -> range:
 
 
 def data_sizes(file: Path, shape_at: Callable[[Mapping[str, int]], tuple[int, ...]], axes: Mapping[str, Axis]) -> Shape:
-    """The shape of one row of data, in which a size may be a multiple of one axis plus or minus a constant.
+    """Return the shape of one row of data, in which a size may be a multiple of one axis plus or minus a constant.
 
     Args:
         file: the program, for messages.
@@ -35,7 +35,7 @@ def data_sizes(file: Path, shape_at: Callable[[Mapping[str, int]], tuple[int, ..
         axes: the allowed sizes of the free axes of states.
 
     Raises:
-        ForeignError: a size depends on the axes in another way. Errors of the program pass through.
+        ForeignError: a size depends on the axes in another way. Errors raised by the program propagate.
     """
     found = [(sizes, shape_at(sizes)) for sizes in tried(axes)]
     base, shape = found[0]
@@ -58,7 +58,7 @@ def data_sizes(file: Path, shape_at: Callable[[Mapping[str, int]], tuple[int, ..
 
 
 def _line(found: list[tuple[Mapping[str, int], int]], base: Mapping[str, int], size: int) -> Line | None:
-    """The line through the first two distinct sizes of data; None if all are equal."""
+    """Return the line through the first two distinct sizes of data; None if all are equal."""
     for sizes, other in found:
         for axis, at in sizes.items():
             times = (other - size) // (at - base[axis]) if at != base[axis] else 0

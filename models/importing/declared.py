@@ -53,7 +53,7 @@ class Declared:
         )
 
     def card(self) -> TimeCard:
-        """The convention as declared, where it cannot be detected; noise is at 1 by default.
+        """Return the convention as declared, if it cannot be detected; noise is at 1 by default.
 
         Raises:
             ForeignError: the declarations contradict each other.
@@ -72,7 +72,7 @@ class Declared:
         own_times: Sequence[float] | None = None,
         dynamic_shift: Mapping[str, Any] | None = None,
     ) -> SamplingCard | None:
-        """The default solver; None if none is named.
+        """Return the default solver; None if none is named.
 
         Args:
             solver: its text.
@@ -106,7 +106,7 @@ class Declared:
             ) from None
 
     def report(self, time: TimeCard, slope: float) -> list[str]:
-        """Lines for the user: the convention used, and where the network disagrees.
+        """Return lines for the user: the convention used, and where the network disagrees.
 
         Args:
             time: the convention as declared.
@@ -130,7 +130,7 @@ class Declared:
         return lines
 
     def resolve(self, found: Detected) -> tuple[TimeCard, list[str]]:
-        """The convention of a velocity to store, and lines for the user as in `report`."""
+        """Return the convention of a velocity to store, and lines for the user as in `report`."""
         usual = found.time or TimeCard()
         declared = {"noise_at": self.noise_at, "scale": self.scale, "sign": self.sign}
         taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
@@ -161,7 +161,7 @@ def _shifted(solver: str | None, own_times: Sequence[float] | None, shift: Mappi
 
 
 def _said(error: ValidationError) -> str:
-    """The errors of a convention, without the values of all fields."""
+    """Describe the errors of a convention, without the values of all fields."""
     whole = [fault["msg"].removeprefix("Value error, ") for fault in error.errors() if not fault["loc"]]
     return "; ".join(whole) or explain(error)
 

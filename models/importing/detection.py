@@ -80,7 +80,7 @@ def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -
 
 @torch.no_grad()
 def start_slope(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype, time: TimeCard) -> float:
-    """The slope of a network's outputs over unit noise at the start of sampling, by its own convention."""
+    """Return the slope of a network's outputs over unit noise at the start of sampling, by its own convention."""
     rows = min(256, max(16, _NUMBERS // math.prod(event_shape)))
     start = noise(0, 0, rows, event_shape, dtype)
     answers: list[Tensor] = []
@@ -94,7 +94,7 @@ def start_slope(network: Network, event_shape: tuple[int, ...], dtype: torch.dty
 
 
 def _line(x: Tensor, v: Tensor) -> tuple[float, float]:
-    """The slope of v over x, all coordinates pooled, and the root mean square distance from slope 1 or -1."""
+    """Return the slope of v over x, all coordinates pooled, and the root mean square distance from slope 1 or -1."""
     x, v = x - x.mean(0), v - v.mean(0)
     slope = float((x * v).sum() / x.square().sum())
     nearest = 1.0 if slope > 0 else -1.0

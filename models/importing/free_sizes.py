@@ -25,7 +25,7 @@ Meta = Mapping[str, Any]
 
 
 def symbol(size: Meta) -> str | None:
-    """The name of a free size; its text is matched, never evaluated."""
+    """Return the name of a free size; its text is matched, never evaluated."""
     found = _PLAIN.fullmatch(_text(size))
     return None if found is None else found.group(1) or found.group(2)
 
@@ -65,17 +65,17 @@ class FreeSizes:
         self._axes: dict[str, _Free] = {}
 
     def fresh(self) -> str:
-        """An unused axis name: L, L2, L3, ..."""
+        """Return an unused axis name: L, L2, L3, ..."""
         return next(name for k in count(1) if (name := f"L{k}" if k > 1 else "L") not in self._axes)
 
     def axis(self, what: str, place: int, size: Meta, name: str, said: bool) -> int | str:
-        """The size of one dimension, or the name of its axis.
+        """Return the size of one dimension, or the name of its axis.
 
         Args:
             what, place: the tensor and its dimension, for messages.
             size: a size in the program's JSON.
             name: name of the axis, unless it has one already.
-            said: whether the user gave that name.
+            said: whether the user chose that name.
 
         Raises:
             ForeignError: the size is computed from others, or the axis has another name.
@@ -105,10 +105,10 @@ class FreeSizes:
         return name
 
     def bounds(self, said: Mapping[str, Mapping[str, Any]]) -> dict[str, Axis]:
-        """The allowed sizes of each axis.
+        """Return the allowed sizes of each axis.
 
         Args:
-            said: fields of `Axis` by axis name, which may narrow the program's bounds.
+            said: the user's fields of `Axis` by axis name, which may narrow the program's bounds.
 
         Raises:
             ForeignError: there is no such axis, or its bounds are wider than those of the program.

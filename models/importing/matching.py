@@ -1,4 +1,4 @@
-"""Matching a foreign file with an architecture: finds the state dict, its prefix, and whether it is averaged or raw."""
+"""Matching of a foreign file with an architecture: the state dict, its prefix, and whether it is averaged or raw."""
 
 import re
 from collections import Counter
@@ -34,9 +34,9 @@ class Candidate:
 
 
 def candidates(found: Mapping[str, Found], expected: Mapping[str, Tensor]) -> list[Candidate]:
-    """The state dicts in a file with most of an architecture's keys, best first.
+    """Return the state dicts in a file with most of an architecture's keys, best first.
 
-    Any prefix is found, as keys are matched by how they end.
+    Any prefix is found, as keys are matched by their endings.
     """
     counts: Counter[str] = Counter()
     longest = max((key.count(".") + 1 for key in expected), default=0)

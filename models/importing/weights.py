@@ -111,7 +111,7 @@ def import_program(
         event_shape: the shape that one state must have, with names for its free axes; None takes the program's.
         labels: the class labels that it takes as a condition; it declares the width of a vector itself.
         inputs, conditions, axes: see `read_program`.
-        nulls: tensors that stand for conditions that are not given, by name.
+        nulls: tensors that replace missing conditions, by name.
         prelude: a program that makes some of the conditions from others, once for a request; None for none.
 
     Raises:
@@ -152,7 +152,7 @@ def _with_nulls(
 
 
 def _fitting(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The stored nulls; an error unless all are given with the shapes of their conditions."""
+    """Return the stored nulls; raise an error unless all are given with the shapes of their conditions."""
     for name, entry in takes.entries.items():
         if entry.null == "stored" and (name not in nulls or tuple(nulls[name].shape) != entry.sizes):
             found = list(nulls[name].shape) if name in nulls else "nothing"
@@ -198,7 +198,7 @@ class _Sized:
         return torch.float32 if found in HALVES.values() else found
 
     def field(self, asked: nn.Module | None) -> Callable[[Tensor, Tensor], Tensor]:
-        """The network, or the module evaluated in its place, with example conditions."""
+        """Return the network, or the module evaluated in its place, with example conditions."""
         dtype, given, asked = self.dtype, self.condition, self.network if asked is None else asked
         return lambda x, t: asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
 
@@ -265,7 +265,7 @@ def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "fl
 
 
 def _convention(tried: _Sized, asked: nn.Module, declared: Declared) -> tuple[TimeCard, list[str]]:
-    """The convention to store, and lines for the user."""
+    """Return the convention to store, and lines for the user."""
     with _evaluated():
         if not declared.changes:
             return declared.resolve(detect(tried.field(asked), tried.event_shape, tried.dtype))
@@ -327,7 +327,7 @@ def _usable(
 
 
 def _unusable(tensor: Tensor) -> str | None:
-    """The reason that a tensor cannot be used, whatever its shape; None if it can."""
+    """Return the reason that a tensor cannot be used, whatever its shape; None if it can."""
     if tensor.is_meta:
         return "has a shape but no numbers (meta device); save the state dict of a network whose weights were loaded"
     if tensor.layout != torch.strided:

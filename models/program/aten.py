@@ -49,7 +49,7 @@ class OperationError(ValueError):
 
 @cache
 def operation(target: str) -> Callable[..., Any]:
-    """The function named by a target of an exported graph.
+    """Return the function named by a target of an exported graph.
 
     Raises:
         OperationError: programs may not use it; the message says why.

@@ -55,7 +55,7 @@ class FunctionConfig(Frozen):
         return self
 
     def brief(self) -> dict[str, Any]:
-        """A summary for readers, with counts in place of thousands of steps."""
+        """Return a summary for readers, with counts in place of thousands of steps."""
         return self.model_dump(mode="json") | {"steps": len(self.steps), "tensors": len(self.tensors)}
 
 
@@ -73,7 +73,7 @@ class Function(nn.Module):
         return self.config.rows
 
     def forward(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The results by name for inputs (rows, ...) by name; inputs are cast to their declared dtypes.
+        """Return the results by name for inputs (rows, ...) by name; inputs are cast to their declared dtypes.
 
         Raises:
             VelocityError: a step fails.

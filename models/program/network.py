@@ -25,8 +25,8 @@ class ProgramConfig(NetworkConfig):
         time_dtype: dtype of times if it differs: float32 with half precision.
         tensors: its weights and constants by name.
         steps: the steps in order; each uses only values already computed.
-        output: the name of the velocity. The names `x` and `t` stand for states and times, `c` for the condition, and
-            `c_name` for one that has a name.
+        output: the name of the velocity. The names `x` and `t` denote states and times, `c` the condition, and `c_name`
+            one that has a name.
         condition: its condition if that has no name, or None.
         conditions: its named conditions, instead of `condition`.
         rows: minimum and maximum number of rows per call; None for no limit.

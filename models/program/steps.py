@@ -114,7 +114,7 @@ def check_steps(
         known.update(step.out)
     for output in outputs:
         if output not in known:
-            raise ValueError(f"output is {output[:50]!r}, which no step makes")
+            raise ValueError(f"output is {output[:50]!r}, which no step produces")
 
 
 class Steps:
@@ -145,7 +145,7 @@ class Steps:
         ]
 
     def run(self, module: nn.Module, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """The results for inputs (rows, ...) by name, at least one row.
+        """Return the results for inputs (rows, ...) by name, at least one row.
 
         Too many rows for one call are split over several, and too few are padded with copies of the first.
 
@@ -208,7 +208,7 @@ def _argument(value: Any, values: Mapping[str, Any], device: torch.device) -> An
 
 
 def _names(value: Any) -> set[str]:
-    """The names of the values that an argument refers to.
+    """Return the names of the values that an argument refers to.
 
     Raises:
         ValueError: it is an object of an unknown kind.
@@ -222,12 +222,12 @@ def _names(value: Any) -> set[str]:
         return {content}
     known = {"dtype": TENSOR_DTYPES, "format": _FORMATS, "number": _NUMBERS}.get(kind, {})
     if kind != "device" and not (isinstance(content, str) and content in known):
-        raise ValueError(f"an argument is {str(value)[:80]}; known are value, dtype, format, number and device")
+        raise ValueError(f"an argument is {str(value)[:80]}; use value, dtype, format, number or device")
     return set()
 
 
 def _dead(steps: Sequence[Step], outputs: Collection[str]) -> list[list[str]]:
-    """For each step, the values that no later step uses, so that their memory can be freed."""
+    """Return, for each step, the values that no later step uses, so that their memory can be freed."""
     kept = set(outputs)
     dead: list[list[str]] = []
     for step in reversed(steps):

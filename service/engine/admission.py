@@ -1,8 +1,8 @@
-"""Admission: whether a job is taken, decided at once, beside the thread that runs the jobs.
+"""Admission: decides at once whether a job is accepted, off the thread that runs the jobs.
 
-It belongs to those who submit, one at a time: the engine's thread writes nothing of it, and it nothing of the engine's
-thread. It looks at the newest snapshot, and at the jobs that it took itself and that this one does not show yet: their
-numbers are higher than the newest that the engine's thread has seen.
+Only the submitting threads use it, one at a time: the engine's thread writes none of its state, and it writes none of
+that thread's. It reads the newest snapshot, and adds the jobs that it has accepted but that the snapshot does not show
+yet: those with a higher number than the newest job that the engine's thread has seen.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from service.engine.scheduler import Entry, Place
 from service.engine.snapshot import ArenaLoad, ArenaSnapshot, EngineSnapshot
 
 _LOT_S = 0.02
-"""A forecast is used for so long, if no job has come to its queue since."""
+"""Seconds for which a forecast is reused, if no job has joined its queue since."""
 
 _LEAST_RETRY_S, _LONGEST_RETRY_S = 0.1, 3600.0
 
 _SAME_S = 0.1
-"""So long the same request is refused again without another look, or half of the time it was told to wait: under
-overload looks would cost what the requests do that were taken."""
+"""Seconds for which an equal request is refused without a new forecast, at most half of the time it was told to wait:
+under overload, forecasts would cost as much as the accepted requests."""
 
 _MOST_REFUSALS = 64
 
@@ -46,21 +46,21 @@ class _Coming(NamedTuple):
 
 
 class Admission:
-    """Takes jobs in and numbers them.
+    """Accepts jobs and numbers them.
 
     Args:
-        max_queue: the most jobs that wait or run.
-        clock: of the engine.
-        latest: the newest snapshot.
+        max_queue: maximum number of jobs waiting or running.
+        clock: the engine's clock.
+        latest: returns the newest snapshot.
     """
 
     def __init__(self, max_queue: int, clock: Callable[[], float], latest: Callable[[], EngineSnapshot]) -> None:
         self._max_queue, self._clock, self._latest = max_queue, clock, latest
         self._numbers = itertools.count()
-        self._fresh: dict[int, ArenaSnapshot] = {}  # how arenas were when they were opened
+        self._fresh: dict[int, ArenaSnapshot] = {}  # arenas as they were opened
         self._coming: deque[_Coming] = deque()
-        self._lots: dict[tuple[int, bool], tuple[float, Lot]] = {}  # by arena, and whether of its bulk jobs
-        self._refusals: dict[tuple[float, ...], tuple[float, float]] = {}  # when, and for how long
+        self._lots: dict[tuple[int, bool], tuple[float, Lot]] = {}  # by arena, and whether for its bulk jobs
+        self._refusals: dict[tuple[float, ...], tuple[float, float]] = {}  # when refused, and seconds to wait
 
     def open(self, arena: int, fresh: ArenaSnapshot) -> None:
         """Expect jobs for an arena."""
@@ -79,7 +79,7 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """Jobs of which no sample runs yet."""
+        """Jobs with no sample running yet."""
         return sum(queue.queued for queue in self._snapshot().queues) + len(self._coming)
 
     @property
@@ -105,7 +105,7 @@ class Admission:
         return ends
 
     def loads(self, arenas: Iterable[int]) -> tuple[dict[int, ArenaLoad], float]:
-        """Return what each of some open arenas has to do, and the seconds until everything is done, by forecast."""
+        """Return the load of each of these open arenas, and the forecast of seconds until everything is done."""
         snapshot, now, busy = self._snapshot(), self._clock(), self._busy(self._snapshot())
         found: dict[int, ArenaLoad] = {}
         for arena in arenas:
@@ -118,17 +118,17 @@ class Admission:
         return found, max(self.ends_s().values(), default=0.0)
 
     def take(self, arena: int, job: Job, beside_s: float = 0.0) -> Entry:
-        """Take a job for an arena that is open; it must be sent to the engine's thread before the next one is taken.
+        """Accept a job for an open arena; send it to the engine's thread before another is accepted.
 
         Args:
-            arena: by number.
+            arena: number of the arena.
             job: the job.
-            beside_s: seconds that it needs of its time before and after its network calls.
+            beside_s: seconds that it needs before and after its network calls.
 
         Raises:
-            TooSlow: it would be late even with the machine to itself, and nothing but done is of use.
-            Overloaded: the queue is full, or the job would be late, or make another one late; with the time until the
-                same job would be taken.
+            TooSlow: it would be late even with the machine to itself, and a partial result is no use.
+            Overloaded: the queue is full, or the job would be late or make another one late; with the time until the
+                same job would be accepted.
         """
         snapshot, now = self._snapshot(), self._clock()
         here = self._here(snapshot, arena)
@@ -145,19 +145,19 @@ class Admission:
         return entry
 
     def pace(self, arena: int, calls: float, work: float, rows: float, priority: Priority) -> float:
-        """Return the seconds that a job would take alone, given its calls, work and rows of a call."""
+        """Return the seconds that a job would take alone, given its calls, total rows, and rows per call."""
         here = self._here(self._snapshot(), arena)
         return alone_s(calls, work, rows, here.queue(priority).budget, here.curve)
 
     def _snapshot(self) -> EngineSnapshot:
-        """The newest, without the jobs that were on their way before it."""
+        """The newest snapshot; the jobs that it shows are dropped from those on their way."""
         snapshot, coming = self._latest(), self._coming
         while coming and coming[0].place.entry.number <= snapshot.seen:
             coming.popleft()
         return snapshot
 
     def _here(self, snapshot: EngineSnapshot, arena: int) -> ArenaSnapshot:
-        """An arena in the snapshot, or as it was before the engine's thread knew it."""
+        """An arena in the snapshot, or as it was opened if the engine's thread does not know it yet."""
         found = snapshot.arenas.get(arena) or self._fresh.get(arena)
         return found or next(each.here for each in self._coming if each.arena == arena)
 
@@ -190,13 +190,13 @@ class Admission:
         return min(soonest, _LONGEST_RETRY_S) * max(1, len(self._busy(snapshot)))
 
     def _busy(self, snapshot: EngineSnapshot) -> set[int]:
-        """Arenas that have jobs, or to which some are on their way."""
+        """Arenas with jobs, present or on their way."""
         busy = {number for number, each in snapshot.arenas.items() if each.interactive.places or each.bulk.places}
         busy.update([coming.arena for coming in self._coming])
         return busy
 
     def _all_lots(self, snapshot: EngineSnapshot, now: float) -> list[Lot]:
-        """Those of all queues that have jobs."""
+        """The lots of all queues with jobs, and one for the waiting preludes and decoders."""
         lots = [self._lot(snapshot, arena, each, now) for arena in sorted(self._busy(snapshot)) for each in Priority]
         found = [lot for lot in lots if lot.demands]
         if found and snapshot.beside_s:
@@ -204,7 +204,7 @@ class Admission:
         return found
 
     def _lot(self, snapshot: EngineSnapshot, arena: int, priority: Priority, now: float) -> Lot:
-        """The jobs of a queue: now, or up to 20 ms ago if none has come since."""
+        """The jobs of a queue: as of now, or of up to 20 ms ago if none has joined since."""
         bulk = priority is Priority.BULK
         made = self._lots.get((arena, bulk))
         if made is None or not made[0] <= now <= made[0] + _LOT_S:
@@ -236,9 +236,9 @@ class Admission:
             raise Overloaded(_LATE, wait_s)
 
     def _enters_easily(self, busy: set[int], arena: int, here: ArenaSnapshot, priority: Priority, entry: Entry) -> bool:
-        """Return whether all jobs tolerate ticks with all present rows, so that no forecast is needed.
+        """Return whether all jobs tolerate ticks of all rows present, so that no forecast is needed.
 
-        Whoever comes later, and makes ticks longer, is held against all of them in turn.
+        A later job, which makes ticks longer, is checked against all of them in turn.
         """
         if busy != {arena} or here.bulk.places or self._snapshot().beside_s:
             return False
@@ -257,7 +257,7 @@ def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float, besid
     if job.partial or job.follows or calls is None or left_s <= 0:
         return
     rows, most = job.num_samples * network_rows(job.guidance), here.queue(job.priority).budget
-    # What others want of the cores may change: only what the work itself takes says that it never fits.
+    # The load on the cores may change: only the cost of the work itself proves that it never fits.
     needed_s = beside_s + max(calls, rows * calls / most) * here.curve.cost(min(rows, most))
     if needed_s > left_s:
         raise TooSlow(needed_s)

@@ -1,4 +1,4 @@
-"""The arena of one model: its lanes. With `network.py` and `device.py`, all that touches the device."""
+"""The arena: the lanes of one operation of a model version, which share network calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from solvers.lanes import Admission, Finished, Lanes, Saved
 from solvers.parted import Parted
 
 TICK_S = 0.05
-"""A network call of a full arena takes about this long at most."""
+"""A network call of a full arena takes at most about this many seconds."""
 
 _LARGEST_BUDGET = 8192
 _LONGEST_TICK_S = 4 * TICK_S
@@ -34,20 +34,19 @@ _PAYS = 1.5
 
 
 class Arena:
-    """Lanes of one operation of a model version, in groups (by priority) of which any may take part in a tick.
+    """Lanes of one operation of a model version, in groups (by priority), any of which may take part in a tick.
 
     Attributes:
         checkpoint: the model version.
-        operation: what is computed.
+        operation: the operation.
         event_shape: shape of a lane's state.
-        deterministic: whether a sample's bits depend on nothing but checkpoint, solver, seed and index, decoding
-            included.
-        budget: lanes that a group holds, as many as fit into a tick.
+        deterministic: whether a sample's bits depend only on checkpoint, solver, seed and index, including decoding.
+        budget: network rows of the lanes of a group, as many as fit into a tick.
         lanes: the groups.
-        parted: beside those, by owner, jobs that are too large to take part in each tick as a whole.
-        network: what is called for all lanes of a tick.
-        tick_cost: seconds of a tick by rows; begins with those of the network alone.
-        prelude, decoder: the programs that run before and after it, if there are any.
+        parted: by group and owner, the jobs that are too large to take part in each tick as a whole.
+        network: the network, called for all lanes of a tick.
+        tick_cost: seconds of a tick by rows; at first those of the network alone.
+        prelude, decoder: the programs that run before and after the network, if there are any.
     """
 
     def __init__(
@@ -61,16 +60,16 @@ class Arena:
         prelude: Stage | None = None,
         decoder: Stage | None = None,
     ) -> None:
-        """Measure the network: at which numbers of rows its rows agree, and how many rows fit into a tick.
+        """Measure the network: the row counts at which a row has the same bits, and how many rows fit into a tick.
 
         Args:
             checkpoint: the model version.
-            device: where it lives.
+            device: the device that it runs on.
             groups: names of the groups of lanes.
-            operation: what is computed.
-            sizes: of the free axes.
-            allowance: seconds of measuring the rows of the network, and of each stage; None for no bound.
-            prelude, decoder: those of another operation, which are shared; None to make them.
+            operation: the operation of the lanes.
+            sizes: sizes of the free axes.
+            allowance: time limit for measuring the network, and for each stage, in seconds; None for no limit.
+            prelude, decoder: stages to share with another operation; None to make them.
         """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
         self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
@@ -89,11 +88,11 @@ class Arena:
         self._slots = max(catalogue.slots(), 0 if plans is None else plans.slots)
         self.lanes = {group: self._empty() for group in groups}
         self.parted: dict[str, dict[int, Parted]] = {group: {} for group in groups}
-        self._saved_last: list[Saved] = []  # of those that have ended
+        self._saved_last: list[Saved] = []  # states of parted jobs that have ended
 
     @property
     def path(self) -> str:
-        """What evaluates the network: `fused` or `eager`."""
+        """How the network is evaluated: `fused` or `eager`."""
         return self.network.path
 
     @property
@@ -103,11 +102,11 @@ class Arena:
 
     @property
     def unmeasured(self) -> int:
-        """Numbers of rows that are still to be tried, those of its stages included."""
+        """The number of row counts still to be tried, including those of its stages."""
         return self.network.unmeasured + sum(stage.unmeasured for stage in self.stages)
 
     def refine(self) -> None:
-        """Go on measuring rows by one number of them, beside the ticks."""
+        """Try one more row count, of the network or of a stage."""
         with self.device.scope():
             if self.network.unmeasured:
                 self.network.refine()
@@ -118,7 +117,7 @@ class Arena:
                     return
 
     def beside_s(self, job: Job) -> float:
-        """Seconds that a job's rows take in the stages, about."""
+        """Estimated seconds that a job's rows take in the stages."""
         seconds = 0.0
         if self.prelude is not None:
             asked = (job.conditions or {}).values()
@@ -142,16 +141,16 @@ class Arena:
         return len(self.lanes[group]) + sum(each.total for each in self.parted[group].values())
 
     def _of(self, group: str, owner: int) -> list[Lanes]:
-        """Where an owner's lanes are."""
+        """The `Lanes` that hold an owner's samples."""
         parted = self.parted[group].get(owner)
         return [self.lanes[group]] if parted is None else parted.all
 
     def _measure_budget(self) -> int:
-        """The most rows of a tick; on the way there, forecasts of small requests learn what calls of few rows take."""
+        """The maximum rows of a tick; the timings on the way there also serve forecasts of small requests."""
         rows, before, numbers = 1, 0.0, math.prod(self.event_shape)
         while True:
             took = self.network.timed(rows)
-            if took < TICK_S:  # a single measurement may have been held up
+            if took < TICK_S:  # something else may have slowed a single measurement
                 took = min(took, self.network.timed(rows))
             pays = took < _PAYS * before and took < _LONGEST_TICK_S
             if took > TICK_S and rows > 1 and not pays:
@@ -170,9 +169,9 @@ class Arena:
         return noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
 
     def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "", part: int = 2**62) -> list[Finished]:
-        """Start lanes for (owner, first sample, count, job); some may end at once, for want of max_nfe.
+        """Start lanes for each (owner, first sample, count, job); some may end at once, if max_nfe is too small.
 
-        Jobs whose samples share their steps and that have more than `part` rows take part in ticks by parts.
+        Jobs with shared steps and more than `part` rows take part in ticks by parts.
         """
         with torch.inference_mode(), self.device.scope():
             together: list[Admission] = []
@@ -185,11 +184,11 @@ class Arena:
                 else:
                     together.append(admission)
             self.lanes[group].admit(together)
-            self.parted[group].update(parted)  # nothing has changed where there was too little memory before
+            self.parted[group].update(parted)  # last: if memory ran out before, nothing has changed
             return self._ended(group)
 
     def _ended(self, group: str) -> list[Finished]:
-        """Take out the lanes of a group that have ended."""
+        """Remove and return the lanes of a group that have ended."""
         ended = [each.collect() for each in (self.lanes[group], *self.parted[group].values())]
         self._drop_empty(group)
         return [self._fetched(finished) for finished in ended if finished is not None]
@@ -216,16 +215,16 @@ class Arena:
     def tick(
         self, groups: Sequence[str] = ("",), go_on: Callable[[], bool] = lambda: False, at_once: int = 1
     ) -> tuple[list[Finished], dict[int, str], int]:
-        """One network call for all lanes of some groups, none of which is empty; more while nothing ends.
+        """Make one network call for all lanes of some groups, none of them empty; make more while no lane ends.
 
         Args:
             groups: the groups that take part.
-            go_on: asked after each call in which no lane ended whether there may be another.
-            at_once: calls that may follow each other before `go_on` is asked, where the network is fused.
+            go_on: called after each call in which no lane ended; returns whether to make another.
+            at_once: maximum number of calls of a fused network between two checks of `go_on`.
 
         Returns:
-            The lanes that ended; for each owner whose rows made the network raise, what it said, its lanes being
-            stopped; and how many calls there were.
+            The lanes that ended; owner -> error message, for owners with rows that made the network raise (their lanes
+            are stopped); and the number of calls.
         """
         chosen: list[Lanes | Parted] = []
         for group in groups:
@@ -244,8 +243,8 @@ class Arena:
     def _call(
         self, chosen: Sequence[Lanes | Parted], failed: dict[int, str], at_once: int
     ) -> tuple[list[Finished], int]:
-        """One network call, or up to `at_once` of a fused network; the lanes that ended, and how many calls."""
-        if len(chosen) == 1:  # nearly always, and then nothing is copied
+        """Make one network call, or up to `at_once` of a fused network; return ended lanes and the number of calls."""
+        if len(chosen) == 1:  # the usual case, in which nothing is copied
             if (ran := self.network.run(chosen[0], at_once)) is not None:
                 finished, calls = ran
             else:
@@ -258,7 +257,7 @@ class Arena:
         return [finished for finished in ended if finished is not None], 1
 
     def forget(self, owner: int) -> None:
-        """Remove what is kept for a job once its lanes are gone."""
+        """Remove the conditions and constants of a job once its lanes are gone."""
         self.network.remove(owner)
 
     @staticmethod
@@ -266,12 +265,12 @@ class Arena:
         for owner in failed:
             lanes.stop(owner, Status.CANCELLED)
         if failed and isinstance(lanes, Parted) and (finished := lanes.collect()) is not None:
-            return finished  # all of it belongs to one owner
+            return finished  # all of its lanes belong to one owner
         finished = lanes.absorb(v)
         return lanes.collect() if failed and finished is None else finished
 
     def stop(self, owner: int, status: Status, group: str = "") -> list[Finished]:
-        """End an owner's lanes now and take them out."""
+        """End an owner's lanes now; return the lanes of the group that have ended."""
         for lanes in self._of(group, owner):
             lanes.stop(owner, status)
         with torch.inference_mode(), self.device.scope():
@@ -283,7 +282,7 @@ class Arena:
         self.device.free()
 
     def take_saved(self) -> list[Saved]:
-        """States saved since the last call."""
+        """Return the states saved since the last call."""
         saved = [saved for lanes in self.lanes.values() if lanes.saved for saved in lanes.take_saved()]
         saved += [saved for group in self.parted.values() for each in group.values() for saved in each.take_saved()]
         saved += self._saved_last
@@ -291,9 +290,9 @@ class Arena:
         return [replace(each, x=self.device.fetch(each.x)) for each in saved]
 
     def reached(self, owner: int, group: str) -> tuple[int, float, float]:
-        """Most calls, least t and the sum of the shares of their span that an owner's running lanes have behind them.
+        """Progress of an owner's running lanes: most calls, least t, and the sum of the shares of the span completed.
 
-        The least t is that of the lane with the smallest share; (0, nan, 0) where none runs.
+        The least t is that of the lane with the smallest share; (0, nan, 0) if none is running.
         """
         lanes = self._of(group, owner)
         every, shares = (np.concatenate(each) for each in zip(*((a.records, a.shares()) for a in lanes), strict=True))
@@ -304,10 +303,10 @@ class Arena:
         return int(records["nfe"].max()), float(records["t"][share.argmin()]), float(share.sum())
 
     def paces(self, group: str) -> dict[int, tuple[float, float, float]]:
-        """How far the lanes under error control have come, by owner.
+        """Progress of the lanes under error control, by owner.
 
         Returns:
-            Owner -> mean calls so far, mean share of the span behind them, and the share of the slowest.
+            Owner -> mean calls so far, mean share of the span completed, and the share of the slowest lane.
         """
         lanes = [self.lanes[group], *(part for each in self.parted[group].values() for part in each.all)]
         every, shares = (np.concatenate(each) for each in zip(*((a.records, a.shares()) for a in lanes), strict=True))

@@ -17,10 +17,10 @@ from service.engine.snapshot import ArenaSnapshot
 from service.engine.stages import Pass, Stage
 
 _BULK_PART = 4
-"""Bulk jobs get this fraction of the row budget, as an interactive request may have to wait for a tick of theirs."""
+"""Bulk jobs get one part in this many of the row budget, as an interactive request may have to wait for their tick."""
 
 _REPRICE_EVERY = 16
-"""Ticks between two estimates of the cost of jobs under error control, made from their progress."""
+"""Ticks after which the cost of jobs under error control is estimated again, from their progress."""
 
 
 @dataclass(eq=False)
@@ -28,12 +28,12 @@ class ActiveJob:
     """A job in the engine; lanes know its number as their owner.
 
     Attributes:
-        number, entry, future: of it.
-        job: as the network can take it, once the prelude has run.
-        builder: of its result.
-        queue: of its arena.
+        number, entry, future: those of the job.
+        job: the job; once the prelude has run, with the conditions that the network takes.
+        builder: builds its result.
+        queue: the queue of its arena.
         left: whether it has left that queue, as all of its lanes have ended.
-        going: the stage that its rows wait for, and those rows; None where there is none.
+        going: the stage that its rows wait for, and those rows; None if they wait for none.
     """
 
     number: int
@@ -47,7 +47,7 @@ class ActiveJob:
 
     @property
     def due(self) -> float:
-        """When it ends whatever it has reached: a partial answer must still be decoded in time."""
+        """When it ends, however far it has come: a partial answer must still be decoded in time."""
         return self.entry.deadline if self.job.partial or self.job.deadline is None else self.job.deadline
 
 
@@ -55,7 +55,7 @@ class ArenaQueue:
     """An arena and its jobs; once it is open, only the engine's thread uses it.
 
     Attributes:
-        number, name: of the arena, and of its model.
+        number, name: number of the arena, and name of its model.
         jobs: by number.
         watched: numbers of the jobs that report progress.
         nfe: estimates learned from its jobs.
@@ -95,16 +95,16 @@ class ArenaQueue:
 
     @property
     def ready(self) -> bool:
-        """Whether it has jobs that need no prelude any more."""
+        """Whether it has jobs that do not wait for the prelude."""
         return len(self.jobs) > sum(len(scheduler.held) for scheduler in self._schedulers.values())
 
     def release(self, active: ActiveJob) -> None:
-        """Let a job that was held become lanes."""
+        """Release a held job, so that it can become lanes."""
         self._snapshot = None
         self._schedulers[active.job.priority].release(active.number)
 
     def add(self, active: ActiveJob, held: bool = False) -> None:
-        """Queue a job, one that is `held` until it is released."""
+        """Queue a job; a `held` one waits until it is released."""
         self._snapshot = None
         self.jobs[active.number] = active
         self._schedulers[active.job.priority].add(active.entry, held)
@@ -165,7 +165,7 @@ class ArenaQueue:
         """Charge the seconds of a tick, given the rows of each group; `alone`: no other arena has jobs."""
         interactive = rows[0] if groups[0] is Priority.INTERACTIVE else 0
         self._turns.used(interactive, sum(rows) - interactive, seconds)
-        # Bulk lanes alone pay more where other models have work, which may be interactive.
+        # Bulk lanes alone pay more if other models have work, which may be interactive.
         self.used_s += seconds if interactive or alone else seconds * (BULK_SHARE - 1)
 
     def ended(self, active: ActiveJob, lanes: int) -> bool:

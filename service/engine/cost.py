@@ -1,10 +1,11 @@
 """Costs: how many network calls a job takes (its NFE), and how many seconds a tick lasts.
 
-The NFE of a job before it has run is exact for plans, and learned from jobs of the same kind under error control.
+The NFE of a job that has not run yet is exact for plans; under error control, it is learned from jobs of the same kind.
 
-Of ticks two things are learned apart. The cost of a tick of some size is steady, and told by the CPU time of the
-engine's thread, in which stalls do not show. How much longer it lasts because others want the same cores (or Python's
-lock) changes, hits few ticks hard and most not at all, and is one ratio for all sizes, over the last seconds.
+Two things are learned about ticks, separately. The cost of a tick of a given size is steady, and is measured as CPU
+time of the engine's thread, in which stalls do not show. How much longer a tick lasts because other threads want the
+same cores (or Python's lock) varies, and hits a few ticks hard and most not at all; it is one ratio for all sizes, over
+the last seconds.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _GUESSED_NFE = 80.0
 """Calls of an adaptive sample before any has been seen."""
 
 _JOBS_KEPT = 32
-"""Jobs of a kind that are remembered."""
+"""Maximum number of jobs remembered for each kind."""
 
 _CAUTIOUS = 0.9
-"""A job's slowest sample is expected to take as many calls as in this share of those."""
+"""Quantile of those jobs that predicts the calls of a job's slowest sample."""
 
 _MOST_KINDS = 256
 
@@ -39,9 +40,9 @@ class Cost:
     """Calls of a job's samples.
 
     Attributes:
-        mean: of a sample.
-        most: of the slowest one, with caution.
-        typical: of the slowest one in half of all jobs; None where no job has asked for the same.
+        mean: expected calls of one sample.
+        most: expected calls of the slowest sample, estimated cautiously.
+        typical: median over earlier jobs of the slowest sample's calls; None if no similar job has run.
     """
 
     mean: float
@@ -51,28 +52,28 @@ class Cost:
 
 @dataclass(frozen=True)
 class NfeEstimates:
-    """What the jobs of one arena have taken; never changed, so any thread may ask: what is learned makes a new one.
+    """Calls that the jobs of one arena have taken. Never changed, so any thread may read it: learning makes a new one.
 
-    Kinds are looked up from the most exact to the least: method, tolerances and span by powers, and how many samples
+    Kinds are looked up from the most exact to the least: method, powers of tolerances and span, and number of samples
     (the slowest of many takes longer); then without the number, then the method alone.
 
     Attributes:
-        seen: calls of a sample on average, and of the slowest, of the newest jobs of a kind.
-        under_way: the same extrapolated from the first job of a kind, while it runs.
+        seen: for the newest jobs of each kind, the calls of a sample on average, and of the slowest.
+        under_way: the same, extrapolated from the first job of a kind while it runs.
     """
 
     seen: Mapping[Kind, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     under_way: Mapping[Kind, tuple[float, float]] = field(default_factory=dict)
 
     def of(self, job: Job) -> Cost:
-        """What is to be expected of a job."""
+        """The expected cost of a job."""
         if job.solve.nfe is not None:
             nfe = float(job.solve.nfe)
             return Cost(nfe, nfe, nfe)
         least, bound, kinds = float(job.solve.nfe_least), float(job.solve.nfe_bound), _kinds(job)
 
         def possible(calls: float) -> float:
-            return min(max(calls, least), bound)  # no job of this kind need have been seen
+            return min(max(calls, least), bound)  # the estimate may come from another kind
 
         if kinds[1] not in self.seen and (found := self.under_way.get(kinds[1])):
             return Cost(possible(found[0]), possible(found[1]), None)
@@ -87,7 +88,7 @@ class NfeEstimates:
         return Cost(guess, guess, None)
 
     def suspect(self, job: Job, mean: float, most: float) -> NfeEstimates:
-        """Note what the first job of its kind will take, extrapolated from its progress."""
+        """Note the calls that the first job of its kind will take, extrapolated from its progress."""
         return replace(self, under_way=_newest(self.under_way, {_kinds(job)[1]: (mean, most)}))
 
     def learn(self, job: Job, mean: float, most: float) -> NfeEstimates:
@@ -98,7 +99,7 @@ class NfeEstimates:
 
 
 def _newest(kept: Mapping[Kind, _T], told: Mapping[Kind, _T]) -> dict[Kind, _T]:
-    """Both, without the kinds that were told of longest ago if there are too many."""
+    """Both merged; if there are too many kinds, those updated longest ago are dropped."""
     both = dict(kept)
     for kind in told:
         both.pop(kind, None)
@@ -111,8 +112,8 @@ def _newest(kept: Mapping[Kind, _T], told: Mapping[Kind, _T]) -> dict[Kind, _T]:
 def _kinds(job: Job) -> tuple[Kind, ...]:
     """Kinds of a job, the most exact first.
 
-    A job whose max_step asks for many steps is like those whose max_step asks for about as many, and tells nothing of
-    others.
+    A job with max_step is compared first to those that max_step forces to about as many steps, and does not predict
+    jobs without it.
     """
     spec, (start, end) = job.solve.spec, job.solve.t_span
     powers = [f"{math.log10(each):.0f}" for each in (spec.rtol, spec.atol) if each is not None]
@@ -129,33 +130,33 @@ def _bounded(job: Job) -> bool:
 
 
 _TICKS_KEPT = 15
-"""Ticks of a size that are remembered."""
+"""Maximum number of ticks remembered for each size."""
 
 _ENOUGH = 5
-"""Ticks of a size before they count: the first ones touch new memory, and a median of fewer is not robust."""
+"""Ticks of a size needed for an estimate: the first ones touch new memory, and a median of fewer is not robust."""
 
 _WORST = 3.0
-"""A tick costs this many medians at most."""
+"""A tick counts for at most this many medians."""
 
 _HORIZON_S = 3.0
-"""Time over which the ratio is taken."""
+"""Seconds over which the ratio is taken."""
 
 _PRIOR_S = 0.3
-"""Weight of the ratio 1, before any tick."""
+"""Weight, in seconds, of a ratio of 1 before any tick."""
 
 _LONGEST_STALL_S = 0.5
-"""One tick that was held up for longer (the process was stopped, the machine slept) says nothing of the next ones."""
+"""Longest stall counted for one tick: a longer one (process stopped, machine asleep) says nothing about the next."""
 
 _FRESH_S = 0.005
-"""The curve is put together anew once in so long at most: for short ticks that would take longer than what they do."""
+"""Minimum seconds between two rebuilds of the curve, which would take longer than short ticks do."""
 
 _STALE_S = 30.0
-"""After so long without a tick the machine's load may be another one."""
+"""Seconds without a tick after which the machine's load may have changed."""
 
 
 @dataclass
 class _Size:
-    """Ticks of about as many rows.
+    """Ticks of about the same number of rows.
 
     Attributes:
         rows: running mean.
@@ -166,7 +167,7 @@ class _Size:
     rows: float
     measured: float | None = None
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=_TICKS_KEPT))
-    _mean: tuple[float | None] | None = None  # of `newest`, once it was asked for
+    _mean: tuple[float | None] | None = None  # of `newest`, computed on first use
 
     def learn(self, rows: int, cost: float) -> None:
         self.rows += 0.1 * (rows - self.rows)
@@ -191,10 +192,10 @@ class _Size:
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of a tick by its rows at one moment: interpolated; beyond what was seen, in proportion at most.
+    """Seconds of a tick by its rows, at one moment: interpolated; above the largest size seen, proportional to rows.
 
     Attributes:
-        known: (rows, cost) of sizes that were seen, rising in both.
+        known: (rows, cost) of the sizes seen, rising in both.
         stretch: how many times its cost a tick lasts.
     """
 
@@ -206,13 +207,13 @@ class Curve:
         return self.stretch * self.cost(rows)
 
     def cost(self, rows: float) -> float:
-        """The same with the cores all to itself."""
+        """How long it would last with the cores to itself."""
         known = self.known
         if not known:
             return 1e-3
         place = bisect_right(known, (float(rows), float("inf")))
         if place == 0:
-            return known[0][1]  # a small tick costs about what the smallest seen does, at most
+            return known[0][1]  # a smaller tick costs about as much as the smallest seen, at most
         r0, s0 = known[place - 1]
         if place == len(known):
             return s0 * rows / r0
@@ -223,8 +224,8 @@ class Curve:
 class TickCostModel:
     """Seconds of a whole tick (network, lanes, delivery) by its rows, one cost for each power of two.
 
-    A forecast that is too long turns away clients who would have been served in time, so an estimate stands on
-    several ticks and hardly moves for one that was held up.
+    A forecast that is too long turns away clients who would have been served in time, so an estimate rests on several
+    ticks, and one that was held up hardly moves it.
     """
 
     def __init__(self) -> None:
@@ -236,10 +237,10 @@ class TickCostModel:
             0,
             0.0,
             [],
-        )  # after so many changes, when, the curve
+        )  # number of changes, time and sizes at the last rebuild
 
     def measured(self, rows: int, cost: float) -> None:
-        """The network alone was measured before any tick."""
+        """Take in a measurement of the network alone, before any tick."""
         self._sizes[rows.bit_length()] = _Size(float(rows), cost)
         self._made = (0, 0.0, [])
         self._changes += 1
@@ -249,10 +250,10 @@ class TickCostModel:
 
         Args:
             rows: of each network call.
-            cost: their CPU time in seconds; the same as `lasted` where the work is done elsewhere.
+            cost: their CPU time in seconds; the same as `lasted` if another device does the work.
             lasted: seconds from their beginning to their end.
-            now: their end, in seconds of a clock that never goes back.
-            ticks: how many they are.
+            now: their end, in seconds of a monotonic clock.
+            ticks: their number.
         """
         key = rows.bit_length()
         if key not in self._sizes:
@@ -268,7 +269,7 @@ class TickCostModel:
 
     @property
     def stretch(self) -> float:
-        """How many times its cost a tick has lasted of late."""
+        """How many times its cost a tick has recently lasted."""
         return max(1.0, self._lasted / self._cost)
 
     def seconds(self, rows: int) -> float:
@@ -276,7 +277,7 @@ class TickCostModel:
         return self.curve().seconds(rows)
 
     def curve(self) -> Curve:
-        """What is known now, to be asked many times."""
+        """Return the current estimates, for many look-ups."""
         return Curve(self._known(), self.stretch)
 
     def _known(self) -> list[tuple[float, float]]:
@@ -298,7 +299,7 @@ class TickCostModel:
             elif size.measured is not None:
                 known.append((size.rows, min(ceiling, size.measured)))
         known.reverse()
-        floor = 0.0  # what was measured lacks all but the network
+        floor = 0.0  # costs measured at load are of the network alone
         for k, (rows, cost) in enumerate(known):
             floor = max(floor, cost)
             known[k] = rows, floor

@@ -1,6 +1,6 @@
 """Devices: where networks run, how data gets there and back, and what to do when memory runs out.
 
-The CPU needs none of it. On CUDA the work of each thread goes through its own stream, copies between host and
+The CPU needs none of this. On CUDA the work of each thread goes through its own stream, copies between host and
 device go through pinned memory, and calls of few rows can be captured as graphs, which saves the launch of each
 kernel (`PATHLINE_CUDA_GRAPHS`).
 """
@@ -27,7 +27,7 @@ _MOST_GRAPHS = 16
 
 
 def choose_device(name: str) -> torch.device:
-    """The device behind a setting: `auto` is CUDA where there is one, else the CPU."""
+    """The device that a setting means: `auto` is CUDA if available, else the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
@@ -51,33 +51,33 @@ class Device:
         return "cpu"
 
     def scope(self) -> AbstractContextManager[object]:
-        """Where the engine's work is done."""
+        """A context in which the engine does its work."""
         return contextlib.nullcontext()
 
     def seconds(self) -> float:
-        """A clock of this thread's work alone: what others take of the CPU meanwhile does not count."""
+        """A clock of this thread's work alone: CPU time used by others does not count."""
         return time.thread_time()
 
     def finish(self) -> None:
         """Wait until all work given to the device is done."""
 
     def send(self, tensor: Tensor) -> Tensor:
-        """A tensor of the host on the device."""
+        """Return a host tensor on the device."""
         return tensor
 
     def fetch(self, tensor: Tensor) -> Tensor:
-        """A tensor of the device on the host."""
+        """Return a device tensor on the host."""
         return tensor
 
     def free(self) -> None:
-        """Give cached memory back, before what failed for want of it is tried again in smaller parts."""
+        """Release cached memory, before work that ran out of memory is tried again in smaller parts."""
 
     def is_lost(self, error: BaseException) -> bool:
-        """Whether nothing can run on the device after this error, so that the process must be started again."""
+        """Whether nothing can run on the device after this error, so that the process must be restarted."""
         return False
 
     def prepare(self, velocity: nn.Module, condition: Conditioning | None) -> Prepared:
-        """The field as it should be called: fused where that is possible."""
+        """Return the field in the form to call: fused if possible."""
         if not self._compile:
             return Prepared(velocity, False, "PATHLINE_COMPILE is off")
         return prepare(velocity, condition)
@@ -89,7 +89,7 @@ class Cuda(Device):
     def __init__(self, device: torch.device, graphs: bool) -> None:
         super().__init__(device)
         self._graphs = graphs
-        self._own = threading.local()  # the engine and whoever loads a model must not share one
+        self._own = threading.local()  # the engine's thread and the loading thread must not share one
 
     @property
     def _stream(self) -> torch.cuda.Stream:
@@ -103,11 +103,11 @@ class Cuda(Device):
         return torch.cuda.get_device_name(self.device)
 
     def scope(self) -> AbstractContextManager[object]:
-        """All work of a thread goes to its own stream."""
+        """A context in which all work of a thread goes to its own stream."""
         return torch.cuda.stream(self._stream)
 
     def seconds(self) -> float:
-        """Time that passes: the device works while the thread waits."""
+        """Wall-clock time: the device works while the thread waits."""
         return time.perf_counter()
 
     def finish(self) -> None:
@@ -130,23 +130,23 @@ class Cuda(Device):
         return host
 
     def free(self) -> None:
-        """Give cached blocks back to the driver."""
+        """Return cached blocks to the driver."""
         torch.cuda.empty_cache()
 
     def is_lost(self, error: BaseException) -> bool:
-        """A CUDA error other than want of memory leaves the context unusable."""
+        """A CUDA error other than lack of memory leaves the context unusable."""
         return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
 
     def prepare(self, velocity: nn.Module, condition: Conditioning | None) -> Prepared:
-        """With graph capture, if that was asked for."""
+        """Return the field, with graph capture if that was requested."""
         return Prepared(Captured(velocity) if self._graphs else velocity, False, "fused forms are for the CPU")
 
 
 class Captured:
-    """A field whose calls are recorded once for each number of rows and then replayed.
+    """A field with its calls captured as CUDA graphs, once for each row count, and then replayed.
 
-    Rows come padded to few different numbers (`models.row_padding`); here they are padded on to powers of two, and the
-    least recently used of more than 16 recordings is dropped. Longer calls go to the field itself.
+    Calls arrive padded to a few row counts (`models.row_padding`); here they are padded further, to powers of two, and
+    beyond 16 recordings the least recently used is dropped. Larger calls go to the field itself.
     """
 
     def __init__(self, velocity: VelocityField) -> None:
@@ -181,7 +181,7 @@ class Captured:
         stream = torch.cuda.current_stream(x.device)
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # Other threads may allocate meanwhile: only what this one does must be fit for capture.
+        # Other threads may allocate meanwhile: only this one's work must be fit for capture.
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             held_v = self._velocity(held_x, held_t)
         return graph, held_x, held_t, held_v

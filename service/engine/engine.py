@@ -1,7 +1,7 @@
 """The engine's interface: load models, submit jobs, get futures of results.
 
-Whatever thread calls it: it sends commands to the engine's thread (`loop.py`), reads the snapshot that this one leaves,
-and decides by it at once whether a job is taken (`admission.py`).
+Any thread may call it. It sends commands to the engine's thread (`loop.py`), reads the snapshot that this thread
+publishes, and decides by it at once whether a job is accepted (`admission.py`).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer",
 
 
 MOST_SIZES = 16
-"""Arenas of a version for sizes of free axes that are kept."""
+"""Maximum number of arenas that a version keeps for sizes of its free axes."""
 
 _BRIEFLY = 10
-"""An arena for sizes is made while a request waits, and gets this part of the seconds of measuring."""
+"""Divides the seconds of measuring for an arena for sizes, which is made while a request waits."""
 
 _BUSY_S = 0.5
-"""Seconds after which an engine that had jobs is looked at again."""
+"""Seconds after which a busy engine is checked again."""
 
 _What = tuple[Operation, Sizes]
 
@@ -83,19 +83,19 @@ class EngineSettings(Protocol):
 
     @property
     def calibration_s(self) -> float:
-        """Seconds of measuring the rows of a network before it is served, about."""
+        """Approximate seconds of measuring a network's rows before it is served."""
         ...
 
     @property
     def max_queue(self) -> int:
-        """Most jobs waiting or running."""
+        """Maximum number of jobs waiting or running."""
         ...
 
 
 def default_threads() -> int:
-    """CPU threads of the network where the settings name none: one for each core that may be used, but one.
+    """CPU threads of the networks if the settings give no number: the usable cores except one.
 
-    torch would take all of them, and HTTP and encoding, which go on while the network computes, would have none.
+    torch would take all of them, and leave none for HTTP and encoding, which go on while the network computes.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores - 1)
@@ -105,10 +105,10 @@ class Engine:
     """Solves jobs for any number of models on one device.
 
     Args:
-        settings: what it needs of them.
-        observer: counts network calls and what they carry.
-        clock: seconds, never going back; deadlines are times of it.
-        tools: of the device; by default those of the device in the settings.
+        settings: the settings that it reads.
+        observer: counts network calls and their rows, requests and solvers.
+        clock: a monotonic clock in seconds, in which deadlines are given.
+        tools: tools of the device; by default those of the device in the settings.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._step_back)
         self._numbers = itertools.count()
-        # What follows belongs to the threads that call, one at a time; the engine's never touches it.
+        # The rest belongs to the calling threads, one at a time; the engine's thread never touches it.
         self._lock = threading.Lock()
         self._draining = False
         self._admission = Admission(settings.max_queue, clock, lambda: self._loop.snapshot)
-        self._versions: dict[tuple[str, int], Arena] = {}  # the newest that was loaded under a name and version
-        self._arenas: dict[Arena, dict[_What, tuple[int, Arena]]] = {}  # numbers and arenas of what was loaded
+        self._versions: dict[tuple[str, int], Arena] = {}  # the newest loaded under a name and version
+        self._arenas: dict[Arena, dict[_What, tuple[int, Arena]]] = {}  # all arenas of each loaded version
         self._futures: WeakValueDictionary[int, Future[JobResult]] = WeakValueDictionary()  # by number of the job
 
     @property
@@ -141,13 +141,13 @@ class Engine:
 
     @property
     def turn_s(self) -> float:
-        """Seconds that the thread has spent in its present turn, which is a network call or a few; 0 without work."""
+        """Seconds that the thread has spent in its current turn (one or a few network calls); 0 without work."""
         with self._lock:
             return self._admission.silent_s
 
     @property
     def device_name(self) -> str:
-        """What the device is called by its maker."""
+        """The vendor's name for the device."""
         return self._tools.name
 
     @property
@@ -158,7 +158,7 @@ class Engine:
 
     @property
     def queue_depth(self) -> int:
-        """Jobs of which no sample runs yet."""
+        """Jobs with no sample running yet."""
         with self._lock:
             return self._admission.queued
 
@@ -175,7 +175,7 @@ class Engine:
             return {future: ends[number] for number, future in self._futures.items() if number in ends}
 
     def workload(self) -> Workload:
-        """Return what there is to do, for all that is loaded."""
+        """Return the work left, for every arena."""
         with self._lock:
             named = {
                 number: (*key, " ".join((operation.value, *(f"{axis}={size}" for axis, size in sizes))))
@@ -205,12 +205,12 @@ class Engine:
         self._loop.deliver = deliver
 
     def drain(self) -> None:
-        """Take no more jobs; those that are here run on."""
+        """Accept no more jobs; current jobs continue."""
         with self._lock:
             self._draining = True
 
     def give_up(self) -> None:
-        """Take no more jobs and end those that are here: whoever waits for them gets `Draining`."""
+        """Accept no more jobs and end current ones with `Draining`."""
         self.drain()
         self._loop.commands.put(GiveUp())
 
@@ -223,10 +223,10 @@ class Engine:
             self._thread.join()
 
     def load(self, name: str, version: int, checkpoint: Checkpoint) -> Arena:
-        """Measure a model and make it ready; jobs of other models run on meanwhile.
+        """Measure a model and make it ready, while jobs of other models continue.
 
-        It is measured in a thread of its own with the engine's number of torch threads, which decides the bits, and at
-        low priority, so that running jobs hardly notice. Whatever its network raises passes through.
+        A separate thread measures it, with the engine's number of torch threads, which decides the bits, and at low
+        priority, so that running jobs hardly notice. Errors of its network pass through.
         """
         arena = self._loader.submit(self._made, checkpoint).result()
         with self._lock:
@@ -271,7 +271,7 @@ class Engine:
             return sum(arena.unmeasured for arenas in self._arenas.values() for _, arena in arenas.values())
 
     def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
-        """The arena of an operation of a loaded version for such sizes; None if `prepare` must make it first.
+        """The arena of an operation of a loaded version for these sizes; None if `prepare` must make it first.
 
         Raises:
             KeyError: the version is not loaded.
@@ -279,18 +279,18 @@ class Engine:
         with self._lock:
             arenas = self._arenas[self._versions[name, version]]
             _, arena = arenas.get((operation, sizes), (0, None))
-            if arena is not None and sizes:  # the newest is the last
+            if arena is not None and sizes:  # the last used comes last
                 arenas[operation, sizes] = arenas.pop((operation, sizes))
             return arena
 
     def prepare(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena:
         """Make the arena of an operation of a loaded version, as `load` does; a second call does nothing.
 
-        Of arenas for sizes of free axes, a version keeps the few that were used last; the jobs of others run on.
+        Of its arenas for sizes of free axes, a version keeps the last few used; jobs in the others run to their end.
 
         Raises:
             Draining: the engine takes no more.
-            KeyError: the version is not loaded, or no longer. What its network raises passes through.
+            KeyError: the version is not loaded, or was unloaded meanwhile. Errors of its network pass through.
         """
 
         def make() -> Arena:
@@ -323,7 +323,7 @@ class Engine:
             self._loop.commands.put(Retire(gone))
 
     def _refine_later(self, arena: Arena) -> None:
-        """Go on measuring an arena's rows while there are no jobs, a step at a time, behind what is to be loaded."""
+        """Continue measuring an arena's rows while there are no jobs, one step at a time, after pending loads."""
         if not arena.unmeasured or self._draining:
             return
 
@@ -382,21 +382,21 @@ class Engine:
                 raise EngineFailed(STOPPED)
             arenas = self._arenas[self._versions[job.model, job.version]]
             if job.sizes and (job.operation, job.sizes) not in arenas:  # retired since it was prepared
-                raise Overloaded("requests of many shapes take turns", _BUSY_S)
+                raise Overloaded("requests have too many different shapes at once", _BUSY_S)
             arena, made = arenas[job.operation, job.sizes]
             entry = self._admission.take(arena, job, made.beside_s(job) if made.stages else 0.0)
             future = self._futures[entry.number] = Future[JobResult]()
             self._loop.commands.put(Submit(arena, job, entry, future))
-        if self._loop.closed:  # it has ended meanwhile, perhaps without a look at this
+        if self._loop.closed:  # it has ended meanwhile, perhaps without seeing this command
             settle([(future, EngineFailed(STOPPED))])
         return future
 
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
     ) -> float:
-        """Return the seconds that a job of samples would take now with no other job there; arguments as in `ports`.
+        """Return the seconds that a job of samples would take now if it ran alone; arguments as in `ports`.
 
-        Sizes that were not measured cost as much for each number as those of the arena made at load.
+        Sizes without an arena are assumed to cost as much per number as those of the arena made at load.
         """
         with self._lock:
             arenas = self._arenas[self._versions[name, version]]
@@ -408,11 +408,11 @@ class Engine:
             return self._admission.pace(arenas[key][0], calls, rate * work, rate * rows, priority)
 
     def cancel(self, future: Future[JobResult]) -> None:
-        """Cancel a job; its lanes are gone before the next tick."""
+        """Cancel a job; its lanes are removed before the next tick."""
         self._loop.commands.put(Cancel(future))
 
     def _step_back(self) -> None:
-        """Begin a loader's thread."""
+        """Set up the loading thread: number of torch threads and low priority."""
         torch.set_num_threads(self.threads)
         with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

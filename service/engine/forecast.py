@@ -1,13 +1,13 @@
-"""Forecasts: when jobs would be done, and the promises that rest on them. Knows numbers of calls, no tensors.
+"""Forecasts: when jobs would be done, and the promises that rest on them. Works with numbers of calls, not tensors.
 
-`walk` plays what the scheduler does through to its end: small jobs enter as there is room, the earliest deadline first,
-and all lanes take part in every tick; large ones share equally what they get. Its seconds are those of the jobs' own
-ticks. Jobs of another priority or model have ticks of their own in between: `Lot` and `wall` count them in.
+`walk` simulates the scheduler to the end: small jobs enter as there is room, earliest deadline first, and all of their
+lanes take part in every tick; large jobs share their rows equally. It counts only the seconds of the jobs' own ticks.
+Jobs of another priority or model have their own ticks in between: `Lot` and `wall` add them.
 
-A job that is accepted is promised to meet its deadline: `Prospects` tells whether it and all accepted before it are
-forecast to. A promise is made with some time to spare, as forecasts are estimates. Shorter jobs that come later may use
-most of that, so that a long one never keeps them all out. Where that is not enough, as the machine has become slower or
-a sample is harder than others of its kind, `hopeless` chooses the job to give up so that the rest make it.
+An accepted job is promised to meet its deadline: `Prospects` says whether it and all jobs accepted before it are
+forecast to. As forecasts are estimates, a promise leaves some time to spare. Shorter jobs that come later may use most
+of it, so that a long job never keeps them all out. If that is not enough, because the machine has become slower or a
+sample is harder than others of its kind, `hopeless` chooses the job to give up so that the others finish in time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from service.engine.scheduler import BULK_SHARE, Place, SchedulerSnapshot
 Times = NDArray[np.float64]
 
 KEPT = 0.45
-"""A forecast may take up this share of a job's time: the rest is for what it cannot know.
+"""Share of a job's time that a forecast may take up: the rest is for what a forecast cannot know.
 
-It costs no goodput: under overload the device is never idle, only the queue is shorter."""
+This costs no goodput: under overload the device is never idle, and only the queue is shorter."""
 
 _KEPT_FOR_SHORT = 0.9
 """The same share after a much shorter job has joined."""
 
 _SHORT = 0.25
-"""A job is much shorter than another if it takes at most this share of what that one still takes."""
+"""A job is much shorter than another if it takes at most this share of the time that the other still needs."""
 
 _SURELY = 0.7
-"""A job is given up once this share of what it is forecast to take does not fit in its time."""
+"""A job is given up once even this share of its forecast time does not fit before its deadline."""
 
 _BISECTIONS = 8
 
@@ -48,10 +48,10 @@ class Demand:
 
     Attributes:
         number: the job.
-        rows: network rows of a call of all its samples that are left.
-        calls: until its last sample has ended.
+        rows: network rows of one call of all its remaining samples.
+        calls: calls until its last sample has ended.
         work: network rows in all.
-        small, runs: its class, and whether some of it is lanes already.
+        small, runs: whether it is a small job, and whether some of its samples are lanes already.
         left_s: seconds until its deadline.
         promised, tight: see `Entry`.
     """
@@ -68,7 +68,7 @@ class Demand:
 
     @classmethod
     def of(cls, place: Place, tick: int, now: float) -> Demand:
-        """Of a job in a scheduler at some tick and time."""
+        """The demand of a job in a scheduler, at a tick and a time."""
         entry = place.entry
         return cls(
             number=entry.number,
@@ -84,25 +84,25 @@ class Demand:
 
 
 def alone_s(calls: float, work: float, rows: float, budget: int, curve: Curve) -> float:
-    """Seconds of a job that runs alone, given its calls, rows in all, and rows of a call."""
+    """Seconds of a job that runs alone, given its calls, total rows, and rows per call."""
     return max(calls, work / budget) * curve.seconds(min(rows, budget))
 
 
 def walk(
     demands: Sequence[Demand], budget: int, seconds: Callable[[float], float], joins_s: float = 0.0
 ) -> list[float]:
-    """When each of some jobs ends, in seconds of their own ticks from now.
+    """The end of each job, in seconds of the jobs' own ticks from now.
 
     Args:
-        demands: of one scheduler's jobs.
-        budget: of that scheduler.
-        seconds: of a tick, by its rows.
-        joins_s: when the last of them joins the others.
+        demands: demands of one scheduler's jobs.
+        budget: budget of that scheduler.
+        seconds: rows -> seconds of a tick.
+        joins_s: when the last job joins the others.
     """
     ends = [0.0] * len(demands)
     reserve = budget // 4
-    running: list[tuple[float, float, int]] = []  # call of the end, rows, place
-    large: list[tuple[float, int]] = []  # rows that each large job will have had in the end, place
+    running: list[tuple[float, float, int]] = []  # call at which it ends, rows, place
+    large: list[tuple[float, int]] = []  # rows served to each large job when it ends, place
     waiting: list[tuple[float, int, int]] = []  # deadline, number, place
     small_rows = wanted = now = calls = served = 0.0
     late = len(demands) - 1 if joins_s > 0 else -1
@@ -171,12 +171,12 @@ class Lot:
     """The jobs of one priority of one arena at one moment.
 
     Attributes:
-        bulk: the priority.
-        budget: of its scheduler.
+        bulk: whether the priority is `bulk`.
+        budget: budget of its scheduler.
         curve: seconds of its ticks.
-        demands: of its jobs.
-        ends: (n,) when each ends, in seconds of their own ticks.
-        left, promised, tight: (n,) of the demands.
+        demands: demands of its jobs.
+        ends: (n,) end of each job, in seconds of the lot's own ticks.
+        left, promised, tight: (n,) those of the demands.
         total: seconds of its own ticks until all have ended.
     """
 
@@ -187,7 +187,7 @@ class Lot:
     ends: Times = field(init=False)
 
     def __post_init__(self) -> None:
-        # What ends at its deadline whether it is done or not needs no more than fits before.
+        # A job that ends at its deadline, done or not, needs no more than fits before it.
         self.demands = [self._cut(demand) for demand in self.demands]
         self.left = np.array([demand.left_s for demand in self.demands])
         self.promised = np.array([demand.promised for demand in self.demands], dtype=np.bool_)
@@ -197,24 +197,24 @@ class Lot:
 
     @classmethod
     def of(cls, bulk: bool, queue: SchedulerSnapshot, coming: Iterable[Place], curve: Curve, now: float) -> Lot:
-        """Of a scheduler and the jobs that are on their way to it."""
+        """The lot of a scheduler and of the jobs on their way to it."""
         demands = [Demand.of(place, queue.tick, now) for place in (*queue.places, *coming)]
         return cls(bulk, queue.budget, curve, demands)
 
     @classmethod
     def beside(cls, seconds: float, curve: Curve) -> Lot:
-        """Of what takes turns with the arenas for so many seconds, and has no jobs of its own."""
+        """A lot without jobs, for stages that take turns with the arenas for this many seconds."""
         found = cls(False, 1, curve, [])
         found.total = seconds
         return found
 
     def without(self, number: int) -> Lot:
-        """The same without one job."""
+        """The lot without one job."""
         left = [demand for demand in self.demands if demand.number != number]
         return Lot(self.bulk, self.budget, self.curve, left)
 
     def joined(self, demand: Demand, joins_s: float = 0.0) -> Times:
-        """(n + 1,) `ends` if one more job comes; its own is the last."""
+        """(n + 1,) `ends` with one more job, which is the last."""
         return np.array(walk([*self.demands, demand], self.budget, self.curve.seconds, joins_s))
 
     def weight(self, other: Lot) -> float:
@@ -234,7 +234,7 @@ class Lot:
 
 
 def wall(lot: Lot, ends: Times, others: Sequence[tuple[Lot, float]]) -> Times:
-    """(n,) seconds from now, given those of a lot's own ticks, and each other lot with the seconds it wants."""
+    """(n,) seconds from now, given a lot's ends in its own ticks, and each other lot with the seconds it wants."""
     out = ends.copy()
     for other, total in others:
         out += np.minimum(total, lot.weight(other) * ends)
@@ -242,12 +242,12 @@ def wall(lot: Lot, ends: Times, others: Sequence[tuple[Lot, float]]) -> Times:
 
 
 class Prospects:
-    """What the jobs present make of a newcomer.
+    """The forecast of the present jobs and a newcomer.
 
     Args:
-        lots: of all models that have work, and that of the newcomer.
-        mine: the newcomer's.
-        job: the newcomer; its `left_s` counts from when it comes.
+        lots: the lots of all models with work, including that of the newcomer.
+        mine: the newcomer's lot.
+        job: the newcomer; its `left_s` counts from its arrival.
     """
 
     def __init__(self, lots: Sequence[Lot], mine: Lot, job: Demand) -> None:
@@ -256,7 +256,7 @@ class Prospects:
         self._before = [wall(lot, lot.ends, self._others(lot)) for lot in lots]
 
     def _others(self, lot: Lot, total: float | None = None) -> list[tuple[Lot, float]]:
-        """The other lots and the seconds they want; `total` is that of the newcomer's own, once it has come."""
+        """The other lots and the seconds they want; `total` is that of the newcomer's lot once it has arrived."""
         return [
             (other, other.total if total is None or other is not self._mine else total)
             for other in self._lots
@@ -270,7 +270,7 @@ class Prospects:
         after = wall(self._mine, ends, self._others(self._mine))
         took = float(after[-1]) - joins_s
         left, alone = self._job.left_s, self._alone_s
-        # A job that hardly fits even alone is taken where nothing holds it up.
+        # A job that hardly fits even alone is accepted if nothing holds it up.
         if alone <= left < np.inf and took > max(KEPT * left, min(left, 1.1 * alone)):
             return False
         for lot, before in zip(self._lots, self._before, strict=True):
@@ -280,14 +280,14 @@ class Prospects:
         return True
 
     def _breaks(self, lot: Lot, before: Times, after: Times, joins_s: float) -> bool:
-        """Whether one of a lot's promises holds before and not after, seen from when the newcomer comes."""
+        """Whether one of a lot's promises holds before but not after, as of the newcomer's arrival."""
         short = self._alone_s <= _SHORT * (before - joins_s)
         kept = joins_s + np.where(short, _KEPT_FOR_SHORT, KEPT) * (lot.left - joins_s)
         held = lot.promised & ~(short & lot.tight) & (before <= lot.left)
         return bool((held & (after > kept) & (after > before + 1e-9)).any())
 
     def fits_in_s(self) -> float:
-        """Return the seconds until the newcomer would be taken if no other job arrives."""
+        """Return the seconds until the newcomer would be accepted if no other job arrives."""
         low, high = 0.0, sum(lot.total for lot in self._lots)
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
@@ -299,9 +299,9 @@ class Prospects:
 
 
 def hopeless(lots: Sequence[Lot]) -> tuple[Lot, int] | None:
-    """The job to give up, so that others keep their promises; None where all are forecast to be in time.
+    """The job to give up, so that others keep their promises; None if all are forecast to be in time.
 
-    Of those that will be late it is the one that still wants most: others gain most from it, and least is lost. A job
+    Of the jobs that will be late, it is the one that still needs most: the others gain most, and least is lost. A job
     that has the device to itself runs on, as no other job would gain.
     """
     if sum(len(lot.demands) for lot in lots) < 2:

@@ -1,4 +1,4 @@
-"""Jobs: operations, jobs as the engine is given them, their results, and its exceptions."""
+"""Jobs: operations, the jobs given to the engine, their results, and the engine's exceptions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Sizes = tuple[tuple[str, int], ...]
 
 
 class Operation(StrEnum):
-    """What the lanes of a job follow.
+    """What an arena computes: samples, log-densities, or rows of Jacobians.
 
-    Jobs of one operation of one model version share network calls; each operation has its own arena. The one for
-    samples is made when a model is loaded, the others when they are first asked for.
+    Jobs of one operation of one model version share network calls; each operation has its own arena. The arena for
+    samples is made when a model is loaded, the others when they are first requested.
 
-    `sample`: x, by the velocity. The others' states are flat: `log_prob_*`: [x, log p], with the divergence exact or
+    `sample`: x follows the velocity. The other states are flat: `log_prob_*`: [x, log p], with the divergence exact or
     estimated; `jacobian`: a row of the Jacobian at a given place, in one Euler step from zero (see `solvers.derived`).
     """
 
@@ -37,7 +37,7 @@ class Operation(StrEnum):
 
 
 def derived_field(operation: Operation, event_shape: tuple[int, ...]) -> DerivedField | None:
-    """The field that the lanes of an operation follow; None where it is the velocity itself."""
+    """The field that the lanes of an operation follow; None if it is the velocity itself."""
     if operation is Operation.SAMPLE:
         return None
     if operation is Operation.JACOBIAN:
@@ -56,7 +56,7 @@ class Overloaded(Exception):  # noqa: N818  (named for what it says, as the HTTP
     """The queue is full, or the job could not be done in time.
 
     Attributes:
-        retry_after_s: about how long until the same job would be taken.
+        retry_after_s: approximate seconds until the same job would be accepted.
     """
 
     def __init__(self, reason: str, retry_after_s: float) -> None:
@@ -68,7 +68,7 @@ class TooSlow(Exception):  # noqa: N818
     """The job could not be done by its deadline even with the machine to itself.
 
     Attributes:
-        needed_s: about how long it would take then.
+        needed_s: approximate seconds that it would take then.
     """
 
     def __init__(self, needed_s: float) -> None:
@@ -78,7 +78,7 @@ class TooSlow(Exception):  # noqa: N818
 
 
 class Draining(Exception):  # noqa: N818
-    """The engine takes no more jobs."""
+    """The engine accepts no more jobs."""
 
 
 class DeadlineExceeded(Exception):  # noqa: N818
@@ -91,16 +91,16 @@ class EngineFailed(Exception):  # noqa: N818
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """How far a running job has come.
+    """Progress of a running job.
 
     Attributes:
-        nfe: most calls that one of its samples has taken so far.
-        t: the time that the sample furthest behind has reached.
-        share: mean over its samples of the share of the span behind them; never decreases.
-        done: samples that have ended.
-        queued: whether none of them has begun yet.
-        saved: as in `JobResult`, being filled: states at the first `complete` save times are there for every sample.
-        complete: see there.
+        nfe: largest number of calls that one of its samples has taken so far.
+        t: the time reached by the sample furthest behind.
+        share: mean share of the span that its samples have completed; never decreases.
+        done: number of samples that have ended.
+        queued: whether no sample has started yet.
+        saved: as in `JobResult`, still being filled: every sample has its states at the first `complete` save times.
+        complete: see `saved`.
     """
 
     nfe: int
@@ -114,33 +114,33 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What a request asks of the engine; checked already.
+    """A validated request, as the engine takes it.
 
     Attributes:
-        model, version: a version that was loaded into the engine.
+        model, version: a version loaded into the engine.
         solve: the compiled solver.
-        num_samples: how many samples, at least 1.
-        seed, first_index: where their noise comes from; not used where `x0` is given.
-        x0: (num_samples, *event) starting states, or None for noise; of the operation's own shape.
+        num_samples: number of samples, at least 1.
+        seed, first_index: choose the noise of the samples; not used if `x0` is given.
+        x0: (num_samples, *event) starting states, in the operation's own shape, or None for noise.
         save_at: (M,) float64 times to keep the states at, or None.
         deadline: when the job is given up, in seconds of the engine's clock (`time.monotonic`), or None.
         partial: at the deadline, answer with the states reached instead of failing.
         trace: `none`, `summary` or `full`.
-        conditions: what the samples are conditioned on, by the names of the model's inputs; None is the null of each.
-        guidance: strength of classifier-free guidance, or all of its terms; None is none.
-        negative: conditions that take the place of nulls in guidance, by name; None is none.
-        sizes: of the free axes of states and conditions.
+        conditions: conditions of the samples, by the names of the model's inputs; None for the null of each.
+        guidance: strength of classifier-free guidance, or all of its terms; None for no guidance.
+        negative: conditions that replace the nulls in guidance, by name; None for none.
+        sizes: sizes of the free axes of states and conditions.
         priority: see `Priority`.
         on_progress: called in the engine's thread, which it must not hold up; or None.
-        progress_s: least seconds between two calls of it.
-        operation: what is computed; jobs of others than `sample` give `x0` and need `Engine.prepare` first.
-        on_logged: called in the engine's thread with a number of attempted steps under error control that are kept for
-            the job's trace from now on; or None.
-        follows: whether it is the second half of a request: what it lacks in time, others or the first half have taken.
-        constants: (num_samples, constants) of the operation's field, see `solvers.derived`; None where it has none.
+        progress_s: minimum seconds between two calls of `on_progress`.
+        operation: the operation; all but `sample` need `x0`, and `Engine.prepare` before.
+        on_logged: called in the engine's thread with the number of attempted steps under error control that are kept
+            for the job's trace from now on; or None.
+        follows: whether it is the second half of a request, so that it may lack time that its first half has used.
+        constants: (num_samples, constants) of the operation's field, see `solvers.derived`; None if it has none.
         decode: whether the states are to be decoded by the model's decoder program; without one they are left as they
             are.
-        told: what the network is told in each variant (see `job_rows.variants_of`), made by a prelude; None until then.
+        told: conditions of each variant (see `job_rows.variants_of`) as made by a prelude; None until then.
     """
 
     model: str
@@ -171,18 +171,18 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class JobResult:
-    """What a job comes to; everything lies on the CPU.
+    """The result of a job, on the CPU.
 
     Attributes:
         x: (n, *event) the states reached.
         saved: (n, M, *event) states at `save_at`, NaN where a sample did not get there; or None.
         t, nfe, status: (n,) the time reached, the calls, and a `Status` value for each sample.
-        trace: every attempted step; for plans empty unless `full` is asked for, as the grid says it all.
-        rows: network rows spent on the job: one a call, or one for each term of its guidance.
+        trace: every attempted step; for plans empty unless `full` is requested, as the grid says it all.
+        rows: network rows spent on the job: one per call, or one for each term of its guidance.
         queue_s, solve_s, network_s: seconds waited, solved, and in network calls that the job took part in.
         prelude_s, decoder_s: seconds in calls of the model's prelude and decoder program that it took part in; None
-            where it had no need of one.
-        data, saved_data: `x` and `saved` decoded, where the job asked for that; rows that are not finite are NaN.
+            if it did not need one.
+        data, saved_data: `x` and `saved` decoded, if the job asked for that; rows that are not finite are NaN.
     """
 
     x: torch.Tensor

@@ -166,7 +166,7 @@ class JobRows:
             self._end, self._table = 0, self._table[:_BLOCK_ROWS]
 
     def _room_for(self, rows: int) -> int:
-        """The first of `count` free lines of the table."""
+        """The first of `rows` free lines of the table."""
         if self._end + rows > len(self._table):
             self._compact(max(2 * (self._used + rows), _BLOCK_ROWS))
         first = self._end

@@ -1,4 +1,4 @@
-"""The job table: jobs in hand with their futures and deadlines, and outcomes to be delivered."""
+"""The job table: jobs in progress with their futures and deadlines, and outcomes to be delivered."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def settle(told: Told) -> None:
             else:
                 future.set_result(outcome)
         except InvalidStateError:
-            pass  # whoever waited has cancelled it meanwhile
+            pass  # it was cancelled meanwhile
 
 
 class JobTable:
     """All jobs of the engine; used by its thread alone.
 
     Args:
-        observer: counts calls spent in vain.
-        clock: of the engine.
-        send: has the engine's thread call `built`, from any other.
-        begin: has rows go through a stage.
+        observer: counts wasted calls.
+        clock: the engine's clock.
+        send: makes the engine's thread call `built`; may be called from any thread.
+        begin: queues rows for a stage.
 
     Attributes:
-        next_deadline: the soonest of all, a time of the clock.
+        next_deadline: the earliest deadline, by the clock.
     """
 
     def __init__(
@@ -75,15 +75,15 @@ class JobTable:
         self.next_deadline = math.inf
         self._told: Told = []
         self._beside = ThreadPoolExecutor(1, "pathline-results")
-        self._building = 0  # results that are being put together there
-        self._to_decode: dict[Future[JobResult], ActiveJob] = {}  # of those
+        self._building = 0  # number of results being built there
+        self._to_decode: dict[Future[JobResult], ActiveJob] = {}  # of those, the ones to decode
 
     def __len__(self) -> int:
-        """Return the number of jobs in hand, including those with results being built."""
+        """Return the number of jobs in progress, including those with results being built."""
         return len(self._jobs) + self._building
 
     def add(self, active: ActiveJob) -> None:
-        """Add a job and queue it, or have its conditions go through the prelude first."""
+        """Add a job and queue it; if there is a prelude, it is held until its conditions have gone through that."""
         self._keep(active)
         prelude = active.queue.arena.prelude
         active.queue.add(active, held=prelude is not None)
@@ -112,7 +112,7 @@ class JobTable:
         self._begin(prelude, rows)
 
     def passed(self, ended: Sequence[Pass], failed: Mapping[Pass, str]) -> None:
-        """Go on with the jobs of rows that a stage is done with."""
+        """Continue the jobs of rows that a stage has finished, and fail those of rows that made it fail."""
         for rows in ended:
             rows.then(rows.out)
         for rows, said in failed.items():
@@ -129,7 +129,7 @@ class JobTable:
         self._keep_saved(queue)
         for finished in ended:
             attempts, last, logged = finished.attempts.tolist(), 0, 0
-            # Lanes that were admitted together stand together, so their share is a slice.
+            # Lanes that were admitted together are adjacent, so a job's share is a slice.
             for number, lanes in groupby(finished.owner.tolist()):
                 first, last = last, last + len(list(lanes))
                 before, logged = logged, logged + sum(attempts[first:last])
@@ -151,7 +151,7 @@ class JobTable:
             self._observer.cancelled(int(finished.nfe[part].sum()))
 
     def report(self, queue: ArenaQueue, numbers: Sequence[int]) -> None:
-        """Report the progress of some jobs, no more often than each asked for."""
+        """Report the progress of some jobs, each at most as often as it asked for."""
         now = self._clock()
         self._keep_saved(queue)
         for active in map(queue.jobs.__getitem__, numbers):
@@ -185,11 +185,11 @@ class JobTable:
         self._beside.submit(build)
 
     def closing(self, future: Future[JobResult], outcome: Outcome) -> None:
-        """Deliver a result that was built when the thread ended; one that is not decoded yet is none."""
+        """Deliver a result that was being built when the thread ended; one still to be decoded is lost."""
         self.tell(future, EngineFailed(STOPPED) if future in self._to_decode else outcome)
 
     def built(self, future: Future[JobResult], outcome: Outcome) -> None:
-        """Deliver a result that was built beside the thread, decoded if that was asked for."""
+        """Deliver a result that was built off the engine's thread, decoding it first if requested."""
         self._building -= 1
         active = self._to_decode.pop(future, None)
         if active is None or not isinstance(outcome, JobResult):
@@ -199,13 +199,13 @@ class JobTable:
         self._solved(active, outcome)
 
     def _solved(self, active: ActiveJob, result: JobResult) -> None:
-        """End a job with its result, once that is decoded."""
+        """End a job with its result, decoding it first if requested."""
         decoder, job = active.queue.arena.decoder, active.job
         if decoder is None or not job.decode:
             self.end(active, result)
             return
         self._leave(active)
-        if job.partial:  # it was in time, or late already
+        if job.partial:  # it met its deadline, or has already ended because of it
             self._due.pop(active.number, None)
 
         def then(decoded: JobResult) -> None:
@@ -223,7 +223,7 @@ class JobTable:
             self._begin(decoder, rows)
 
     def tell(self, future: Future[JobResult], outcome: Outcome) -> None:
-        """Deliver an outcome with the next ones."""
+        """Add an outcome to the next delivery."""
         self._told.append((future, outcome))
 
     def expire(self, now: float) -> None:
@@ -245,7 +245,7 @@ class JobTable:
             active.builder.unstarted(waiting, Status.DEADLINE)
             queue.drop_waiting(active)
         self.take(queue, queue.arena.stop(active.number, Status.DEADLINE, job.priority))
-        if active.number in queue.jobs:  # nothing of it ran
+        if active.number in queue.jobs:  # none of its samples ran
             self._complete(active)
 
     def cancel(self, future: Future[JobResult]) -> None:
@@ -291,7 +291,7 @@ class JobTable:
 
     @staticmethod
     def _go_nowhere(active: ActiveJob) -> None:
-        """Take back what a stage has not done yet."""
+        """Withdraw the rows that wait for a stage."""
         if active.going is not None:
             stage, rows = active.going
             stage.passes.remove(rows)

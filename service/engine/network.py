@@ -85,7 +85,7 @@ class Network:
         self._keep()
         if self.unmeasured:
             tried, total = self.velocity.progress
-            said = "%s: %d of %d numbers of rows are measured; the rest is measured while idle"
+            said = "%s: %d of %d row counts are measured; the rest is measured while idle"
             _log.info(said, self._folder, tried, total)
 
     def _field(
@@ -133,7 +133,7 @@ class Network:
         more = self.velocity.refine()
         if not more:
             self._keep()
-            _log.info("%s: all numbers of rows are measured", self._folder)
+            _log.info("%s: all row counts are measured", self._folder)
         return more
 
     def _keep(self) -> None:

@@ -1,6 +1,6 @@
 """Snapshots and workloads of the engine for other threads: immutable, made by its thread, replaced after each tick.
 
-Making one costs a few small tuples, regardless of the number of jobs: their places are listed anew only after a change.
+Making one costs a few small tuples, however many jobs there are: their places are listed again only after a change.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ CORS: dict[str, Any] = {
     ],
     "max_age": 600,
 }
-"""What pages of allowed origins may send and see."""
+"""Methods and headers that pages of allowed origins may send and read."""
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = {"/", "/docs", "/problems", "/openapi.json", "/favicon.ico"}
@@ -43,7 +43,7 @@ _SHORT = re.compile(r"\d+(\.\d+){0,3}", re.ASCII)
 """IPv4 addresses, including short forms with fewer than four numbers."""
 
 _OPEN_FOLDERS = ("/static/", "/docs/", "/problems/")
-"""Files that a browser needs before a key can be entered; they reveal nothing of models or users."""
+"""Files that a browser needs before a key can be entered; they reveal nothing about models or users."""
 
 
 class Keyring:
@@ -65,8 +65,8 @@ class Keyring:
 class RefuseForeign:
     """ASGI middleware: answers 403 to requests from pages of other origins and for host names of other services.
 
-    A browser states where a request comes from (Sec-Fetch-Site, Origin), and a page cannot change that. A page with a
-    name that was made to point here (DNS rebinding) looks like one of ours, but its Host header shows that name.
+    A browser states where a request comes from (Sec-Fetch-Site, Origin), and a page cannot change that. A page from a
+    host name made to resolve to this machine (DNS rebinding) looks like ours, but its Host header shows that name.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:

@@ -1,8 +1,8 @@
 """HTTP connections: uvicorn's protocol with limits on number, size and time, and with problems as error responses.
 
-uvicorn waits for headers, body and reader without limit, stores whatever surrounds a body, and answers what it cannot
-parse in plain text. Here a connection has a time limit for sending its request and for reading its response, and a size
-limit for the head and for all that is neither head nor body; every refusal is a problem document and is counted.
+uvicorn waits for headers, body and reader without limit, stores whatever surrounds a body, and reports parse errors in
+plain text. Here a connection has a time limit for sending its request and for reading its response, and a size limit
+for the head and for everything that is neither head nor body; every refusal is a problem document and is counted.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class ConnectionLimit:
     """Tracks the connections that hold one of `most` slots or a reserved one.
 
     A connection is idle unless a request on it is being answered. When all slots are taken, the connection that has
-    been idle longest is closed, so that unused sockets keep no client out.
+    been idle longest is closed, so that unused sockets do not keep clients out.
     """
 
     def __init__(self, most: int) -> None:
@@ -49,7 +49,7 @@ class ConnectionLimit:
         self._common, self._reserved = _Slots(most), _Slots(RESERVED)
 
     def take(self, holder: Holder) -> bool | None:
-        """Take a slot; return whether it is a reserved one, or None if there is none at all."""
+        """Take a slot; return whether it is a reserved one, or None if no slot is free."""
         for slots in (self._common, self._reserved):
             if slots.take(holder):
                 return slots is self._reserved
@@ -119,7 +119,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._in_head = self._in_message = self._refused = self._reserved = False
-        self._unread = b""  # received behind requests that wait for the one before them
+        self._unread = b""  # received after requests that wait for an earlier one
         self._boundaries = 0  # starts and ends of messages and heads in this piece
         self._body_in_piece = self._body_bytes = self._overhead = 0
         self._running: RequestResponseCycle | None = None  # `cycle` is the newest, which may wait for this one
@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
         if reserved is None:
             self.transport, self._refused = transport, True
             self.metrics.refused(Kind.CONNECTIONS.value.slug)
-            transport.write(_message(self._too_many()))
+            transport.write(self._message(self._too_many()))
             transport.close()
             return
         self._reserved = reserved
@@ -151,7 +151,7 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._running is not None and not self._running.response_complete:
             _disconnect(self._running)
-        if self.flow is not None:  # else it was one too many and never started
+        if self.flow is not None:  # else the connection was refused at once and never started
             super().connection_lost(exc)
 
     def give_way(self) -> None:
@@ -172,7 +172,9 @@ class Connection(HttpToolsProtocol):
             return
         detail = "the service was stopped; send the request to another instance"
         with contextlib.suppress(OSError):
-            os.write(self.transport.get_extra_info("socket").fileno(), _message(ProblemError(Kind.DRAINING, detail)))
+            os.write(
+                self.transport.get_extra_info("socket").fileno(), self._message(ProblemError(Kind.DRAINING, detail))
+            )
 
     # Receiving a request.
 
@@ -336,12 +338,14 @@ class Connection(HttpToolsProtocol):
 
     def _too_large(self) -> ProblemError:
         most = self.limits.max_header_bytes
-        detail = f"the first line and headers have more than {most} bytes, the limit (PATHLINE_MAX_HEADER_BYTES)"
+        detail = (
+            f"the first line and headers exceed {most} bytes (PATHLINE_MAX_HEADER_BYTES); send fewer or shorter ones"
+        )
         return ProblemError(Kind.HEAD_TOO_LARGE, detail, limit=most)
 
     def _too_many(self) -> ProblemError:
         most = self.slots.most
-        detail = f"{most} connections are open, the limit (PATHLINE_MAX_CONNECTIONS); try again in a second"
+        detail = f"all {most} connections (PATHLINE_MAX_CONNECTIONS) are in use; try again in a second"
         return ProblemError(Kind.CONNECTIONS, detail, headers={"Retry-After": "1"})
 
     def _running_is_done(self) -> bool:
@@ -372,29 +376,32 @@ class Connection(HttpToolsProtocol):
             self._send_and_close(problem)
 
     def _send_and_close(self, problem: ProblemError | None) -> None:
-        """Send a problem in place of the application, and close once the client had time to read."""
+        """Send a problem in place of the application, and close once the client has had time to read."""
         self._unset_keepalive_if_required()
         if problem is not None:
-            self.transport.write(_message(problem))
+            self.transport.write(self._message(problem))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.slots.mark_idle(self)
         self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _message(self, problem: ProblemError) -> bytes:
+        """Return a complete HTTP response."""
+        identity = uuid4().hex
+        response = problem.response(identity, self.limits.url_path)
+        headers = [*response.raw_headers, (b"x-request-id", identity.encode()), (b"connection", b"close")]
+        lines = [
+            STATUS_LINE[response.status_code],
+            *(name + b": " + value + b"\r\n" for name, value in headers),
+            b"\r\n",
+        ]
+        return b"".join(lines) + bytes(response.body)
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:
     """Make the application find its client gone."""
     cycle.disconnected = True
     cycle.message_event.set()
-
-
-def _message(problem: ProblemError) -> bytes:
-    """Return a complete HTTP response."""
-    identity = uuid4().hex
-    response = problem.response(identity)
-    headers = [*response.raw_headers, (b"x-request-id", identity.encode()), (b"connection", b"close")]
-    lines = [STATUS_LINE[response.status_code], *(name + b": " + value + b"\r\n" for name, value in headers), b"\r\n"]
-    return b"".join(lines) + bytes(response.body)
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:

@@ -1,4 +1,4 @@
-"""Context of one HTTP request: id, start time, reserved memory, and what the route found out for metrics."""
+"""Context of one HTTP request: id, start time, reserved memory, and the route's facts for metrics and headers."""
 
 import random
 import time
@@ -22,16 +22,17 @@ class Returnable(Protocol):
 
 @dataclass
 class Context:
-    """One request: its id, when it arrived, and what the route found out for metrics and headers.
+    """One request: its id, when it arrived, and the facts that its route adds for metrics and headers.
 
     Attributes:
         request_id: sent by the client, else made here.
+        url_path: path under which users reach the service, as ``/pathline``; usually empty.
         started: arrival, in `time.perf_counter`.
         model: name of the model; empty until it is known to exist, so that it can be an attribute of a span.
         solver: name of the solver; empty likewise.
-        outcome: how it ended, where the status code does not tell.
+        outcome: how it ended, if the status code does not tell.
         problem: the error it was answered with, or None.
-        fallback_from: the version that should have answered, where an older one does because it cannot be loaded.
+        fallback_from: the version that cannot be loaded, so that an older one answers in its place; usually None.
         timings: seconds by name, shown in ``Server-Timing``.
         hold: memory reserved for the request until it is over.
         body: memory reserved for its body until it is parsed.
@@ -39,6 +40,7 @@ class Context:
     """
 
     request_id: str = field(default_factory=lambda: f"{random.getrandbits(128):032x}")
+    url_path: str = ""
     started: float = field(default_factory=time.perf_counter)
     model: str = ""
     solver: str = ""
@@ -64,7 +66,7 @@ class Context:
             lease.release()
 
     def understood(self) -> None:
-        """Release the memory of the body, which is parsed."""
+        """Release the memory of the body, which has been parsed."""
         if self.body is not None:
             self.body.over()
 

@@ -40,9 +40,15 @@ class Observe:
     """Gives each request an id, ``Server-Timing`` and its counts in the metrics; answers errors nothing else caught."""
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, access_log: bool = False, traces: "Traces | None" = None
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        access_log: bool = False,
+        traces: "Traces | None" = None,
+        url_path: str = "",
     ) -> None:
         self._app, self._metrics, self._access_log, self._traces = app, metrics, access_log, traces
+        self._url_path = url_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -50,6 +56,7 @@ class Observe:
             await self._app(scope, receive, send)
             return
         context = context_of(scope)
+        context.url_path = self._url_path
         sent_id = Headers(scope=scope).get("x-request-id", "")
         if _SANE_ID.fullmatch(sent_id):
             context.request_id = sent_id
@@ -120,8 +127,8 @@ def _is_draining(scope: Scope) -> bool:
 class Direct:
     """Passes requests of a few hot paths straight to their endpoint, without the framework's routing.
 
-    For a small request the routing costs as much as all the rest of the HTTP side. The framework's routes stay: they
-    describe these paths, and answer other methods there. Their endpoints take the request alone.
+    For a small request, routing costs as much as the rest of the HTTP side. The framework's routes stay: they describe
+    these paths, and answer other methods there. Their endpoints take only the request.
     """
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
@@ -145,8 +152,8 @@ class Direct:
 class BurstLimiter:
     """Lets at most `width` tasks continue in each turn of the event loop, first come, first served.
 
-    The event loop runs whatever is ready before it looks at the network again. A hundred requests that arrive at once,
-    or a hundred results that are due at once, would hold it for tens of milliseconds, and /livez with them.
+    The event loop runs whatever is ready before it polls the network again. A hundred requests that arrive at once, or
+    a hundred results that are due at once, would block it, and with it /livez, for tens of milliseconds.
     """
 
     def __init__(self, width: int = BURST) -> None:
@@ -159,7 +166,7 @@ class BurstLimiter:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._left = loop, self._width
-            self._waiting.clear()  # any that are left belong to a loop that has ended
+            self._waiting.clear()  # any that remain belong to a loop that has ended
             loop.call_soon(self._turn, loop)
         if self._left:
             self._left -= 1
@@ -195,10 +202,10 @@ class LimitBursts:
 
 
 class SubPath:
-    """Serves under a path that a proxy leaves in the address, as ``/pathline/v1/sample``; other paths are unchanged.
+    """Serves under a path that a proxy does not strip, as in ``/pathline/v1/sample``; other paths are unchanged.
 
-    Only the setting counts. Any client could send a header such as X-Forwarded-Prefix, and reach with it paths that a
-    proxy forbids.
+    Only the setting decides: any client could send a header such as X-Forwarded-Prefix, and use it to reach paths that
+    a proxy forbids.
     """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
@@ -230,7 +237,7 @@ def respond(scope: Scope, problem: ProblemError) -> Response:
     """Return the response for an error of a request, and note the error in its context."""
     context = context_of(scope)
     context.problem = problem
-    return problem.response_at(scope["path"], context.request_id)
+    return problem.response_at(scope["path"], context.request_id, context.url_path)
 
 
 def _as_problem(request: Request, error: Exception) -> ProblemError:

@@ -15,7 +15,7 @@ def choose(accept: str | None, offered: Sequence[str]) -> str:
         offered: Media types, the default first.
 
     Raises:
-        ProblemError: 406, naming what is offered.
+        ProblemError: 406, listing the offered types.
     """
     if accept is None or not accept.strip():
         return offered[0]
@@ -24,7 +24,7 @@ def choose(accept: str | None, offered: Sequence[str]) -> str:
     if _quality(best, ranges) <= 0:
         raise ProblemError(
             Kind.NOT_ACCEPTABLE,
-            f"Accept: {accept[:200]} matches nothing; offered are {', '.join(offered)}",
+            f"Accept: {accept[:200]} matches no available format; use one of {', '.join(offered)}",
             offered=list(offered),
         )
     return best

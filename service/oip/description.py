@@ -131,7 +131,7 @@ INFER: dict[str, Any] = {
 
 
 def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
-    """Return the response of ``GET /v2/models/{model}``; -1 stands for any size."""
+    """Return the response of ``GET /v2/models/{model}``; -1 means any size."""
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *card.event_shape)]

@@ -21,7 +21,7 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 @dataclass(frozen=True)
 class SelectedOutputs:
-    """The selected outputs in order, each with whether its bytes are to follow the JSON part."""
+    """The selected outputs in order, each with a flag: whether its bytes follow the JSON part."""
 
     outputs: tuple[tuple[str, bool], ...]
     request_id: str | None
@@ -47,7 +47,7 @@ class SelectedOutputs:
 
 
 def select_outputs(request: InferRequest, sample: SampleRequest) -> SelectedOutputs:
-    """Return the outputs to respond with: those the request names, or else all it has.
+    """Return the outputs to respond with: those the request names, or else all that are available.
 
     Raises:
         ProblemError: An output does not exist or not for this request, or a parameter is unknown.

@@ -18,7 +18,7 @@ _NAMED = {"condition": "conditions", "negative": "negative"}
 
 _KINDS = {"f": "FP16, FP32 or FP64", "fiu": "a datatype of floating-point numbers or integers"}
 _GRID, _INSIDE = "grid.", ("budget", "shape")
-"""Parameters with a name after a point: of the grid, and of members of a sample request that are objects."""
+"""Parameters with a name after a point: those of the grid, and of members of a sample request that are objects."""
 
 
 def to_sample_request(
@@ -45,7 +45,7 @@ def to_sample_request(
             continue
         if key not in INPUTS:
             known = ", ".join((*INPUTS, *(f"{each}.NAME" for each in _NAMED)))
-            raise invalid(key, f"there is no input {key[:60]!r}; the inputs are {known}, none is required")
+            raise invalid(key, f"there is no input {key[:60]!r}; the inputs are {known}, and none is required")
         if key in content:
             raise invalid(key, f"{key} was sent as a parameter and as an input; send one of them")
         content[key] = _value(key, array)

@@ -124,7 +124,7 @@ class ModelReady(BaseModel):
 
 
 class TensorMetadata(BaseModel):
-    """An input or output of a model; -1 in its shape stands for any size."""
+    """An input or output of a model; -1 in its shape means any size."""
 
     name: str
     datatype: str

@@ -144,9 +144,7 @@ def from_list(tensor: InputTensor) -> Array:
     allowed = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}[dtype.kind]
     if not set(map(type, numbers)) <= allowed:
         k, item = next((k, item) for k, item in enumerate(numbers) if type(item) not in allowed)
-        raise _bad_data(
-            tensor, f"holds {shown(item)} as its number {k}, counted from 0, which is not {tensor.datatype}"
-        )
+        raise _bad_data(tensor, f"holds {shown(item)} as number {k}, counted from 0, which is not {tensor.datatype}")
     try:
         with np.errstate(over="ignore"):  # non-finite numbers are refused in `requests`
             return _shaped(tensor, np.array(numbers, dtype=dtype))

@@ -18,7 +18,7 @@ MOST_PASSED_OVER = 50
 """Maximum number of passed-over entries to report."""
 
 _STEP_MS, _GATHER_MS = 250, 2000
-"""Milliseconds without a change before a look, and the maximum while changes keep coming."""
+"""Milliseconds without a change before a refresh, and the maximum while changes keep coming."""
 
 _log = logging.getLogger("pathline")
 
@@ -104,7 +104,7 @@ class Disk:
             return entry.with_fault(version, f"{reason}; put changes into a new version, or restart", now)
         if not same:
             return entry.untried(version)
-        if fault is not None and not fault.transient:  # looked at now; no need to look again at once
+        if fault is not None and not fault.transient:  # just checked; no need to check again at once
             return entry.with_fault(version, fault.reason, now)
         return entry
 
@@ -112,9 +112,9 @@ class Disk:
 class Watch:
     """A thread that calls `refresh` when files change and at intervals, at low priority.
 
-    Not every file system reports changes (network mounts do not), so the watch also looks at intervals, at a cost of a
-    few system calls per version. It looks soon after a change, and at the same intervals while more follow, as during a
-    copy.
+    Not every file system reports changes (network mounts do not), so the watch also refreshes at intervals, at a cost
+    of a few system calls per version. It refreshes soon after a change, and at the same intervals while more changes
+    follow, as during a copy.
     """
 
     def __init__(self, root: Path, refresh: Callable[[], object], every_s: float) -> None:
@@ -122,8 +122,8 @@ class Watch:
 
         Args:
             root: the repository.
-            refresh: looks at the repository; an error is logged once, until a look succeeds again.
-            every_s: maximum seconds between two looks.
+            refresh: brings the registry up to date; a repeated error is logged once, until a refresh succeeds.
+            every_s: maximum seconds between two refreshes.
         """
         self._root, self._refresh, self._every_s = root, refresh, every_s
         self._stopped = threading.Event()
@@ -142,13 +142,13 @@ class Watch:
         while not self._stopped.is_set():
             try:
                 self._follow()
-            except (OSError, RuntimeError) as error:  # no notifications, or no folder: look at intervals only
+            except (OSError, RuntimeError) as error:  # no notifications, or no folder: refresh at intervals only
                 _log.debug("no notifications of changes in %s: %s", self._root, error)
                 if not self._stopped.wait(self._every_s):
                     self._look()
 
     def _follow(self) -> None:
-        """Look after each change, until a look fails: a recreated folder must be watched anew."""
+        """Refresh after each change, until a refresh fails: a recreated folder must be watched again."""
         most_ms = max(1, round(self._every_s * 1000))
         told = watchfiles.watch(
             self._root,

@@ -70,7 +70,7 @@ class Memory:
         if needed > self._max_bytes:
             which = f"{key[0]}/{key[1]}"
             raise CheckpointError(
-                f"{which}: its weights take {needed} bytes, over PATHLINE_MAX_MODEL_BYTES={self._max_bytes}"
+                f"{which}: its weights take {needed} bytes, over PATHLINE_MAX_MODEL_BYTES={self._max_bytes}; raise it"
             )
         models = sorted(loaded, key=self._last_used)
         excess = sum(model.bytes for model in models) + needed - self._max_bytes
@@ -112,7 +112,7 @@ class Entries:
 
     Attributes:
         table: the entries; replaced, never changed.
-        closed: set to load nothing more.
+        closed: if set, nothing more is loaded.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Entries:
             model = self._memory.restored(name, version, signature)
             if model is None:
                 model = self._load(name, version, signature, changes, by_number)
-        except ProblemError:  # no room now, which is no fault of the version
+        except ProblemError:  # no room now, which is not a fault of the version
             raise
         except (UnreadableCheckpoint, RepositoryError, LookupError) as error:
             said = str(error)
@@ -341,7 +341,7 @@ class Entries:
             _log.info("model %s version %d was unloaded", name, version)
         for _, version, reason in new.refused:
             how = "stays in use as it was loaded" if version in entry.loaded else "is not served"
-            how += ", and is tried again" if entry.broken[version].transient else ""
+            how += ", and will be tried again" if entry.broken[version].transient else ""
             _log.error("model %s version %d %s: %s", name, version, how, reason)
         if before.fallback_from != entry.fallback_from:
             self._tell_fallback(entry)

@@ -11,10 +11,10 @@ from service.errors import Kind, ProblemError
 from service.registry.version import ModelVersion
 
 UNREADABLE = 0
-"""Stands for a version if a model's folder cannot be read; versions start at 1."""
+"""Key for a model's folder that cannot be read, in place of a version; versions start at 1."""
 
 LOOK_AGAIN_S = 1.0
-"""Seconds after which a request retries a version that failed to load, before the next look at the repository."""
+"""Seconds after which a request retries a version that failed to load, without waiting for the next refresh."""
 
 _LONGEST_S = 60.0
 
@@ -26,7 +26,7 @@ class Fault:
     Attributes:
         reason: message for clients and the log.
         again_at: when it may be tried again, by the registry's clock.
-        transient: whether the cause lies outside the files (disk, permissions, memory, the engine), so that the
+        transient: whether the cause is outside the files (disk, permissions, memory, the engine), so that the
             same files may load later. Other faults stay until the files change.
             tries: consecutive failures; each transient one doubles the wait.
     """
@@ -196,14 +196,14 @@ class ModelEntry:
                 available=list(self.versions),
             )
         if fault is None or (version is None and self.pending):
-            detail = f"model {self.name!r} is being loaded; ask again in a few seconds"
+            detail = f"model {self.name!r} is being loaded; try again in a few seconds"
             return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": "2"}, retry_after_s=2)
         which = f"model {self.name!r}" + (f" version {at}" if at else "")
         detail = f"{which} cannot be served: {fault.reason}"
         if not fault.transient:
             return ProblemError(Kind.BROKEN_MODEL, detail)
         wait = max(1, math.ceil(fault.again_at - now))
-        detail += f"; it is tried again in {wait} s"
+        detail += f"; it will be tried again in {wait} s"
         return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
 
 

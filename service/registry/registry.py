@@ -42,7 +42,7 @@ class Registry:
     """All models of a repository. A version that cannot be loaded is recorded with its reason and blocks no other.
 
     Attributes:
-        complete: whether every model was tried once, so that a model without an answering version has a reason.
+        complete: whether every model has been tried once, so that a model without an answering version has a reason.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Registry:
         self.check_any()
 
     def check_any(self) -> None:
-        """Check that there is something to serve.
+        """Check that at least one model can be served.
 
         Raises:
             StartError: no model can be loaded.
@@ -126,7 +126,7 @@ class Registry:
             broken = self.broken().items()
             faults = [f"{name}/{v}: {why}" if v else why for name, found in broken for v, why in found.items()]
             root = self._disk.repository.root
-            raise StartError(f"no model of {root} can be loaded: {'; '.join(faults)}")
+            raise StartError(f"no model in {root} can be loaded: {'; '.join(faults)}")
 
     def close(self) -> None:
         """Stop loading: requests that wait for a load fail, and a running load is not waited for."""
@@ -149,7 +149,7 @@ class Registry:
         return self._entries.loaded()
 
     def broken(self) -> dict[str, dict[int, str]]:
-        """Return name -> version -> why it cannot be loaded; version 0 stands for a folder that cannot be read."""
+        """Return name -> version -> why it cannot be loaded; version 0 means a folder that cannot be read."""
         entries = self._entries.table.items()
         return {name: {v: fault.reason for v, fault in entry.broken.items()} for name, entry in entries if entry.broken}
 
@@ -305,8 +305,8 @@ class Registry:
         for name in self._wait(self._loads.run(self._entries.scan, changes)) or ():
             try:
                 self._wait(self._loads.run(self._entries.refresh, name, changes, anew))
-            except Exception as error:  # a fault in one model must not stop the look at the others
-                _log.exception("looking at model %s failed", name)
+            except Exception as error:  # a fault in one model must not keep the others from being refreshed
+                _log.exception("refreshing model %s failed", name)
                 said = f"{type(error).__name__}: {error}".splitlines()[0]
                 self._wait(self._loads.run(self._entries.refuse, name, UNREADABLE, said, changes, transient=True))
         self.complete = self.complete or not self._entries.closed
@@ -343,7 +343,7 @@ class Registry:
                 said = str(error).partition("\n")[0]
                 raise ProblemError(Kind.ENGINE, f"the engine failed on this request: {said}") from None
             except Exception as error:
-                _log.exception("model %s version %d cannot be made ready for %s", model.name, model.version, operation)
+                _log.exception("model %s version %d could not be prepared for %s", model.name, model.version, operation)
                 said = f"{type(error).__name__}: {error}".partition("\n")[0]
                 if operation is Operation.SAMPLE:
                     shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)

@@ -97,8 +97,8 @@ class ModelVersion:
         plans_file: its tuned plans.
         frontier_file: the measured frontier of its solvers, if there is one.
         pace: see `Engine.pace`.
-        sizes: sizes of the free axes for one request; empty without free axes, or if the version is that of all
-            requests.
+        sizes: sizes of the free axes for one request; empty without free axes, and in the version that all requests
+            share.
         leases: the leases that keep it in memory.
     """
 
@@ -319,7 +319,7 @@ class Leases:
         self.out, self.retired, self.freed = 0, False, False
 
     def take(self, lease: "Lease") -> bool:
-        """Count a lease; False if the version is gone, or the lease is out already."""
+        """Count a lease; False if the version is gone, or the lease is already out."""
         with self._lock:
             if self.freed or lease.held:
                 return False
@@ -366,7 +366,7 @@ class Leases:
 
 
 class Lessor(Protocol):
-    """The filler of leases: the registry."""
+    """The registry as a lease sees it: it fills leases."""
 
     def fill(self, lease: "Lease") -> bool:
         """Fill a lease with a version in memory; False if it must be loaded first."""

@@ -98,7 +98,7 @@ def _check_alone(request: SampleRequest) -> None:
         name = "x0" if request.x0 is not None else "t_span"
         raise invalid(
             "budget",
-            f"budget with {name}: errors were measured from noise at t = 0 to data at 1; name a solver instead",
+            f"budget does not work with {name}: errors were measured from noise at t = 0 to data at 1; name a solver",
         )
 
 
@@ -129,7 +129,8 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
     if not isinstance(strength, float | int | None) or request.negative is not None:
         raise invalid(
             "budget",
-            "budget with guidance of several terms or negative conditions, which was not measured; name a solver",
+            "budget does not work with guidance of several terms or negative conditions, for which no errors were "
+            "measured; name a solver",
         )
     guidance = 1.0 if strength is None and model.card.condition is not None else strength
     curve = frontier.curve(guidance)
@@ -188,9 +189,7 @@ def _nearest(budget: Budget, offered: Sequence[tuple[Point, float]], model: Mode
     close = [each for each in offered if budget.max_error is not None and each[0].error_95 <= budget.max_error]
     parts = [f"no measured solver of model {model.name!r} fits the budget ({said})"]
     if within and budget.max_error is not None:
-        parts.append(
-            f"the closest that the rest of it allows is {_described(min(within, key=lambda e: e[0].error_95))}"
-        )
+        parts.append(f"the closest within its other limits is {_described(min(within, key=lambda e: e[0].error_95))}")
     if close:
         parts.append(f"the fastest that is close enough is {_described(min(close, key=lambda each: each[1]))}")
     if not within and not close:

@@ -1,7 +1,7 @@
 """Budget checks: a fraction of budgeted requests is solved again tightly, and the endpoint errors are counted.
 
 A check is bulk work of at most 256 samples, one at a time; it is dropped if it would wait or another runs, and when
-the service drains. The tight solution is DOPRI5 in the model's own dtype, so errors near its rounding show as they are.
+the service drains. The tight solution is DOPRI5 in the model's own dtype, so errors near its rounding are shown as is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BudgetChecks:
         fraction: share of budgeted answers to check.
         engine, ledger, metrics: those of the service.
         lease: (name, version) -> an empty lease.
-        draw: a number in [0, 1).
+        draw: returns a random number in [0, 1).
     """
 
     fraction: float

@@ -170,7 +170,7 @@ def _dropped(
 def _check_nulls(given: Mapping[str, Any], guidance: Guidance | None, takes: Conditioning) -> None:
     """Refuse guidance that needs untrained nulls, and missing conditions without a null."""
     if isinstance(takes, NamedConditions):
-        return  # negative conditions may stand for them
+        return  # negative conditions may replace the nulls
     if guidance is not None and any(term.without for term in guidance.terms) and not takes.null:
         raise invalid("guidance", NO_NULL.format(""))
     if not given and not takes.null:

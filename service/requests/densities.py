@@ -41,7 +41,7 @@ BACK = (1.0, 0.0)
 MOST_PROBES = 256
 
 MOST_EXACT = 64
-"""Numbers of the longest sample with an exact divergence, which costs as many vector-Jacobian products a call."""
+"""Maximum numbers per sample for an exact divergence, which costs one vector-Jacobian product per number and call."""
 
 _SAMPLES_SCHEMA = {
     "description": "data, shape (num_samples, *data_shape), or states, (num_samples, *event_shape), without decode",
@@ -70,7 +70,8 @@ class LogProbRequest(Solving, Given):
 
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
     divergence: Literal["auto", "exact", "hutchinson"] = Field(
-        default="auto", description="exact, an estimate by Rademacher probes, or auto: exact up to 16 numbers a sample"
+        default="auto",
+        description="exact, an estimate by Rademacher probes, or auto: exact up to 16 numbers per sample",
     )
     probes: int = Field(
         default=1,
@@ -198,12 +199,12 @@ def _count(request: Given) -> int:
 
 
 def _data_bytes(n: int, model: ModelVersion) -> int:
-    """Return the bytes of memory of n samples beside their states: as sent, decoded again, and in the response."""
+    """Return the bytes of memory of n samples besides their states: as sent, decoded again, and in the response."""
     return 3 * n * math.prod(model.data_shape) * model.dtype.itemsize
 
 
 def _sized(request: EncodeRequest | LogProbRequest, model: ModelVersion, n: int) -> tuple[Told, ModelVersion]:
-    """Return what samples are told, and the model with sizes of its free axes; errors as of `shapes.sized`."""
+    """Return the conditions of the samples, and the model with sizes of its free axes; errors as in `shapes.sized`."""
     shape = model.card.data_shape if request.decode else model.card.event_shape
     return sized(request, model, n, {"samples": (request.samples, shape)})
 

@@ -27,16 +27,16 @@ from solvers.diagnose import MAX_WIDTH
 from solvers.plan import Plan
 
 TIMES = tuple(k / 10 for k in range(11))
-_STEPS = 20  # where the request names neither solver nor steps
+_STEPS = 20  # if the request names neither solver nor steps
 
 
 class DiagnoseRequest(Solving, Drawn):
     """Body of ``diagnose``: which samples to follow from t = 0 to 1, how, and at which times to take the Jacobian."""
 
-    num_samples: int = Field(default=16, ge=1, description="how many samples")
+    num_samples: int = Field(default=16, ge=1, description="number of samples")
     solver: str = Field(
         default="rk4",
-        description=f"{SOLVER}; rk4-20 where neither solver nor steps are given",
+        description=f"{SOLVER}; rk4-20 if neither solver nor steps are given",
         examples=SOLVER_EXAMPLES,
     )
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
@@ -98,7 +98,7 @@ def _check_cost(n: int, times: int, width: int, model: ModelVersion, settings: S
     if width > MAX_WIDTH:
         raise invalid(
             "name",
-            f"a state of model {model.name!r} has {width} numbers; Jacobians are taken of up to {MAX_WIDTH} "
+            f"a state of model {model.name!r} has {width} numbers; Jacobians are supported for up to {MAX_WIDTH} "
             "(the cost of their eigenvalues grows with the third power)",
         )
     if n > settings.max_diagnosed:

@@ -29,7 +29,7 @@ NAMED = ("conditions", "negative")
 _ZIP = b"PK"
 _MOST_ENTRIES = 256
 _MOST_TIMES = 16
-"""Limit on the claimed size of an archive over its bytes; compressed numbers hardly reach it."""
+"""Maximum ratio of an archive's claimed size to its bytes; compressed numbers hardly reach it."""
 
 _SPARE = 1 << 20
 _LONGEST_HEADER = 4096
@@ -59,8 +59,8 @@ def _read(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[str, Any]]:
     claimed, most = sum(entry.file_size for entry in entries), _MOST_TIMES * size + _SPARE
     if len(entries) > _MOST_ENTRIES or claimed > most:
         detail = (
-            f"the npz body of {size:,} bytes claims {len(entries)} entries of {claimed:,} bytes, over the limit of "
-            f"{_MOST_ENTRIES} of {most:,}; send it uncompressed (np.savez)"
+            f"the npz body of {size:,} bytes claims {len(entries)} entries and {claimed:,} bytes, over the limit of "
+            f"{_MOST_ENTRIES} entries or {most:,} bytes; send it uncompressed (np.savez)"
         )
         raise ProblemError(Kind.TOO_LARGE, detail, limit=most)
     text, content = b"{}", dict[str, Any]()

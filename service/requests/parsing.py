@@ -23,13 +23,13 @@ JSON, NPZ = "application/json", "application/x-npz"
 """Content types of bodies."""
 
 LARGE_BODY = 1 << 16
-"""Bytes; a longer body is parsed in a worker thread, and its memory is reserved as it arrives."""
+"""Bytes; a larger body is parsed in a worker thread, and its memory is reserved as it arrives."""
 
 MOST_LISTS = 1 << 20
-"""Lists in a body: each takes many times the memory of its two bytes; a million rows of samples need more bytes."""
+"""Maximum lists in a body: each takes many times the memory of its two bytes; a million rows of samples need more."""
 
 MOST_OBJECTS = 100_000
-"""Objects in a body, which take even more memory; a request has a few."""
+"""Maximum objects in a body: they take even more memory, and a request has only a few."""
 
 _RULES = {
     "string_too_short": "must not be empty",
@@ -38,10 +38,10 @@ _RULES = {
     "too_short": "must hold at least {min_length} number(s)",
     "too_long": "must hold at most {max_length} numbers",
 }
-"""What is allowed, by the type of pydantic error, where pydantic's own text speaks of Python."""
+"""Rules by type of pydantic error, for types with a text of pydantic's own that speaks of Python."""
 
 _TAGS = ("", "{}")
-"""Parts of places of errors that tell kinds of a field apart."""
+"""Parts of an error's location that only tell kinds of a field apart."""
 
 _OTHER_NAMES = {
     "model": ("name", "model_name", "checkpoint"),
@@ -112,10 +112,10 @@ def parse(model: type[Body], body: bytes) -> Body:
     """Parse a body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown or duplicate fields.
 
     A leading byte order mark, which some editors and shells write, is ignored, as the RFC allows. Members that are
-    arrays may come beside the JSON, in npz (see `npz_body`).
+    arrays may be sent alongside the JSON, in npz (see `npz_body`).
 
     Raises:
-        ProblemError: 400 where it is not JSON, 413 for more lists or objects than any request needs, 422 with one
+        ProblemError: 400 if it is not JSON, 413 for more lists or objects than any request needs, 422 with one
             entry for each field at fault.
     """
     arrays: dict[str, Any] = {}
@@ -182,7 +182,7 @@ def byte_count(text: str) -> int | None:
     """Return the number of bytes that a header states; None if it is not a number."""
     if not (text.isascii() and text.isdigit()):
         return None
-    return int(text.lstrip("0")[:20] or "0")  # what has more digits is beyond any limit anyhow
+    return int(text.lstrip("0")[:20] or "0")  # more digits are beyond any limit anyway
 
 
 def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None:
@@ -217,7 +217,7 @@ def _check_parts(body: bytes) -> None:
 def _too_large(size: str, limit: int, unread: bool) -> ProblemError:
     return ProblemError(
         Kind.TOO_LARGE,
-        f"the body has {size} bytes, the limit is {limit} (PATHLINE_MAX_BODY_BYTES)",
+        f"the body has {size} bytes, the limit is {limit} (PATHLINE_MAX_BODY_BYTES); send less at once",
         unread=unread,
         limit=limit,
     )
@@ -262,7 +262,7 @@ def find_duplicate(text: bytes, content: dict[str, Any]) -> str | None:
 
     Args:
         text: valid JSON.
-        content: what was parsed of it.
+        content: the parsed document.
     """
     if text.count(b":") == _colons(content, escapes=b"\\" in text):
         return None
@@ -276,8 +276,8 @@ def find_duplicate(text: bytes, content: dict[str, Any]) -> str | None:
 def _colons(content: dict[str, Any], escapes: bool) -> int:
     """Count the colons that the JSON text of these members needs.
 
-    Colons inside strings are counted too unless the text has escapes, which may stand for some. Lists are looked
-    into by the kind of their first entry only: long ones hold numbers.
+    Colons inside strings are counted too unless the text has escapes, which may stand for some. A list is searched only
+    if its first entry is a string or an object: long ones contain numbers.
     """
     count = 0
     left: list[dict[str, Any] | list[Any]] = [content]

@@ -34,7 +34,7 @@ from service.settings import Settings
 from service.state import Service, service_of
 
 LATE_S = 5.0
-"""How much longer a partial result is waited for: the engine sees a deadline only after the current network call."""
+"""Extra seconds to wait for a partial result: the engine sees a deadline only after the current network call."""
 
 WATCH_AFTER_S = 0.02
 """Seconds after which a client is watched for disconnecting: most jobs finish sooner, and a watcher is a task."""
@@ -56,15 +56,15 @@ async def receive(
     """Read and check a request, find its model, and make its job.
 
     Args:
-        http: the request as it came.
-        parse: body -> what it asks for, and the format of the response.
+        http: the HTTP request.
+        parse: body -> the parsed request, and the format of the response.
         validate: makes the job; see `validation.validate_sample`.
         name: the model in the address, if the body does not name it.
         allowed: content types of the body.
         beside: whether to validate in a worker thread even if the body is small.
 
     Raises:
-        ProblemError: 400 to 504, as the body, the fields, the model or the limits require.
+        ProblemError: 400 to 504, depending on the body, the fields, the model and the limits.
         ClientGoneError: The client disconnected before the body was complete.
     """
     service, context = service_of(http), context_of(http.scope)
@@ -145,7 +145,7 @@ def submit(engine: Engine, job: Job, hold: Hold | None) -> Future[JobResult]:
 
 
 async def _result(engine: Engine, job: Job, future: Future[JobResult], receive: Receive) -> JobResult:
-    """Wait until the job is done, its time is over or the client disconnects, whichever comes first."""
+    """Wait until the job is done, its time is up or the client disconnects, whichever comes first."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     gone: list[asyncio.Task[None]] = []
@@ -177,7 +177,7 @@ async def _result(engine: Engine, job: Job, future: Future[JobResult], receive: 
 
 
 def patience(job: Job) -> float | None:
-    """Return the most seconds to wait for a job, whatever the engine does; None for no limit."""
+    """Return the maximum seconds to wait for a job, whatever the engine does; None for no limit."""
     if job.deadline is None:
         return None
     return max(0.0, job.deadline + (LATE_S if job.partial else 0.0) - time.monotonic())

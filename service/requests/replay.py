@@ -37,7 +37,7 @@ class ReplayRequest(Body):
 
     token: str = Field(min_length=1, max_length=MOST_CHARACTERS + 64, description="the member `replay` of an answer")
     force: bool = Field(
-        default=False, description="sample even if the bits cannot be promised; digest_matches then says how it went"
+        default=False, description="sample even if the bits cannot be promised; digest_matches says if they are equal"
     )
     condition: Any = Field(default=None, description="as in the first request, if the token holds only its hash")
     conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA)] = None
@@ -52,7 +52,7 @@ class ReplayRequest(Body):
 
 
 class ReplayedSample(SampleRequest):
-    """The request that a token stands for."""
+    """The request stored in a token."""
 
     _token: Token = PrivateAttr()
     _force: bool = PrivateAttr(default=False)
@@ -84,7 +84,7 @@ class ValidatedReplay(Validated):
 
 
 def parse_replay(body: bytes) -> ReplayedSample:
-    """Return the request that the token in a body stands for.
+    """Return the request stored in the token of a body.
 
     Raises:
         ProblemError: 422 for a text that is not a token, for a token with a request that is not allowed, and for a
@@ -188,7 +188,7 @@ def _of_the_token(problem: ProblemError, given: Any) -> ProblemError:
         [
             fault
             if fault["field"] in given or fault["field"] == "token"
-            else {"field": "token", "message": f"what the token asks for is not allowed: {fault['message']}"}
+            else {"field": "token", "message": f"the request in the token is not allowed: {fault['message']}"}
             for fault in faults
         ]
     )

@@ -33,7 +33,7 @@ SOLVER_EXAMPLES = ["dopri5", "dopri5@1e-5", "rk4-20", "ab3-12/shift(3)"]
 
 
 _NEGATIVE_SCHEMA = {
-    "description": "conditions that take the place of nulls in guidance, by name",
+    "description": "conditions that replace the nulls in guidance, by name",
     "anyOf": [{"type": "object"}, {"type": "null"}],
 }
 CONDITIONS_SCHEMA = {
@@ -43,7 +43,7 @@ CONDITIONS_SCHEMA = {
 
 
 SHAPE_SCHEMA = {
-    "description": "size of each free axis of the samples, by name, where it does not follow from a condition",
+    "description": "size of each free axis of the samples, by name, unless it follows from a condition",
     "anyOf": [{"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}, {"type": "null"}],
 }
 
@@ -57,7 +57,7 @@ class Body(BaseModel):
 class TermRequest(Body):
     """One velocity of guidance: with all conditions, with none, or without some."""
 
-    weight: Finite = Field(description="of this velocity; all weights sum to 1")
+    weight: Finite = Field(description="weight of this velocity; all weights sum to 1")
     condition: Literal["all", "null"] | None = Field(default=None, description="all conditions, or none")
     drop: list[str] | None = Field(default=None, min_length=1, max_length=64, description="conditions that are dropped")
 
@@ -71,12 +71,12 @@ class GuidanceRequest(Body):
         max_length=MOST_TERMS,
         description="velocities that are summed; one network row each",
     )
-    strength: Finite | None = Field(default=None, description="in place of terms: the usual two of them")
+    strength: Finite | None = Field(default=None, description="instead of terms: strength of the usual two terms")
     interval: Annotated[tuple[Finite, Finite], Field(strict=False)] | None = Field(
-        default=None, description="times between which there is guidance; outside of it all conditions hold"
+        default=None, description="times between which there is guidance; outside them, all conditions apply"
     )
     channels: int | None = Field(
-        default=None, ge=1, description="how many of the first channels are guided; all where left out"
+        default=None, ge=1, description="number of channels that are guided, from the first on; all if omitted"
     )
 
 
@@ -94,13 +94,13 @@ class Named(Body):
     """The model, named in the body."""
 
     model: str = Field(min_length=1, max_length=200, description="name of the model")
-    version: Version = None  # as `Solving` has it: here it comes after the model
+    version: Version = None  # as in `Solving`; here it comes after the model
 
 
 class Drawn(Body):
     """Samples of a seed."""
 
-    num_samples: int = Field(default=256, ge=1, description="how many samples")
+    num_samples: int = Field(default=256, ge=1, description="number of samples")
     seed: int | None = Field(
         default=None, ge=0, lt=SEED_LIMIT, description="an integer in [0, 2**63); drawn and echoed if omitted"
     )
@@ -127,7 +127,7 @@ class Solving(Body):
     max_step: Positive | None = Field(
         default=None, description="longest step under error control, in units of t; unbounded by default"
     )
-    max_nfe: int = Field(default=10_000, ge=1, description="most velocity evaluations of a sample")
+    max_nfe: int = Field(default=10_000, ge=1, description="maximum velocity evaluations of a sample")
     condition: Any = Field(
         default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
     )
@@ -160,15 +160,15 @@ class Solving(Body):
 
 
 class Budget(Body):
-    """What a request may cost, or how far off it may be, in place of a solver; the service chooses one."""
+    """Limits on the cost or error of a request, given instead of a solver; the service chooses one."""
 
     max_error: Positive | None = Field(
         default=None,
-        description="endpoint error that 95 % of samples keep, as a share of the spread of the data: 0.01 is 1 %",
+        description="endpoint error that 95 % of samples stay within, as a share of the data's spread: 0.01 is 1 %",
     )
-    max_nfe: int | None = Field(default=None, ge=1, description="velocity evaluations of a sample")
+    max_nfe: int | None = Field(default=None, ge=1, description="maximum velocity evaluations of a sample")
     max_ms: Positive | None = Field(
-        default=None, description="milliseconds of solving at the service's present pace, without waiting for others"
+        default=None, description="maximum milliseconds of solving at the service's current pace, without queueing"
     )
 
     @model_validator(mode="after")
@@ -179,7 +179,7 @@ class Budget(Body):
 
 
 class SampleRequest(Solving, Drawn, Named):
-    """Body of ``POST /v1/sample``: which model, how many samples of which seed, and how to solve for them."""
+    """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
     t_span: Annotated[tuple[Finite, Finite], Field(strict=False)] = Field(
@@ -192,7 +192,7 @@ class SampleRequest(Solving, Drawn, Named):
         default=None, description="times at which to report the states, too"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
-    budget: Budget | None = Field(default=None, description="in place of a solver: the service chooses one")
+    budget: Budget | None = Field(default=None, description="instead of a solver: the service chooses one")
     on_timeout: Literal["error", "partial"] = Field(
         default="error", description="at the time limit: fail, or return the states reached"
     )

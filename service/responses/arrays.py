@@ -25,9 +25,9 @@ NUMBERS_A_PIECE = 32_000
 JSON, NPZ = "application/json", "application/x-npz"
 
 _BYTES_A_PIECE = 1 << 20
-_SMALL_PIECE = 1 << 14  # bytes of JSON that wait for more
+_SMALL_PIECE = 1 << 14  # bytes; smaller pieces of JSON are joined
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the same response gives the same bytes
-_BINARY_ONLY = frozenset({"nfe", "t", "status"})  # arrays that JSON sums up in its head
+_BINARY_ONLY = frozenset({"nfe", "t", "status"})  # arrays that JSON only summarises in its head
 _STATES = {"samples": ("samples", 1), "saved": ("states", 2), "x0": ("x0", 1)}
 """Arrays of states: the JSON member, and the axes before one state. A state that is not finite is null as a whole."""
 _AXES = dict(_STATES.values())
@@ -40,9 +40,9 @@ class ArrayResponse:
     Attributes:
         document: the JSON members in their order, arrays among them; `latency` is added when it is written.
         arrays: every array by its name in an npz archive: those of the document, and `nfe`, `t` and `status` (n,).
-        elapsed: seconds since the request came.
+        elapsed: returns the seconds since the request arrived.
         timings: seconds `queue_s`, `solve_s` and `network_s`.
-        limits: lowest and highest value of the samples where the model knows them, for pictures.
+        limits: lowest and highest value of the samples if the model knows them, for pictures.
     """
 
     document: dict[str, Any]
@@ -53,7 +53,7 @@ class ArrayResponse:
 
     @property
     def numbers(self) -> int:
-        """How many numbers of the document there are to write."""
+        """The count of numbers to write in the document."""
         return sum(array.size for name, array in self.arrays.items() if name not in _BINARY_ONLY)
 
     def latency(self, encode_s: float) -> dict[str, float]:
@@ -66,19 +66,19 @@ class Encoder:
     """One format.
 
     Attributes:
-        media_type: what `Accept` asks for.
+        media_type: its media type, as in `Accept`.
         encode: response -> pieces.
-        bytes_a_number: float32 and float64 -> the most bytes that one number of a sample can take.
-        bytes_a_step: the most bytes of one attempted step in the trace.
-        bytes_a_sample: the most bytes of the rest about one sample (status, t and NFE; its failure).
+        bytes_a_number: float32 and float64 -> maximum bytes of one number of a sample.
+        bytes_a_step: maximum bytes of one attempted step in the trace.
+        bytes_a_sample: maximum bytes of everything else about one sample (status, t and NFE; its failure).
         check: (num_samples, shape) -> None; raises `PictureError` for samples that the format cannot show.
-        most_bytes: (num_samples, shape) -> the most bytes of the whole, for formats that are not stored by number.
+        most_bytes: (num_samples, shape) -> maximum bytes of the whole, for formats that do not store single numbers.
         slow: whether even a small response takes milliseconds, and is therefore written in a worker thread.
-        bytes_a_list: the most bytes of a list beside its items.
+        bytes_a_list: maximum bytes of a list besides its items.
         whole: whether the whole response is in memory before any of it is sent.
-        followed: whether saved states are sent on the way too, before the response.
+        followed: whether saved states are also sent on the way, before the response.
         headers: first piece -> headers that describe it; or None.
-        bare: whether it holds samples alone, so that the replay token goes into a header.
+        bare: whether it contains only samples, so that the replay token goes into a header.
     """
 
     media_type: str
@@ -96,7 +96,7 @@ class Encoder:
     bare: bool = False
 
     def array_bytes(self, shape: Sequence[int], dtype: str) -> int:
-        """Return the most bytes of an array of states."""
+        """Return the maximum bytes of an array of states."""
         lists = sum(math.prod(shape[:k]) for k in range(len(shape))) if self.bytes_a_list else 0
         return math.prod(shape) * self.bytes_a_number[dtype] + lists * self.bytes_a_list
 
@@ -149,8 +149,8 @@ def array_json(array: Array, axes: int = 0) -> Pieces:
 
     Args:
         array: its numbers.
-        axes: of states, those before one state, which is null if any of its numbers is not finite: 1 for (n, *shape),
-            2 for (n, m, *shape). With 0, each number that is not finite is null.
+        axes: for states, the number of axes before one state, which is null if any of its numbers is not finite: 1 for
+            (n, *shape), 2 for (n, m, *shape). With 0, each number that is not finite is null.
     """
     rows = max(1, NUMBERS_A_PIECE * len(array) // max(1, array.size))
     yield b"["
@@ -199,14 +199,14 @@ def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
 
 
 def _npy(response: ArrayResponse) -> Pieces:
-    """Yield the samples alone, straight from their memory."""
+    """Yield only the samples, straight from their memory."""
     samples = response.arrays["samples"]
     yield _header(samples)
     yield from slices(np.ascontiguousarray(samples).reshape(-1).view(np.uint8).data)
 
 
 def _png(response: ArrayResponse) -> Pieces:
-    """Yield a picture of the samples alone."""
+    """Yield a picture of the samples."""
     yield from slices(memoryview(pictures.draw(response.arrays["samples"], response.limits)))
 
 
@@ -228,7 +228,7 @@ BINARY_BYTES = {"float32": 4, "float64": 8}
 
 # The longest numbers: -0.00000631841071 and -2.2250738585072014e-308, each with its comma.
 TEXT_BYTES = {"float32": 18, "float64": 25}
-"""The most bytes of a number in JSON, by dtype."""
+"""Maximum bytes of a number in JSON, by dtype."""
 
 LIST_BYTES = 3
 """Brackets of a list in JSON, and its comma."""

@@ -2,7 +2,7 @@
 
     log p(x) = log N(x0) - (log p(x0) - log p(x)),    d log p / dt = -div v
 
-The log-density of decoded data is that of their state less log abs det J of the decoder.
+The log-density of decoded data is that of their state minus log abs det J of the decoder.
 """
 
 import math
@@ -25,7 +25,7 @@ from solvers.kernels_torch import lane_sums
 
 _Residual = Annotated[
     list[float | None] | None,
-    Field(description="for each sample, the largest difference from what its state decodes to; only with a decoder"),
+    Field(description="for each sample, the largest difference from its decoded state; only with a decoder"),
 ]
 
 
@@ -51,7 +51,7 @@ class LogProbResponse(Solved):
     residual: _Residual = None
     log_prob: list[float | None] = Field(description="log-densities in nats")
     standard_error: list[float | None] | None = Field(
-        default=None, description="of the mean over probes, where there are two or more"
+        default=None, description="standard error of the mean over probes, if there are two or more"
     )
 
 
@@ -61,7 +61,7 @@ class States:
 
     Attributes:
         x: (n, *event_shape) states.
-        residual: (n,) largest absolute difference of each sample from what its state decodes to; None without decoder.
+        residual: (n,) largest absolute difference of each sample from its decoded state; None without a decoder.
         log_volume: log abs det J of the decoder.
         deterministic: whether each state depends on its own sample alone, to the bit.
     """
@@ -128,7 +128,7 @@ def _sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def worst(result: JobResult, n: int) -> JobResult:
-    """Return the result of n samples from that of probes x n lanes: each sample's most NFE, and its worst lane."""
+    """Return the result of n samples from that of probes x n lanes: each sample's largest NFE, and its worst lane."""
     order, probes = [status.value for status in Status], len(result.nfe) // n
     rank = np.array([order.index(status) for status in result.status.tolist()]).reshape(probes, n)
     lane = rank.argmax(axis=0) * n + np.arange(n)

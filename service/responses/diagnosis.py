@@ -1,7 +1,7 @@
 """Diagnoses: the Jacobian of the velocity along the paths of samples, its spectra and the response of ``diagnose``.
 
 Two jobs one after the other: the paths, in the arena for samples with their states saved; then the rows of all
-Jacobians, each a lane of one step (`solvers.derived.JacobianField`), in an arena of their own. Their eigenvalues are
+Jacobians, each a lane of one step (`solvers.derived.JacobianField`), in their own arena. Their eigenvalues are
 computed in a worker thread, in slices, so that a time limit or a disconnect ends them soon.
 """
 
@@ -39,7 +39,7 @@ class DiagnoseResponse(Solved):
         description="largest over smallest singular value; null where the Jacobian is singular"
     )
     stiffness: list[list[float | None]] = Field(
-        description="how fast the fastest direction contracts, as a rate by t: -min Re(eigenvalue), at least 0"
+        description="contraction rate of the fastest direction, per unit of t: -min Re(eigenvalue), at least 0"
     )
     stiffness_ratio: list[list[float | None]] = Field(
         description="largest over smallest |Re(eigenvalue)|; null where the smallest is 0"

@@ -36,13 +36,13 @@ def sample_response(
     """Return the response to a request for samples.
 
     Args:
-        model: the model that gave them.
-        job: what the engine was given.
-        result: what it gave back.
-        context: of the request.
+        model: the model that drew them.
+        job: the job given to the engine.
+        result: its result.
+        context: the context of the request.
         decode: whether samples are data, not states.
-        environment: of this process, for the replay token.
-        budget: how the service chose the solver, where it did.
+        environment: the environment of this process, for the replay token.
+        budget: the service's choice of a solver, if it made one.
     """
     samples = samples_of(model, result, decode)
     how, digest = outcome(result), digest_of(samples)
@@ -91,14 +91,14 @@ def origin(model: ModelVersion, context: Context) -> dict[str, Any]:
 
 
 def timings(result: JobResult) -> dict[str, float]:
-    """Return the seconds of a job, as `latency` has them."""
+    """Return the seconds of a job, as members of `latency`."""
     beside = {"prelude_s": result.prelude_s, "decoder_s": result.decoder_s}
     found = {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
     return found | {name: seconds for name, seconds in beside.items() if seconds is not None}
 
 
 def decoder_of(model: ModelVersion, decode: bool) -> Decode | None:
-    """Return the function that turns states into data; None to leave them as they are, or where the engine does it."""
+    """Return the function that turns states into data; None to leave them as they are, or if the engine decodes."""
     return model.decode if decode and not model.plain and not model.decodes_in_engine else None
 
 
@@ -111,7 +111,7 @@ def saved_of(model: ModelVersion, result: JobResult, decode: bool) -> Array:
     """Return the saved states of a result (n, m, *shape), as data or as states."""
     if result.saved_data is not None:
         return result.saved_data.numpy()
-    assert result.saved is not None  # noqa: S101  (the caller has seen them)
+    assert result.saved is not None  # noqa: S101  (the caller has checked)
     return saved_to_data(result.saved, decoder_of(model, decode))
 
 
@@ -164,7 +164,7 @@ def saved_to_data(saved: torch.Tensor, decode: Decode | None) -> Array:
 
 @dataclass(frozen=True)
 class TraceView:
-    """Attempted steps as columns of one length, one entry a step; `quantiles` of |h| over t in a summary.
+    """Attempted steps as columns of one length, one entry per step; `quantiles` of |h| over t in a summary.
 
     Attributes:
         columns: `sample` int64, `t` and `h` float64 (start and size of the step), `error` float64 (NaN where the
@@ -190,7 +190,7 @@ def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
     Args:
         level: `none`; `summary` (the grid of a fixed solver, which is the same for every sample; the attempts of the
             first sample and quantiles over all for an adaptive one); or `full`.
-        solve: what was solved with.
+        solve: the compiled solver.
         trace: every attempted step; empty if the level and the grid determine it.
     """
     if level == "none":

@@ -1,6 +1,6 @@
 """Response bodies as pydantic models.
 
-Responses are built and written by hand: these are for the OpenAPI description, and tests hold the responses to them.
+Responses are built and written by hand: these are for the OpenAPI description, and tests check responses against them.
 """
 
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Solver(BaseModel):
-    """The solver as it was used: its name and every parameter that belongs to it."""
+    """The solver as used: its name and every parameter that belongs to it."""
 
     model_config = ConfigDict(extra="allow")
     name: str
@@ -55,11 +55,9 @@ class Latency(BaseModel):
     queue_s: float
     solve_s: float
     network_s: float
-    prelude_s: float | None = Field(
-        default=None, description="in calls of the model's prelude; left out where it has none"
-    )
+    prelude_s: float | None = Field(default=None, description="in calls of the model's prelude; omitted if it has none")
     decoder_s: float | None = Field(
-        default=None, description="in calls of a decoder that is a program; left out where there is none"
+        default=None, description="in calls of a decoder that is a program; omitted if there is none"
     )
     encode_s: float
     total_s: float
@@ -88,7 +86,7 @@ class Solved(BaseModel):
 
 
 class Chosen(BaseModel):
-    """How the service chose the solver: the budget, what was chosen, what it promises, and why."""
+    """The service's choice of a solver: the budget, the solver, its promise, and the reason."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -96,10 +94,10 @@ class Chosen(BaseModel):
     max_nfe: int | None = None
     max_ms: float | None = None
     solver: str
-    promised_error: float = Field(description="endpoint error that 95 % of samples keep, as a share of the spread")
+    promised_error: float = Field(description="endpoint error that 95 % of samples stay within, as share of the spread")
     promised_distance: float = Field(description="the same in units of the model's own coordinates")
     measured_nfe: float = Field(description="velocity evaluations of a sample, mean over those measured")
-    predicted_ms: float = Field(description="milliseconds of solving at the present pace, without waiting")
+    predicted_ms: float = Field(description="milliseconds of solving at the current pace, without queueing")
     reason: str
 
 
@@ -109,9 +107,9 @@ class SampleResponse(Solved):
     seed: int
     first_index: int
     noise: str
-    path: Literal["fused", "eager"] = Field(description="what evaluated the network, as in /v1/models")
-    budget: Chosen | None = Field(default=None, description="only where the request had a budget")
-    digest: str = Field(description="SHA-256 of the samples' bytes, as npz has them")
+    path: Literal["fused", "eager"] = Field(description="how the network was evaluated, as in /v1/models")
+    budget: Chosen | None = Field(default=None, description="only if the request had a budget")
+    digest: str = Field(description="SHA-256 of the samples' bytes, as in npz")
     replay: str = Field(description="token for POST /v1/replay, which gives the same samples again")
     samples: list[Any]
     saved: Saved | None = None
@@ -135,7 +133,7 @@ class ReplayResponse(SampleResponse):
 
 
 class Fault(BaseModel):
-    """One field that is not allowed as it is, and why."""
+    """One invalid field, and why it is invalid."""
 
     field: str
     message: str
@@ -152,11 +150,11 @@ class ProblemBody(BaseModel):
     detail: str
     request_id: str
     errors: list[Fault] | None = Field(default=None, description="the fields at fault, the first 20")
-    more_errors: int | None = Field(default=None, description="how many faults are not listed")
+    more_errors: int | None = Field(default=None, description="number of faults that are not listed")
 
 
 class Sampling(BaseModel):
-    """How a model is sampled where a request says nothing of it."""
+    """How a model is sampled if a request does not say."""
 
     solver: str = Field(description="the solver with its steps or tolerance and grid, as text")
     dynamic_shift: dict[str, float] | None = Field(
@@ -190,7 +188,7 @@ class ModelSummary(BaseModel):
     )
     deterministic: bool | None
     path: Literal["fused", "eager"] | None = Field(
-        description="what evaluates the network: one compiled call, or the torch module"
+        description="how the network is evaluated: by one compiled call, or by the torch module"
     )
     compute: Literal["float32", "float64", "bfloat16", "float16"] | None = Field(
         default=None, description="precision of the network's own arithmetic; states have that of `dtype`"
@@ -199,13 +197,14 @@ class ModelSummary(BaseModel):
         description="what the network returns; one of average velocity takes euler steps only, 1 by default"
     )
     sampling: Sampling | None = Field(
-        default=None, description="how it is sampled where a request names no solver; null for the service's default"
+        default=None, description="how it is sampled if a request names no solver; null for the service's default"
     )
     conditions: dict[str, Any] = Field(
-        default={}, description="what requests give, by name: dtype, shape, null, ...; `condition` where it has no name"
+        default={},
+        description="conditions of requests, by name: dtype, shape, null, ...; `condition` if it has no name",
     )
     tuned: list[str] = Field(default=[], description="solvers tuned for this model, as text: tuned-6, ab4-9/tuned")
-    tuned_fault: str = Field(default="", description="why tuned plans that are there cannot be used; otherwise empty")
+    tuned_fault: str = Field(default="", description="why existing tuned plans cannot be used; otherwise empty")
 
 
 class PassedOver(BaseModel):
@@ -222,7 +221,7 @@ class ModelList(BaseModel):
     passed_over: list[PassedOver] = Field(
         default=[], description="entries of the repository that are not models, the first 50"
     )
-    more_passed_over: int = Field(default=0, description="how many entries are not listed")
+    more_passed_over: int = Field(default=0, description="number of entries that are not listed")
 
 
 class ModelBody(BaseModel):
@@ -240,24 +239,24 @@ class ModelBody(BaseModel):
 
 
 class PointBody(BaseModel):
-    """A solver, measured; errors are shares of the spread."""
+    """A measured solver; errors are shares of the spread."""
 
     solver: str
-    nfe: float = Field(description="velocity evaluations of a sample, mean")
-    nfe_most: int = Field(description="those of the slowest sample")
+    nfe: float = Field(description="mean velocity evaluations of a sample")
+    nfe_most: int = Field(description="velocity evaluations of the slowest sample")
     error: float = Field(description="endpoint error, root mean square over samples")
-    error_95: float = Field(description="distance that 95 % of samples keep, with 95 % confidence")
+    error_95: float = Field(description="distance that 95 % of samples stay within, with 95 % confidence")
     failed: int
     best: bool = Field(description="whether no other solver is both cheaper and closer")
 
 
 class CurveBody(BaseModel):
-    """The solvers that were measured with one guidance; null is none."""
+    """The solvers measured with one guidance; null for none."""
 
     guidance: float | None = None
     samples: int
     spread: float
-    complete: bool = Field(description="whether every candidate was measured in the time that was given")
+    complete: bool = Field(description="whether every candidate was measured within the time limit")
     points: list[PointBody]
 
 
@@ -267,7 +266,7 @@ class FrontierBody(BaseModel):
     model: str
     version: int
     checkpoint: str
-    tight: str = Field(description="the solution that stands for the exact one")
+    tight: str = Field(description="the tight solution used as the exact one")
     conditions: str
     curves: list[CurveBody]
 
@@ -278,7 +277,7 @@ class Reloaded(BaseModel):
     loaded: list[dict[str, Any]]
     unloaded: list[dict[str, Any]]
     refused: list[dict[str, Any]]
-    models: dict[str, int] = Field(description="each model that answers now, with its version")
+    models: dict[str, int] = Field(description="the models that answer now, each with its version")
 
 
 class Unloaded(BaseModel):
@@ -295,7 +294,7 @@ class Alive(BaseModel):
 
 
 class Ready(BaseModel):
-    """Response of ``GET /readyz``: what it computes on, and the models with the version that answers now."""
+    """Response of ``GET /readyz``: the device, and the models with the version that answers now."""
 
     status: Literal["ready"]
     device: str
@@ -304,31 +303,31 @@ class Ready(BaseModel):
 
 
 class TickSeconds(BaseModel):
-    """How long a network call lasts, with what surrounds it."""
+    """Seconds of a network call, including the work around it."""
 
     rows: float
     seconds: float
 
 
 class ModelLoad(BaseModel):
-    """What one operation of a loaded model version has to do."""
+    """The work left for one operation of a loaded model version."""
 
     model: str
     version: int
     operation: str
     interactive: float = Field(description="network rows that interactive requests still need, over all calls")
-    bulk: float = Field(description="the same of bulk requests")
-    budget: int = Field(description="the most rows of one network call")
-    tick_s: list[TickSeconds] = Field(description="seconds by rows, as measured of late")
+    bulk: float = Field(description="the same for bulk requests")
+    budget: int = Field(description="maximum rows of one network call")
+    tick_s: list[TickSeconds] = Field(description="seconds by rows, as measured recently")
 
 
 class Load(BaseModel):
     """Response of ``GET /v1/load``: how much work is left."""
 
-    accepts: bool = Field(description="whether requests are accepted: the service has started and does not drain")
+    accepts: bool = Field(description="whether requests are accepted: the service has started and is not draining")
     jobs: int = Field(description="requests waiting or running")
     work: float = Field(description="network rows that they still need, over all calls")
-    seconds: float = Field(description="until all of them are done, by forecast")
+    seconds: float = Field(description="forecast of the seconds until all of them are done")
     models: list[ModelLoad]
 
 

@@ -1,1 +1,1 @@
-"""The routes of the service, one subject a file."""
+"""The routes of the service, one subject per file."""

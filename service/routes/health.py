@@ -36,7 +36,7 @@ async def livez(request: Request) -> Any:
     responses=answered(Ready, ready=examples.READY) | problems(Kind.NOT_READY, Kind.DRAINING),
 )
 async def readyz(request: Request) -> Any:
-    """Answer 200 while the service takes requests: every model was tried once, and it is not shutting down.
+    """Answer 200 while the service takes requests: every model has been tried once, and it is not shutting down.
 
     Until then the 503 lists which models already answer and which are pending.
     """
@@ -54,7 +54,7 @@ async def readyz(request: Request) -> Any:
 
 @read(router, "/v1/load", summary="Work left", responses=answered(Load, load=examples.LOAD))
 async def load(request: Request) -> Any:
-    """Say how much work is left, in network rows and in seconds, for autoscalers and for those who choose a replica."""
+    """Return the work left, in network rows and in seconds, for autoscalers and for choosing a replica."""
     service = service_of(request)
     found = service.engine.workload()
     arenas = [

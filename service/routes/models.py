@@ -1,6 +1,6 @@
 """Endpoints of the model repository and the solvers: list and describe; reload and unload with the administrator's key.
 
-Loading and unloading need ``PATHLINE_ADMIN_KEY``.
+The last two need the key in ``PATHLINE_ADMIN_KEY``.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ async def unload(request: Request, name: ModelName) -> Any:
 
 @router.api_route("/v1/models/{name}:unload", methods=["GET", "HEAD"], include_in_schema=False)
 async def unload_is_posted(name: ModelName) -> Any:
-    """Answer 405, where the route of a model would take this path for a name."""
+    """Answer 405; without this route, that of a model would take the path for a name."""
     raise HTTPException(405, headers={"Allow": "POST"})
 
 
@@ -112,12 +112,12 @@ async def model(request: Request, name: ModelName) -> Any:
     router,
     "/v1/models/{name}/frontier",
     tags=[CATALOGUE],
-    summary="Show what solvers cost a model",
+    summary="Show cost and error of a model's solvers",
     responses=answered(FrontierBody, moons=examples.FRONTIER)
     | problems(Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.NO_FRONTIER, Kind.INVALID, Kind.BROKEN_MODEL),
 )
 async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> Any:
-    """Show the frontier of a model: for each measured solver its cost, and how far from the exact end it stops."""
+    """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
     service = service_of(request)
     async with service.lease(name, version) as found:
         return _frontier(found, service.settings.models_dir)
@@ -128,7 +128,7 @@ def _frontier(model: ModelVersion, models_dir: Path) -> dict[str, Any]:
 
     Args:
         model: the version.
-        models_dir: where it lies, for the command that measures it.
+        models_dir: the model repository, for the command that measures it.
 
     Raises:
         ProblemError: 404 if it has none, cannot have one, or has one that cannot be used.

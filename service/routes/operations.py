@@ -106,7 +106,7 @@ def _described(
         requests=requests,
         responses=responses,
         media=ARRAY_FORMATS,
-        what="What was found",
+        what="The results",
     )
 
 
@@ -165,7 +165,7 @@ async def _receive(request: Request, name: str, body: type[R], validate: pipelin
 
 
 async def _ready(request: Request, valid: Validated, operation: Operation) -> bool:
-    """Make an operation ready; return whether its responses are deterministic."""
+    """Prepare an operation; return whether its responses are deterministic."""
     return await service_of(request).registry.ready(
         valid.model, operation, valid.job.deadline or time.monotonic(), valid.job.sizes
     )

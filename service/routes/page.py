@@ -28,9 +28,9 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 _CHECK_EACH_TIME = "no-cache"  # with an ETag, so that a page never mixes files of two releases
-_KEEP = "public, max-age=31536000, immutable"  # its address has its version
+_KEEP = "public, max-age=31536000, immutable"  # the address contains the version
 _PAGE_HEADERS = {
-    # Nothing from elsewhere is loaded or run. Plotly styles its elements in place and draws icons as data: addresses.
+    # Nothing from elsewhere is loaded or run. Plotly styles its elements in place and draws icons from data: addresses.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
@@ -50,12 +50,12 @@ _LINKS = {
     "openapi": "openapi.json",
     "inference_protocol": "v2",
 }
-"""Addresses relative to that of the page, as a proxy may have put the service under another path."""
+"""Addresses relative to the page, as a proxy may serve it under another path."""
 
 
 @dataclass(frozen=True)
 class _File:
-    """One file as it is sent."""
+    """A file to send."""
 
     content: bytes
     media_type: str
@@ -70,7 +70,7 @@ class _File:
         return gzip.compress(self.content, compresslevel=6, mtime=0)
 
     def response(self, request: Request, headers: dict[str, str] | None = None) -> Response:
-        """Return the file, packed if it is large and the client takes that; 304 if the client has it."""
+        """Return the file, compressed if it is large and the client accepts that; 304 if the client has it."""
         headers = {"Vary": "Accept-Encoding", **(headers or {}), "ETag": self.etag, "Cache-Control": self.cache}
         if self.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -89,7 +89,7 @@ def _files() -> dict[str, _File]:
 
 @cache
 def _plotly() -> _File:
-    """Return Plotly.js as the plotly package brings it. The package is found, not imported: that would take seconds."""
+    """Return Plotly.js from the plotly package, which is not imported, as that would take seconds."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None:
         raise ProblemError(Kind.NO_ROUTE, "the plotly package is not installed; charts need it: pip install plotly")
@@ -99,7 +99,7 @@ def _plotly() -> _File:
 
 @cache
 def _page() -> _File:
-    """Return the page, with the address of Plotly.js and of the modules in it.
+    """Return the page, with the addresses of Plotly.js and of the modules filled in.
 
     Without a list of them, a browser learns of each module from the one that imports it, one round trip after another.
     """
@@ -124,7 +124,7 @@ _ANSWERS = {200: {"content": _CONTENT}, 304: {"description": "The page has not c
 
 @read(router, "/", summary="Open the playground", response_class=Response, responses=_ANSWERS)
 async def index(request: Request) -> Response:
-    """Show the playground; who accepts JSON but not HTML gets the addresses of the service."""
+    """Show the playground; a client that accepts JSON but not HTML gets the addresses of the service."""
     accept = request.headers.get("accept", "")
     if "application/json" in accept and "text/html" not in accept:
         return JSONResponse({"service": "pathline", "links": _LINKS}, headers={"Vary": "Accept"})

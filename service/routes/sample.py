@@ -57,7 +57,7 @@ async def sample(request: Request) -> Response:
 
 @router.post("/v1/replay", **_REPLAY)
 async def replay(request: Request) -> Response:
-    """Draw the samples of an earlier answer again and compare their bits; 409 where these cannot be promised."""
+    """Draw the samples of an earlier answer again and compare their bits; 409 if these cannot be promised."""
     encoder = ENCODERS[choose(request.headers.get("accept"), list(ENCODERS))]
     validate = partial(validate_replay, service_of(request).environment)
     valid = await pipeline.receive(request, lambda body: (parse_replay(body), encoder), validate)

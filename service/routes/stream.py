@@ -2,9 +2,9 @@
 
     start, then progress and, for each time of `save_at`, sample; last completed or error
 
-A client that reads slowly gets fewer progress events, and so does one whose response comes close to the size limit;
-states and the result are sent whole. When the client disconnects, its job is cancelled, queued or running.
-sse-starlette is not used: it takes events as whole strings, and a result of many megabytes is written here in pieces.
+A client that reads slowly gets fewer progress events, and so does one with a response close to the size limit; states
+and the result are sent in full. When the client disconnects, its job is cancelled, queued or running.
+sse-starlette is not used: it takes events as whole strings, but a result of many megabytes is written here in pieces.
 
 ``Accept: text/event-stream; completed=npz`` asks for the result as npz: ``{"npz": "<base64>"}`` in place of the JSON.
 """
@@ -63,7 +63,7 @@ KEEP_ALIVE_S = 10.0
 _KEEP_ALIVE = b": keep-alive\n\n"
 
 PROGRESS_S = 0.05
-"""Least seconds between two progress events."""
+"""Minimum seconds between two progress events."""
 
 _JSON, _NPZ = ENCODERS[JSON], ENCODERS[NPZ]
 _EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
@@ -82,7 +82,7 @@ class Feed:
         self._told = False
 
     def put(self, progress: Progress) -> None:
-        """Put a newer progress, from any thread; an unread older one is dropped."""
+        """Put newer progress, from any thread; older progress that was not read is dropped."""
         self._newest = progress
         self._tell()
 
@@ -115,7 +115,7 @@ class Feed:
 
 @router.post("/v1/sample/stream", **_STREAM)
 async def stream(request: Request) -> Response:
-    """Draw samples like `/v1/sample`, and tell how far they are: progress, states at `save_at`, the result."""
+    """Draw samples like `/v1/sample`, and send events on the way: progress, states at `save_at`, the result."""
     accept = request.headers.get("accept")
     choose(accept, [MEDIA_TYPE])
     npz = "completed=npz" in (accept or "").replace(" ", "").lower()
@@ -170,7 +170,7 @@ class _Followed:
         self._valid = valid
         self._choice = None if valid.choice is None else valid.choice.document()
         self._decode, self._decoder = valid.decode, decoder_of(valid.model, valid.decode)
-        self._waits = valid.job.decode  # states are decoded at the end, by turns with the networks
+        self._waits = valid.job.decode  # states are decoded at the end, in turn with the networks
         self._npz, self._sent_states = npz, 0
         # bytes for optional events: progress and comments
         self._room = service_of(http).settings.max_answer_bytes - valid.most_bytes
@@ -199,7 +199,7 @@ class _Followed:
         except REFUSALS as error:
             problem = problem_of(error)
             self.context.problem, self.context.outcome = problem, str(problem.kind.value.status)
-            yield _event("error", problem.body(self.context.request_id))
+            yield _event("error", problem.body(self.context.request_id, self.context.url_path))
             return
         saved = result.saved if result.saved_data is None else result.saved_data
         async for part in self._states(saved, 0 if self._job.save_at is None else len(self._job.save_at)):
@@ -238,7 +238,7 @@ class _Followed:
         }
 
     async def _states(self, saved: torch.Tensor | None, complete: int) -> AsyncIterator[bytes]:
-        """Yield the states at save times that every sample has passed and that were not sent yet."""
+        """Yield the states at save times that every sample has passed and that have not been sent yet."""
         while saved is not None and self._job.save_at is not None and self._sent_states < complete:
             place = self._sent_states
             self._sent_states += 1

@@ -3,9 +3,9 @@
 // In JSON text, a quote inside a string is always escaped, so `"seed":` followed by digits can only be a member.
 const WHOLE = /"(seed|first_index)":\s*(-?\d+)(?=\s*[,}])/g;
 
-const UNEXPLAINED = "The answer may come from a proxy in front of the service. Draw again; if this stays, see the service's log.";
+const UNEXPLAINED = "The answer may come from a proxy in front of the service. Draw again; if this persists, see the service's log.";
 
-/** An error response in the service's words, or one line of our own where it sent none. */
+/** An error response in the service's words, or one line of our own if it sent none. */
 export class Problem extends Error {
   constructor(title, detail = "", { errors = [], requestId = "", retryAfter = null, status = 0 } = {}) {
     super(detail || title);
@@ -39,7 +39,7 @@ export function stringify(value) {
   return `{${members.map(([key, member]) => `${JSON.stringify(key)}: ${stringify(member)}`).join(", ")}}`;
 }
 
-/** Tells, by the event "lost", that the service did not answer or that its answer broke off. */
+/** Dispatches "lost" when the service did not answer or its answer broke off. */
 export const connection = new EventTarget();
 
 /** A fault of the connection: no status, because nothing answered. */
@@ -48,7 +48,7 @@ function lost(title, detail) {
   return new Problem(title, detail);
 }
 
-/** The API key of this tab, where the service asks for one; it is forgotten with the tab. */
+/** The API key of this tab, if the service asks for one; it is forgotten when the tab is closed. */
 export const key = {
   get: () => sessionStorage.getItem("pathline-key") ?? "",
   set: (value) => sessionStorage.setItem("pathline-key", value),
@@ -87,7 +87,7 @@ export const get = async (path) => parse(await (await ask(path)).text());
 export const sample = async (body, signal) =>
   parse(await (await post("v1/sample", body, signal, "application/json")).text());
 
-/** Ask again, a few times, where the service is at capacity. */
+/** Ask again, a few times, while the service is at capacity. */
 async function patiently(ask, signal) {
   for (let tries = 3; ; tries--) {
     try {
@@ -99,7 +99,7 @@ async function patiently(ask, signal) {
   }
 }
 
-/** Samples that nobody waits for: they let others go first. */
+/** Draw samples in the background: other requests go first. */
 export const background = (body, signal) => patiently(() => sample({ ...body, priority: "bulk", trace: "none" }, signal), signal);
 
 const pause = (milliseconds, signal) =>
@@ -120,7 +120,7 @@ export const operation = async (model, name, body, signal) =>
 
 /**
  * Yield {event, data} of `POST /v1/sample/stream`; an `error` event is thrown as a Problem.
- * @param patient whether to ask again where the service is at capacity
+ * @param patient whether to ask again while the service is at capacity
  */
 export async function* stream(body, signal, patient) {
   const ask = () => post("v1/sample/stream", body, signal, "text/event-stream");
@@ -130,7 +130,7 @@ export async function* stream(body, signal, patient) {
   for (;;) {
     const value = await next(reader);
     if (value === null) return;
-    let from = Math.max(0, buffer.length - 1); // an event ends with an empty line; what came before has none
+    let from = Math.max(0, buffer.length - 1); // an event ends with an empty line; the text before has none
     buffer += value;
     for (let end; (end = buffer.indexOf("\n\n", from)) >= 0; from = 0) {
       const found = event(buffer.slice(0, end));
@@ -147,7 +147,7 @@ async function next(reader) {
     return done ? null : value;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw lost("The connection to the service broke", "The samples received so far are shown. Draw again to get the rest.");
+    throw lost("The connection to the service was lost", "The samples received so far are shown. Draw again to get the rest.");
   }
 }
 

@@ -1,4 +1,4 @@
-// A canvas that is sharp on every screen, and the colours of the page for those who draw on it.
+// A canvas that is sharp on every screen, and the colours of the page for drawing on it.
 
 export function fit(canvas, height) {
   const ratio = devicePixelRatio || 1;
@@ -16,7 +16,7 @@ export function fit(canvas, height) {
 
 /** The side of a square figure: as large as the window allows with the verdict and the time slider in sight. */
 export function figureSide(width) {
-  const rest = innerWidth < 864 ? 590 : 400; // pixels of what stands above and below
+  const rest = innerWidth < 864 ? 590 : 400; // pixels for the parts above and below
   return Math.min(width, Math.max(240, Math.min(520, innerHeight - rest)));
 }
 

@@ -4,7 +4,7 @@ import * as snippets from "./snippets.js";
 const $ = (id) => document.getElementById(id);
 let bodies = [];
 
-/** Show the requests of a view: one body a setting. */
+/** Show the requests of a view: one body per setting. */
 export function show(those = bodies) {
   bodies = those;
   const python = $("tab-python").getAttribute("aria-selected") === "true";

@@ -1,10 +1,10 @@
-// What samples are drawn of, apart from how: the model, its conditions, the sizes of its free axes, and guidance.
-const known = new Map(); // by model: what its card says of conditions
+// The subject of a drawing, apart from how it is solved: model, conditions, sizes of free axes, and guidance.
+const known = new Map(); // by model: the conditions in its card
 
-/** Remember what a model's card says of its conditions: {condition, conditions}. */
+/** Remember the conditions in a model's card: {condition, conditions}. */
 export const learn = (model, card) => known.set(model, { condition: card.condition ?? null, conditions: card.conditions ?? {} });
 
-/** The members of a request that say what is drawn. */
+/** The members of a request that are its subject. */
 export function subject({ model, condition, conditions, shape, guidance }) {
   return { model, condition, conditions, shape, guidance };
 }
@@ -17,13 +17,13 @@ function own(model, name) {
   return name === undefined ? Number(condition?.kind === "vector") : (conditions?.[name]?.shape?.length ?? 0);
 }
 
-/** Whether a request has conditions sample by sample, so that its samples cannot be drawn in other numbers. */
+/** Whether a request has a condition for each sample, so that the number of samples cannot be changed. */
 export function each({ model, condition, conditions = {} }) {
   const several = Object.entries(conditions).some(([name, value]) => depth(value) > own(model, name));
   return several || depth(condition) > own(model);
 }
 
-/** What one sample of a request is drawn of. */
+/** The subject of one sample of a request. */
 export function subjectOf(body, index) {
   const { model, condition, conditions } = body;
   const at = (value, name) => (depth(value) > own(model, name) ? value[index] : value);

@@ -1,4 +1,4 @@
-// Downloads of what is shown: arrays, a table, a picture, a notebook.
+// Downloads of the shown samples: arrays, a table, a picture, a notebook.
 import * as api from "./api.js";
 import { $ } from "./dom.js";
 import * as snippets from "./snippets.js";
@@ -51,7 +51,7 @@ const FORMATS = {
   },
 };
 
-/** One row a sample, one column a number; a sample that is not finite is an empty row. */
+/** One row per sample, one column per number; a sample that is not finite is an empty row. */
 function csv(samples, shape) {
   const width = shape.reduce((product, size) => product * size, 1);
   const head = shape.length === 1 && width === 2 ? ["x", "y"] : Array.from({ length: width }, (_, k) => `x${k}`);

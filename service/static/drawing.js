@@ -5,16 +5,16 @@ import { layoutOf } from "./pictures.js";
 import { TUNED, parse } from "./solver_text.js";
 
 const PAGE = 1000; // samples in one request: a large drawing arrives piece by piece and meets no deadline as a whole
-const PICTURES = 400; // as many pictures as a sheet shows
-const FRAMES = 40; // times at which states are asked for
-const NUMBERS = 2_000_000; // most numbers in the frames of a drawing
+const PICTURES = 400; // pictures on one sheet
+const FRAMES = 40; // times at which states are requested
+const NUMBERS = 2_000_000; // maximum numbers in the frames of a drawing
 
 /**
- * What one solver draws: `response` is null until the first page has arrived, `frames` are the states on the way of all
+ * One solver's drawing: `response` is null until the first page has arrived, `frames` has the states on the way of all
  * samples that have arrived, and `page` those of the page that is arriving.
  */
 export class Run {
-  /** @param shape of a sample, free axes by name, or null where the model is not known */
+  /** @param shape of a sample, free axes by name, or null if the model is not known */
   constructor(side, label, body, shape) {
     const sizes = (shape ?? []).map((size) => (typeof size === "string" ? body.shape?.[size] : size));
     Object.assign(this, { side, label, body, shape: sizes, response: null, frames: [], page: null, share: 0, left: null });
@@ -76,7 +76,7 @@ export class Run {
     changed(this);
   }
 
-  /** From here on the solver that the service chose is the run's: what is asked about its samples is about it. */
+  /** Make the solver that the service chose the run's own, for all later requests about its samples. */
   #settle({ budget }) {
     const { budget: _, ...rest } = this.body;
     this.body = { ...rest, ...parse(budget.solver) };
@@ -97,15 +97,15 @@ export class Run {
     this.page = null;
   }
 
-  /** Times to ask states at: any under error control, points of the grid with fixed steps; undefined for none. */
+  /** Times at which to request states: any under error control, grid points with fixed steps; undefined for none. */
   async #times(signal) {
     const { solver, steps, grid, num_samples: count, budget } = this.body;
-    if (budget) return undefined; // which times there are depends on the solver that will be chosen
+    if (budget) return undefined; // the possible times depend on the solver yet to be chosen
     const numbers = this.shape.reduce((product, size) => product * size, 1) * (this.pictures ? Math.min(count, PICTURES) : count);
     const frames = Math.min(FRAMES, Math.floor(NUMBERS / numbers));
     if (!(frames >= 2)) return undefined;
     let points = Array.from({ length: FRAMES + 1 }, (_, k) => k / FRAMES);
-    if (Array.isArray(grid) && !grid.every(Number.isFinite)) return undefined; // the service says what is wrong
+    if (Array.isArray(grid) && !grid.every(Number.isFinite)) return undefined; // the service will report the fault
     if (Array.isArray(grid)) points = grid;
     else if (steps !== undefined) {
       if (!Number.isInteger(steps) || steps < 1 || steps > 100_000) return undefined; // as above
@@ -148,7 +148,7 @@ function joined(first, next, offset) {
   };
 }
 
-/** States at a time between frames, interpolated; after the last frame they are those at the end. */
+/** States at a time between frames, interpolated; after the last frame, those at the end. */
 function between(frames, t, end) {
   if (!frames.length || t === null || (t >= 1 && frames.at(-1).t >= 1)) return { states: end, trails: [] };
   const next = frames.findIndex((frame) => frame.t >= t);

@@ -1,4 +1,4 @@
-// What the layout depends on, before the first paint: how many solvers are compared, and whether the page introduces itself.
+// Set before the first paint, as the layout depends on it: the number of solvers compared, and whether to show the introduction.
 {
   const root = document.documentElement;
   root.dataset.runs = /[#&]b[.=]/.test(location.hash) ? "2" : "1";
@@ -6,6 +6,6 @@
   try {
     if (localStorage.getItem("pathline-introduced") === null) root.dataset.intro = "";
   } catch {
-    // storage is closed to this page: the introduction would come back every time
+    // this page has no access to storage: the introduction would come back every time
   }
 }

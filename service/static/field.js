@@ -4,15 +4,15 @@ import { mix } from "./drawing.js";
 import { line } from "./problem.js";
 
 const ARROWS = 18; // along each side
-const TIMES = 20; // parts of [0, 1] at whose ends both are known; in between they are interpolated
+const TIMES = 20; // parts of [0, 1]; both are known at the ends of each, and interpolated in between
 const STEP = 0.01; // of t, over which the velocity is the difference of two states
-const CELLS = 48; // of noise along each side, whose mass the flow carries
+const CELLS = 48; // of noise along each side; the flow carries their mass
 const EDGE = 3.5; // standard deviations of noise that they cover
-const DEPTH = 12; // nats below the greatest log-density that are shown
+const DEPTH = 12; // nats shown below the greatest log-density
 
 /**
  * The velocity field on a grid of the plane.
- * @param base what is drawn, see `subject` @param bounds of the plane, {x: [low, high], y: [low, high]}
+ * @param base see `subject` @param bounds of the plane, {x: [low, high], y: [low, high]}
  * @returns {Promise<{points: number[][], frames: number[][][]}>} (n, 2), and velocities (n, 2) at each time
  */
 export async function velocityField(base, bounds, signal, told) {
@@ -61,7 +61,7 @@ export async function densityMesh(base, signal) {
 const triangle = (p, q, r) => Math.abs((q[0] - p[0]) * (r[1] - p[1]) - (r[0] - p[0]) * (q[1] - p[1])) / 2;
 const gauss = (z) => Math.exp((-z * z) / 2) / Math.sqrt(2 * Math.PI);
 
-/** What is between two frames of [0, 1]. */
+/** The frame at a time in [0, 1], interpolated. */
 function frameAt(frames, t) {
   const place = t * TIMES;
   const k = Math.min(TIMES - 1, Math.floor(place));
@@ -72,13 +72,13 @@ function frameAt(frames, t) {
 export class Field {
   velocity = null;
   mesh = null;
-  #loaded = { velocity: "", mesh: "" }; // what they are of
+  #loaded = { velocity: "", mesh: "" }; // keys of the subjects they were computed for
   #running = null;
 
   /**
-   * Have what is asked for, and nothing else.
-   * @param base what is drawn, see `subject` @param bounds of the plane, see `velocityField`
-   * @param wanted {velocity, density} @param told called with what is being computed, "" at the end
+   * Compute what is wanted, and drop everything else.
+   * @param base see `subject` @param bounds of the plane, see `velocityField`
+   * @param wanted {velocity, density} @param told called with a text on the computation under way, "" at the end
    */
   async want(base, bounds, wanted, told) {
     this.#running?.abort();
@@ -151,7 +151,7 @@ export class Field {
     pen.globalAlpha = 1;
   }
 
-  /** The log-density that only a hundredth of the mass exceeds: a cell that the flow folded may have any. */
+  /** The log-density that only a hundredth of the mass exceeds: a cell that the flow folded may have any value. */
   #most() {
     return this.mesh.frames.reduce((greatest, frame) => {
       const found = [];

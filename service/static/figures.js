@@ -1,4 +1,4 @@
-// The cards with the samples: what was asked, the picture, what it cost and how far off it is.
+// The cards of the samples: the request, the picture, its cost and its error.
 import { blend, colours } from "./canvas.js";
 import { $, make } from "./dom.js";
 import * as pictures from "./pictures.js";
@@ -18,13 +18,13 @@ function readout(term, name, value, more) {
   return make("div", { class: "readout" }, head, make("dd", {}, String(value)), make("dd", { class: "quiet" }, more ?? ""));
 }
 
-/** What the service chose for a budget, and what it promised. */
+/** The service's choice for a budget, and its promise. */
 function promise({ solver, promised_error: error, predicted_ms: time, reason }) {
-  const kept = `${percent(error)} of the spread at most for 95 % of samples, about ${ms(time / 1000)} of solving`;
+  const kept = `at most ${percent(error)} of the spread away for 95 % of samples, about ${ms(time / 1000)} of solving`;
   return make("p", { class: "promise" }, make("strong", {}, `The service chose ${solver}`), `: ${kept}; ${reason}.`);
 }
 
-/** What a run cost and how far off it is, as a list; dots until it is known, so that nothing moves when it is. */
+/** Cost and error of a run as a list, with dots until they are known, so that nothing moves then. */
 function readouts({ response, errors }) {
   const { nfe, nfe_per_sample: each, latency } = response ?? {};
   const spent = each && (each.min === each.max ? "every sample" : `${each.min}–${each.max}, mean ${each.mean.toFixed(1)}`);
@@ -72,7 +72,7 @@ export class Figures {
     this.selected = null;
     this.paths = {}; // by side: path and steps of the chosen sample
     this.colour = "";
-    this.field = null; // draws what lies behind the points
+    this.field = null; // draws the background of the points
     $("cards").addEventListener("click", (event) => {
       const canvas = event.target;
       const found = canvas.places ? scatter.nearest(canvas, event.offsetX, event.offsetY) : pictures.at(canvas, event.offsetX, event.offsetY);
@@ -117,7 +117,7 @@ export class Figures {
     return `${body.num_samples} samples of ${body.model} by ${label} as ${what}`;
   }
 
-  /** Say anew what is known of a run. */
+  /** Update the text about a run. */
   tell(run) {
     const { response, body, side, label } = run;
     const version = response ? ` v${response.version}` : "";
@@ -132,7 +132,7 @@ export class Figures {
     );
   }
 
-  /** Let the range of the figures hold what has arrived since it was last widened. */
+  /** Widen the range of the figures to all that has arrived since the last call. */
   widen() {
     const kind = this.pictures ? pictures : scatter;
     for (const { response, page } of this.runs) {
@@ -182,7 +182,7 @@ export class Figures {
     }
   }
 
-  /** The colour of each sample of a run, or null where it is the solver's. */
+  /** The colour of each sample of a run, or null if it is the solver's. */
   #colours(run) {
     const values = this.valuesOf(run);
     if (!values || !this.scale) return null;
@@ -195,14 +195,14 @@ export class Figures {
     };
   }
 
-  /** What the colour stands for, sample by sample; null where it is not known (yet). */
+  /** The values that the colour shows, one for each sample; null if they are not known (yet). */
   valuesOf(run) {
     if (this.colour === "nfe") return run.nfe ?? null;
     if (this.colour === "error") return run.errors?.each.map((value) => value && Math.log10(value)) ?? null;
     return null;
   }
 
-  /** Colour by "nfe", "error" or "" (the solver), with one scale for all figures, and say what it is. */
+  /** Colour by "nfe", "error" or "" (the solver), with one scale for all figures, and show the scale. */
   paintBy(colour) {
     this.colour = colour;
     const values = this.runs.flatMap((run) => this.valuesOf(run) ?? []).filter(Number.isFinite);
@@ -215,7 +215,7 @@ export class Figures {
   }
 }
 
-/** How far apart two runs end, as a sentence; empty where there is one run only. */
+/** How far apart two runs end, as a sentence; empty if there is only one run. */
 export function apart([a, b]) {
   if (!a?.response || !b?.response) return "";
   const found = distances(finished(a.response), finished(b.response)).filter((value) => value !== null).sort((x, y) => x - y);

@@ -11,19 +11,19 @@ import { errors, percent } from "./statistics.js";
 import { what } from "./terms.js";
 import { reference } from "./verdict.js";
 
-/** What `pathline compare` tries, too: from cheap to careful. */
+/** The solvers that `pathline compare` tries, too: from cheap to accurate. */
 const CANDIDATES = [
   "euler-10", "euler-20", "euler-50", "midpoint-10", "midpoint-20", "rk4-5", "rk4-10", "rk4-20", "dopri5@1e-3", "dopri5@1e-5",
 ];
 const SAMPLES = 256;
 const TRY = "Try ten solvers and yours";
-const USUAL = 0.01; // an error that is asked for at first, as a share of the spread
+const USUAL = 0.01; // the budget of error at first, as a share of the spread
 
 function isSolver(text) {
   try {
     return Boolean(parse(text));
   } catch {
-    return false; // what is in the form is not complete
+    return false; // the form is not complete
   }
 }
 
@@ -32,16 +32,25 @@ function isSolver(text) {
 export class Finder {
   /** @param base returns {body, dtype} of the model to try, and the texts of the solvers in the form as `own` and of those `tuned` for the model @param load called with the text of a solver that is chosen */
   constructor(base, load) {
-    Object.assign(this, { base, load, running: null });
+    Object.assign(this, { base, load, running: null, chosen: null }); // chosen: the budget at which the user put the slider
     this.reset();
     $("find").addEventListener("click", () => (this.running ? this.running.abort() : this.run()));
-    $("budget-kind").addEventListener("change", () => this.#usual());
-    $("budget").addEventListener("input", () => this.#recommend());
+    $("budget-kind").addEventListener("change", () => {
+      this.chosen = null;
+      this.#place();
+    });
+    $("budget").addEventListener("input", () => {
+      this.chosen = this.#budget;
+      this.#recommend();
+    });
   }
 
-  /** Forget what was found if it was of another model, condition or guidance. @param key names all of them */
+  /** Forget the results if they are of another model, condition or guidance. @param key names all of them */
   of(key) {
-    if (this.key !== key) this.reset();
+    if (this.key !== key) {
+      this.reset();
+      this.chosen = null;
+    }
     this.key = key;
   }
 
@@ -54,19 +63,19 @@ export class Finder {
     $("find").textContent = TRY;
   }
 
-  /** Draw what was measured of a model beforehand, unless something was tried already. @param guidance as in the form */
+  /** Draw a model's stored measurements, unless something was tried already. @param guidance as in the form */
   async stored(model, guidance) {
     const { key } = this;
-    const found = await api.get(`v1/models/${encodeURIComponent(model)}/frontier`).catch(() => null); // then it can still be tried
+    const found = await api.get(`v1/models/${encodeURIComponent(model)}/frontier`).catch(() => null); // then solvers can still be tried
     if (this.key !== key || this.found.length || this.running) return;
     const curve = found?.curves.find((one) => (one.guidance ?? 1) === Number(guidance || 1));
     if (!curve) return;
     this.own = [];
-    this.reference = "the exact ends, or nearer, for 95 % of samples (measured beforehand)";
+    this.reference = "the exact ends, or closer, for 95 % of samples (measured beforehand)";
     this.found = curve.points
       .filter((one) => one.best)
       .map((one) => ({ text: one.solver, nfe: one.nfe_most, mean: one.nfe, seconds: null, error: one.error_95, failed: one.failed }));
-    this.#usual();
+    this.#place();
   }
 
   async run() {
@@ -90,7 +99,7 @@ export class Finder {
         const error = errors(response, exact.response)?.mean ?? null;
         const { nfe, nfe_per_sample: per, latency, failed } = response;
         this.found.push({ text, nfe, mean: per.mean, seconds: latency.total_s, error, failed: failed.length });
-        this.#usual();
+        this.#place();
       }
       busy("");
     } catch (error) {
@@ -113,12 +122,13 @@ export class Finder {
     return low * (high / low) ** Number($("budget").value);
   }
 
-  /** Put the slider where most people would begin, unless it has been moved. */
-  #usual() {
+  /** Put the slider at the chosen budget or, until one is chosen, where most people would begin. */
+  #place() {
     if (!this.found.some((one) => one.error !== null)) return;
     const [low, high] = this.#ends;
-    const wish = $("budget-kind").value === "error" ? USUAL : Math.min(high, 40);
-    $("budget").value = high > low ? Math.log(wish / low) / Math.log(high / low) : 1;
+    const usual = $("budget-kind").value === "error" ? USUAL : Math.min(high, 40);
+    const budget = Math.min(Math.max(this.chosen ?? usual, low), high);
+    $("budget").value = high > low ? Math.log(budget / low) / Math.log(high / low) : 1;
     this.#recommend();
   }
 
@@ -170,7 +180,7 @@ export class Finder {
     $("candidates").replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
   }
 
-  /** Draw the chart; it is drawn anew for every candidate that arrives. */
+  /** Draw the chart; it is drawn again for every candidate that arrives. */
   async draw() {
     const known = this.found.filter((one) => one.error > 0);
     if (!known.length) return;

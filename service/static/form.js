@@ -1,4 +1,4 @@
-// The form: fields of the two settings made from what /v1/solvers says, read into a view and filled from one.
+// The form: fields of the two settings, made from /v1/solvers, read into a view and filled from one.
 import { $, make } from "./dom.js";
 import { cost, explain } from "./terms.js";
 import { TUNED } from "./solver_text.js";
@@ -6,7 +6,7 @@ import { BUDGET, GRID_PARAMETERS, SETTING, second, settingOf } from "./view.js";
 
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
 
-/** Values that are the same as none. */
+/** Values that mean the same as an empty field. */
 const USUAL = { error_control: "sample", start: "ramp" };
 
 const option = (value, text = value) => make("option", { value }, text);
@@ -25,7 +25,7 @@ function choice(values, automatic) {
   return make("select", {}, option("", automatic), ...values.map((value) => option(value)));
 }
 
-/** Whether something need not be given. */
+/** Whether a condition may be left out. */
 const optional = ({ null: none, default: usual }) => (none ?? usual) !== undefined;
 
 /** The field of a condition by name: a choice of labels, or a number, or a list as JSON. */
@@ -103,7 +103,7 @@ export class Form {
     this.solvers = new Map(solvers.map((solver) => [solver.name, solver]));
     this.b = null;
     const stages = { order: null, stages: 1, kind: "fixed", cost: "N", parameters: { steps: "" } };
-    this.solvers.set(TUNED, { name: TUNED, ...stages }); // of one model, so that no catalogue has it
+    this.solvers.set(TUNED, { name: TUNED, ...stages }); // belongs to one model, so that the catalogue does not have it
     for (const side of ["a", "b"]) build(side, solvers);
     this.offer(models);
   }
@@ -120,7 +120,7 @@ export class Form {
     this.#offerTuned();
   }
 
-  /** Offer what was tuned for the chosen model among the solvers, each with its steps. */
+  /** Offer the solvers tuned for the chosen model, each with its steps. */
   #offerTuned() {
     const tuned = this.models.find((model) => model.name === $("model").value)?.tuned ?? [];
     for (const side of ["a", "b"]) {
@@ -133,7 +133,7 @@ export class Form {
     }
   }
 
-  /** Put a view into the fields. A model or solver that is not there stays, so that the service can say so. */
+  /** Put a view into the fields. An unknown model or solver is kept, so that the service can report it. */
   fill(view) {
     for (const key of COMMON) this.#put($(key), view[key]);
     this.#offerTuned();
@@ -166,7 +166,7 @@ export class Form {
     return Object.values(GRID_PARAMETERS).find((p) => name.slice(5) in p)[name.slice(5)];
   }
 
-  /** Read the fields into a view; `kept` gives what is not in the form. */
+  /** Read the fields into a view; `kept` supplies everything that is not in the form. */
   read(kept) {
     const view = { ...kept };
     for (const key of COMMON) view[key] = $(key).value;
@@ -199,7 +199,7 @@ export class Form {
   arrange() {
     for (const side of ["a", "b"]) {
       const picked = $(`${side}-solver`).selectedOptions[0];
-      if (picked?.parentElement.className === TUNED) this.#fillSetting(side, settingOf(picked.value)); // it has its steps
+      if (picked?.parentElement.className === TUNED) this.#fillSetting(side, settingOf(picked.value)); // its text has the steps
     }
     this.#offerTuned();
     $("b").hidden = !$("compare").checked;
@@ -207,7 +207,7 @@ export class Form {
       const chosen = $(`${side}-solver`).value;
       if (chosen === BUDGET) {
         const limits = [...$(side).querySelectorAll("[data-field=budget]")];
-        const shown = !limits[0].closest("[data-for=budget]").hidden; // then an empty field is meant
+        const shown = !limits[0].closest("[data-for=budget]").hidden; // then an empty field is deliberate
         if (!shown && limits.every((control) => control.value === "")) limits[0].value = "0.01";
         for (const element of $(side).querySelectorAll("[data-for]")) {
           element.hidden = element.dataset.for !== "solver" && !element.dataset.for.startsWith(BUDGET);
@@ -244,16 +244,16 @@ export class Form {
   /** Show fields for the conditions by name and the free axes of a model, filled from a view. */
   #tell(card, view) {
     const takes = Object.entries(card?.conditions ?? {});
-    const flags = new Set(takes.map(([, { null: none }]) => none?.flag)); // which requests do not give
+    const flags = new Set(takes.map(([, { null: none }]) => none?.flag)); // requests do not give these
     const conditions = takes.filter(([name]) => !flags.has(name));
     const axes = Object.entries(card?.axes ?? {}).filter(([name]) => card.event_shape.includes(name));
     const of = JSON.stringify([card?.name, conditions, axes]);
-    if ($("told").dataset.of === of) return; // what is being typed stays
+    if ($("told").dataset.of === of) return; // keeps what is being typed
     $("told").dataset.of = of;
     $("told").replaceChildren(...conditions.map((one) => told(...one)), ...axes.map((one) => size(...one)));
     for (const control of $("told").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
     for (const label of $("told").querySelectorAll("[data-term]")) explain(label);
-    if (this.marked) this.mark(...this.marked); // fields that were not there yet
+    if (this.marked) this.mark(...this.marked); // the fields are new
   }
 
   /** Show the condition fields if the model's card has a condition, and one for each condition by name and free axis. */

@@ -10,7 +10,7 @@ function dismiss() {
   try {
     localStorage.setItem(KEY, "yes");
   } catch {
-    // then it stays away until the page is loaded again
+    // then it stays away only until the page is loaded again
   }
 }
 

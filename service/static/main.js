@@ -20,8 +20,8 @@ import * as trace from "./trace.js";
 import * as verdict from "./verdict.js";
 import * as views from "./view.js";
 
-const PATIENCE = 120; // seconds that a drawing is allowed where the service's own limit was too short
-const AGAIN = 2000; // milliseconds until models that are being loaded are looked for again
+const PATIENCE = 120; // seconds that a drawing is allowed if the service's own limit was too short
+const AGAIN = 2000; // milliseconds until models that are still loading are checked again
 const figures = new Figures((index) => choose(index));
 const player = new Player((t) => figures.move(t));
 const field = new Field();
@@ -30,11 +30,11 @@ let finder;
 let view;
 let models = [];
 let running = null; // the drawing under way: an AbortController
-let studying = null; // what is computed about the last one: an AbortController
+let studying = null; // the follow-up computations of the last one: an AbortController
 let asked = ""; // its requests, as text
-let later = 0; // the timer of the next look for models
-let byChange = false; // whether it began with a change of a field
-let chosen = null; // {index, followed}: the sample that is looked at
+let later = 0; // the timer of the next check for models
+let byChange = false; // whether the drawing began with a change of a field
+let chosen = null; // {index, followed}: the sample that was picked
 
 const served = (name) => models.find((model) => model.name === name);
 /** How many samples fill a figure well. */
@@ -59,7 +59,7 @@ function start({ models: list, solvers }) {
   return open(location.hash);
 }
 
-/** Say how the service is, and look again while models are being loaded. */
+/** Show the state of the service, and check again while models are loading. */
 async function tell() {
   const changes = await state.tell(models);
   clearTimeout(later);
@@ -75,7 +75,7 @@ function open(hash) {
   form.fill(view);
   $("colour").value = view.colour;
   for (const id of ["velocity", "density"]) $(id).checked = view[id] !== "";
-  const drawing = draw(); // asked for first: the service is to compute before it describes
+  const drawing = draw(); // requested first, so that the service computes before it describes
   describe();
   return drawing;
 }
@@ -88,19 +88,19 @@ async function describe() {
   if (found && found.name !== view.model) return; // another was chosen meanwhile
   const reason = found?.unavailable?.[0]?.reason ?? "";
   const version = found?.served?.[0];
-  // where a prelude makes the network's conditions, requests give what it takes
+  // if a prelude makes the network's conditions, requests give the inputs of the prelude
   const card = version?.card.prelude ? { ...version.card, conditions: version.conditions } : version?.card;
   if (card) learn(found.name, card);
   form.describe(about || reason, card, view);
   if (found?.served?.[0]?.frontier) finder.stored(found.name, view.guidance);
 }
 
-/** Ask for everything the view shows. A newer drawing ends an older one; what has arrived stays when it is cancelled. */
+/** Request everything the view shows. A newer drawing ends an older one; when cancelled, what has arrived stays. */
 async function draw() {
   running?.abort();
   studying?.abort();
   const mine = (running = new AbortController());
-  if (view.seed.trim() === "") $("seed").value = view.seed = views.newSeed(); // both settings must have the same
+  if (view.seed.trim() === "") $("seed").value = view.seed = views.newSeed(); // both settings must have the same seed
   const shape = served(view.model)?.data_shape;
   const sides = view.b ? ["a", "b"] : ["a"];
   const runs = sides.map((side) => new Run(side, views.label(view[side]), views.request(view, view[side]), shape));
@@ -139,7 +139,7 @@ async function draw() {
   }
 }
 
-/** More of a run has arrived: the figures hold it from its first states on. */
+/** More of a run has arrived: the figures show it from its first states on. */
 function arrived(runs, run, mine) {
   if (mine.signal.aborted) return;
   progress(run);
@@ -155,14 +155,14 @@ function arrived(runs, run, mine) {
   if (run.response && run.page) figures.tell(run);
 }
 
-/** The samples of a run have moved on their way; the slider goes along. */
+/** The samples of a run have moved on their way; the slider follows. */
 function moved(runs, run) {
   if (figures.runs !== runs) return;
   player.tell(run.page && !run.page.frames.length ? 1 : (run.t ?? 1)); // a page without states on the way just appears
   figures.paint();
 }
 
-/** A drawing has ended: all can be moved through t, and everything tells of it. */
+/** A drawing has ended: its samples can be moved through t, and the whole page shows its end. */
 function settle(runs, text) {
   if (figures.runs.length !== runs.length || figures.runs[0] !== runs[0]) figures.show(runs, view.layout);
   for (const run of runs) {
@@ -177,7 +177,7 @@ function settle(runs, text) {
   document.body.dataset.drawn = location.hash; // what the browser tests wait for
 }
 
-/** Where a deadline ended a drawing, say what is there, and offer more time. */
+/** If a deadline ended a drawing, say how much has arrived, and offer more time. */
 function late(runs) {
   const stopped = runs.find((run) => run.response?.status === "deadline");
   if (!stopped) return;
@@ -196,7 +196,7 @@ const moreTime = () =>
         draw();
       });
 
-/** Everything that is computed once the samples are there: the error, colours, the field, the chosen sample. */
+/** Compute everything that follows once the samples have arrived: error, colours, field, chosen sample. */
 async function study(runs) {
   if (!runs.every((run) => run.response)) return;
   const { signal } = (studying = new AbortController());
@@ -223,11 +223,11 @@ function stop(error, runs, run, mine) {
     study(there);
   } else {
     progress(null, mine.cancelled ? "Cancelled." : "");
-    if (figures.runs.length) study(figures.runs); // the figure before stays, and so does what is said about it
+    if (figures.runs.length) study(figures.runs); // the previous figure stays, and so does its verdict
   }
   if (mine.cancelled) return;
   if (!figures.runs.length) $("figures").hidden = true;
-  // Where it is about one setting the title says which; a lost connection is about none.
+  // If the error is about one setting, the title says which; a lost connection is about none.
   const where = view.b && error.errors?.length ? ` (solver ${run.side.toUpperCase()})` : "";
   problem.show(error, { where, action: error.status === 504 ? moreTime() : null });
   form.mark(error.errors, run.side);
@@ -235,7 +235,7 @@ function stop(error, runs, run, mine) {
   if (error.status === 404) refresh(); // the model is gone, and others may be, too
 }
 
-/** The service answers again after it did not. */
+/** The service answers again after a lost connection. */
 async function back() {
   await refresh();
   if ($("problem").hidden || running) return;
@@ -243,7 +243,7 @@ async function back() {
   problem.show(new api.Problem("The service is back"), { action: again, good: true });
 }
 
-/** Look at one sample: its path and steps with each solver. */
+/** Pick one sample: show its path and steps with each solver. */
 async function choose(index) {
   const { runs } = figures;
   if (running || !runs.every((run) => run.response) || !(Number.isInteger(index) && index >= 0 && index < runs[0].response.samples.length)) return;
@@ -272,7 +272,7 @@ async function choose(index) {
   document.body.dataset.chosen = String(index); // what the browser tests wait for
 }
 
-/** Look at no sample. */
+/** Pick no sample. */
 function unchoose() {
   chosen = null;
   figures.selected = null;
@@ -280,7 +280,7 @@ function unchoose() {
   sample.hide();
 }
 
-/** Colour the samples as the view says; evaluations one by one are asked for when they are first wanted. */
+/** Colour the samples as the view says; the evaluations of each sample are requested when first needed. */
 async function recolour() {
   const { runs } = figures;
   if (view.colour === "nfe" && runs.every((run) => run.response)) {
@@ -292,7 +292,7 @@ async function recolour() {
   if (figures.runs === runs) figures.paintBy(view.colour);
 }
 
-/** Show the velocity field and the log-density as the view says, where samples lie in the plane. */
+/** Show the velocity field and the log-density as the view says, if samples are points in the plane. */
 async function behind() {
   const { planar, runs } = figures;
   if (!planar || each(runs[0].body)) return;
@@ -306,7 +306,7 @@ async function behind() {
 
 const remember = () => history.replaceState(null, "", `#${views.toHash(view)}`);
 
-/** Read the form and draw what it says, once for all events of one moment. */
+/** Read the form and draw, once for all events of one moment. */
 let planned = false;
 function redraw() {
   if (planned) return;
@@ -331,10 +331,10 @@ function changed(event) {
   if (other) setTimeout(describe);
 }
 
-/** Draw on request. Pressed after a change that was drawn already, it shows that drawing again and asks for nothing. */
+/** Draw when the button is pressed; after a change that was drawn already, play that drawing again without a request. */
 function submitted(event) {
   event.preventDefault();
-  if (planned) return; // the change that Enter or the press brought is about to be drawn
+  if (planned) return; // the change that came with Enter or the press is about to be drawn
   const now = form.read(view);
   const same = [now.a, now.b].filter(Boolean).map((setting) => api.stringify(views.request(now, setting))).join() === asked;
   if (byChange && same && $("problem").hidden) {
@@ -350,7 +350,7 @@ function newSeed() {
   redraw();
 }
 
-/** Models come and go: look for new ones whenever somebody comes back to the page. */
+/** Models come and go: check for new ones whenever the page gets the focus again. */
 async function refresh() {
   const found = await api.get("v1/models").catch(() => null);
   if (!found) return;
@@ -393,7 +393,7 @@ function listen() {
   }
   $("sample-index").addEventListener("change", () => {
     choose($("sample-index").value === "" ? NaN : Number($("sample-index").value));
-    $("sample-index").value = chosen?.index ?? ""; // as before, where there is no such sample
+    $("sample-index").value = chosen?.index ?? ""; // as before, if there is no such sample
   });
   $("sample-close").addEventListener("click", () => {
     view.sample = "";

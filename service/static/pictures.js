@@ -4,7 +4,7 @@ import { colours, figureSide, fit } from "./canvas.js";
 const MOST = 400;
 const GAP = 3;
 
-/** Read what a shape is as pictures, or null where it is none. */
+/** How a shape is read as pictures, or null if it is none. */
 export function layoutOf(shape) {
   if (shape.length === 2) return { height: shape[0], width: shape[1], pixel: (s, y, x) => [s[y][x], s[y][x], s[y][x]] };
   if (shape.length !== 3) return null;
@@ -28,7 +28,7 @@ export function extent(states) {
   return [[low, high]];
 }
 
-/** The scale of grey for an extent: 0 to 1 where all lies within it. */
+/** The scale of grey for an extent: 0 to 1 if all values are within it. */
 export function scale([[low, high]]) {
   if (low >= -1e-6 && high <= 1 + 1e-6) return [0, 1];
   return high > low ? [low, high] : [low, low + 1];
@@ -44,7 +44,7 @@ export function differences(first, second) {
 }
 
 /**
- * Draw a sheet, and keep with the canvas what a click on it needs.
+ * Draw a sheet, and keep with the canvas the data that a click on it needs.
  * @param options `selected` is the index of the chosen sample or null; `frame(index)` is the colour of a picture's frame
  */
 export function draw(canvas, states, shape, [low, high], { selected = null, frame = () => null } = {}) {

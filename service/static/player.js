@@ -2,10 +2,10 @@
 import { $ } from "./dom.js";
 
 const SECONDS = 3; // for the whole span, when it is played
-const GLIDE = 0.7; // seconds at least that samples take from noise to data while they are drawn
-const REST = 3; // times as long as a painting took, until the next: many samples are still to arrive and be read
+const GLIDE = 0.7; // minimum seconds that samples take from noise to data while they are drawn
+const REST = 3; // pause after a painting, in multiples of its duration, in which further samples can be received
 
-/** Whether motion is wanted, and seen. */
+/** Whether to show no motion: the page is hidden, or the system asks for less. */
 export const still = () => document.hidden || matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export class Player {
@@ -21,17 +21,17 @@ export class Player {
     this.enable(false);
   }
 
-  /** Offer to move through t, or not while there is nothing to show; either way the end is shown. */
+  /** Enable moving through t, or disable it while there is nothing to show; either way the end is shown. */
   enable(there) {
     this.stop();
     for (const id of ["time", "play"]) $(id).disabled = !there;
     this.tell(1);
   }
 
-  /** Play from the beginning; at once to the end for those who asked their system for less motion. */
+  /** Play from the beginning, or jump to the end if the system asks for less motion. */
   play() {
     if (still() && !this.touched) {
-      this.touched = true; // a second press plays: then it is asked for
+      this.touched = true; // a second press plays, as motion is then requested
       this.#show(1);
       return;
     }
@@ -53,7 +53,7 @@ export class Player {
     this.#button("▶", "Play");
   }
 
-  /** Show a time in the slider alone. */
+  /** Show a time only in the slider. */
   tell(t) {
     $("time").value = t;
     $("time-value").textContent = t.toFixed(2);
@@ -73,10 +73,10 @@ export class Player {
 
 /**
  * Let the samples of a run move as they arrive, never faster than the eye can follow.
- * @param {import("./drawing.js").Run} run whose `t` is moved
+ * @param {import("./drawing.js").Run} run the run to move; its `t` is changed
  * @param paint called whenever it has moved
  * @param {AbortSignal} signal ends it
- * @returns {Promise<void>} resolved when the samples are where they end
+ * @returns {Promise<void>} resolved when the samples have reached their ends
  */
 export function glide(run, paint, signal) {
   return new Promise((resolve) => {
@@ -91,7 +91,7 @@ export function glide(run, paint, signal) {
       const step = before === null ? 0 : (now - before) / (GLIDE * 1e3);
       before = now;
       run.t = still() ? reached : Math.min(reached, (run.t ?? 0) + step);
-      const moves = run.frames.length > 0 && run.pages.length === 1; // a later page moves alone, and then is there
+      const moves = run.frames.length > 0 && run.pages.length === 1; // a later page moves on its own and then stays
       const arrived = run.ended && (run.t >= 1 || !moves);
       if (arrived) run.t = null;
       if (arrived || (run.t !== painted && now >= rested)) {
@@ -100,7 +100,7 @@ export function glide(run, paint, signal) {
         rested = now + (REST + 1) * (performance.now() - now);
       }
       if (arrived) resolve();
-      else if (document.hidden) setTimeout(() => frame(performance.now()), 100); // no animation frames come there
+      else if (document.hidden) setTimeout(() => frame(performance.now()), 100); // a hidden page gets no animation frames
       else requestAnimationFrame(frame);
     };
     frame(performance.now());

@@ -1,4 +1,4 @@
-// Errors in the words of the page, and the question for an API key where the service wants one.
+// Errors in the words of the page, and the field for an API key if the service requires one.
 import { key } from "./api.js";
 import { $, make } from "./dom.js";
 
@@ -10,7 +10,7 @@ const NAMES = {
 const NAMED = new RegExp(`\\b(${Object.keys(NAMES).join("|")})\\b`, "g");
 const inWords = (text) => text.replace(NAMED, (name) => NAMES[name]);
 
-/** What the page can say better than the service, which does not know that a person sits before it. */
+/** Details that the page words better than the service, which does not know that a person reads them. */
 const DETAILS = {
   401: () =>
     key.get()
@@ -26,8 +26,8 @@ export function line(error) {
 }
 
 /**
- * Show an error in the alert of the page; null takes it away.
- * @param options `where` says which setting it is about; `action` is a button that may help; `good` says that it is none
+ * Show an error in the alert of the page; null hides it.
+ * @param options `where` names the setting it is about; `action` is a button that may help; `good` marks good news
  */
 export function show(error, { where = "", action = null, good = false } = {}) {
   const box = $("problem");
@@ -45,7 +45,7 @@ export function show(error, { where = "", action = null, good = false } = {}) {
   box.replaceChildren(...parts);
 }
 
-/** A field for an API key; the page is loaded again with it. */
+/** A field for an API key; the page is then loaded again with the key. */
 export function keyForm() {
   const input = make("input", { type: "password", id: "key", autocomplete: "off", required: "" });
   const form = make("form", { class: "bar" }, make("label", { for: "key" }, "API key"), input, make("button", {}, "Use this key"));

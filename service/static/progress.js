@@ -5,8 +5,8 @@ const QUICK = 400; // milliseconds within which a drawing needs no progress
 let slow = null; // {run, timer, passed} of the drawing under way
 
 /**
- * Say how far a run is and offer to cancel it, once it has taken a while: a quick drawing leaves the form as it is.
- * @param run null when nothing is under way @param text what is said then
+ * Show the progress of a run and offer to cancel it, once it has taken a while: a quick drawing leaves the form as it is.
+ * @param run null when nothing is under way @param text the text to show then
  */
 export function progress(run, text = "") {
   if (run) {

@@ -7,9 +7,9 @@ import { percent } from "./statistics.js";
 import { what } from "./terms.js";
 
 const POINTS = 60; // of a path under error control, besides the ends of its steps
-const MOST = 900; // times that are asked for
-const CLOSE = 1e-6; // times nearer than this stand for the same one
-const COUNTED = 1000; // samples of which evaluations are known one by one
+const MOST = 900; // maximum number of times requested
+const CLOSE = 1e-6; // times closer than this count as the same
+const COUNTED = 1000; // maximum number of samples with their own count of evaluations
 
 /**
  * Follow one sample of a run: ask for it alone, which gives the same bits, with all its steps.
@@ -39,7 +39,7 @@ function together({ response, frames }, index) {
   return { trace: response.trace, nfe: response.nfe, path: frames.map((frame) => frame.states[index]).filter(Boolean), steps: [] };
 }
 
-/** Log-density of a sample where it can be had exactly, else null. */
+/** Log-density of a sample if it can be computed exactly, else null. */
 export async function logDensity({ body, shape, response }, index, signal) {
   if (shape.length !== 1 || shape[0] > 16 || !response.samples[index]) return null;
   const { model: _, shape: __, ...about } = subjectOf(body, index);
@@ -48,9 +48,9 @@ export async function logDensity({ body, shape, response }, index, signal) {
 }
 
 /**
- * Show what is known of a sample.
- * @param followed what `follow` gave, by side
- * @param densities log-density by side, null where it is not known
+ * Show everything known about a sample.
+ * @param followed results of `follow`, by side
+ * @param densities log-density by side, null if it is not known
  */
 export function show(index, runs, followed, densities = {}) {
   $("sample").hidden = false;
@@ -106,7 +106,7 @@ function enlarged(index, runs) {
 
 /**
  * Network evaluations of each sample of a run, from its attempted steps.
- * @param stages of the solver: an attempt asks the network once less, as its first stage is known
+ * @param stages of the solver: an attempt takes one evaluation fewer, as its first stage is known
  */
 export async function evaluations({ body, response }, stages, signal) {
   const count = response.samples.length;

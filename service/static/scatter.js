@@ -5,10 +5,10 @@ const MARGIN = { left: 38, right: 10, top: 10, bottom: 26 };
 const MOST_TRAILS = 300;
 const REACH = 24; // pixels within which a click finds a point
 
-/** Two numbers of a state: its first two; a single number is set against its place in the request. */
+/** The first two numbers of a state; a single number is plotted against its place in the request. */
 export const point = (state, index, count) => (state.length === 1 ? [state[0], count > 1 ? index / (count - 1) : 0] : state);
 
-/** The least and greatest x and y of states; of states on the way only of nearly all of them. Null rows failed. */
+/** The least and greatest x and y of states; for states on the way, of nearly all of them. Null rows failed. */
 export function extent(states, onTheWay) {
   return [0, 1].map((axis) => {
     const values = states.flatMap((state, index) => (state ? [point(state, index, states.length)[axis]] : []));
@@ -32,15 +32,15 @@ export function square([x, y]) {
  * @property {"a" | "b"} side
  * @property {(number[] | null)[]} states (n, 2 or more), null where a sample failed
  * @property {(number[] | null)[][]} [trails] earlier states
- * @property {((index: number) => string | null)} [colour] of a point, in place of the solver's
+ * @property {((index: number) => string | null)} [colour] of a point, instead of the solver's
  * @property {{path: number[][], steps: number[][]}} [path] of the chosen sample, and where its steps end
  */
 
 /**
- * Draw layers of points, and keep with the canvas what a click on it needs.
+ * Draw layers of points, and keep with the canvas the data that a click on it needs.
  * @param {Layer[]} layers
  * @param {object} options `links` joins each point of the first layer to its partner of the second; `selected` is the
- *   index of the chosen sample or null; `under` draws what lies behind the points
+ *   index of the chosen sample or null; `under` draws the background of the points
  */
 export function draw(canvas, layers, bounds, { links = false, selected = null, under = null } = {}) {
   const { pen, width, height } = fit(canvas, figureSide(canvas.clientWidth));
@@ -70,7 +70,7 @@ export function draw(canvas, layers, bounds, { links = false, selected = null, u
   pen.restore();
 }
 
-/** The index of the sample that lies nearest to a place of the canvas, or null. */
+/** The index of the sample nearest to a place of the canvas, or null. */
 export function nearest(canvas, x, y) {
   let [found, least] = [null, REACH ** 2];
   for (const places of canvas.places ?? []) {

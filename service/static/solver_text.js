@@ -3,7 +3,7 @@
 //     fixed:     NAME-STEPS[/GRID][+OPTION...]
 //     adaptive:  NAME[@RTOL[/ATOL]][+OPTION...]
 //
-// The service, the SDK and the command line read and write the same text; one table of examples holds all of them to it.
+// The service, the SDK and the command line read and write the same text; one table of examples tests all of them.
 
 /** Parameters of each grid in the order in which text has them, with their defaults (null: none). */
 export const GRIDS = {
@@ -34,7 +34,7 @@ const OPTION = new RegExp(`\\+([a-z_]+)(?:=(${NUMBER}))?`, "g");
  * Read the text of a solver into members of `POST /v1/sample`: exactly what the text says.
  * @param {string} text
  * @returns {Record<string, any>}
- * @throws {Error} where it is not understood
+ * @throws {Error} if it is not understood
  */
 export function parse(text) {
   const match = TEXT.exec(text.trim().toLowerCase());
@@ -74,7 +74,7 @@ function option(text, word, value) {
 }
 
 /**
- * Write the text of a solver from members of `POST /v1/sample`; without `steps` it is one under error control.
+ * Write the text of a solver from members of `POST /v1/sample`; without `steps`, it is under error control.
  * Values that are not numbers are written as they are, so that what a person typed can be shown.
  */
 export function format(fields) {

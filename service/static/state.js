@@ -6,7 +6,7 @@ import { keyForm, line } from "./problem.js";
 const AGAIN = 2000; // milliseconds until the service is asked again
 const SECTIONS = ["figures", "trace", "finder", "elsewhere"];
 
-/** Show why there is nothing to draw; null shows the page as usual. @param action what can be done about it */
+/** Show why there is nothing to draw; null shows the page as usual. @param action a button or form that may help */
 export function show(state, action) {
   $("state").hidden = state === null;
   for (const id of SECTIONS) $(id).hidden = state !== null;
@@ -48,11 +48,11 @@ export const starting = (pending) => ({
   ],
 });
 
-/** The service wants a key before it says anything. */
+/** The service requires a key for every request. */
 export const locked = (error) => ({ name: "locked", title: "This service needs an API key", parts: [[line(error)]] });
 
 /**
- * Find out what there is to draw, and ask again until there is something.
+ * Look for models to draw from, and ask again until there is one.
  * @param arrived called with {models, solvers} once a model is there
  */
 export async function watch(arrived, failed) {
@@ -83,7 +83,7 @@ export async function watch(arrived, failed) {
   await look();
 }
 
-/** Say in the header how the service is. @returns {Promise<boolean>} whether that is about to change */
+/** Show the state of the service in the header. @returns {Promise<boolean>} whether that is about to change */
 export async function tell(models) {
   const count = (status) => models.filter((model) => model.status === status).length;
   const [served, loading, unavailable] = ["served", "loading", "unavailable"].map(count);
@@ -104,7 +104,7 @@ export async function tell(models) {
 
 let waits = false;
 
-/** Say that nothing answers, and call `back` once the service does again. */
+/** Show that the service does not answer, and call `back` once it does again. */
 export function lost(back) {
   $("service").textContent = "not reachable";
   if (waits) return;

@@ -34,8 +34,8 @@ export function finished({ samples, failed }) {
 
 /**
  * How far a response is from a reference, as shares of the reference's spread.
- * @returns {{each: (number | null)[], mean: number, worst: number, worstIndex: number} | null} null where no sample
- *   reached the end in both, or all of the reference are equal
+ * @returns {{each: (number | null)[], mean: number, worst: number, worstIndex: number} | null} null if no sample
+ *   reached the end in both, or all samples of the reference are equal
  */
 export function errors(response, reference) {
   const exact = finished(reference);

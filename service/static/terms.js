@@ -6,8 +6,8 @@ export const TERMS = {
   num_samples: "The number of samples; each is computed independently, so a larger number never changes the others.",
   seed: "Fixes the noise that the samples start from: the same seed gives the same samples, here and in any program.",
   condition: "What a conditional model should draw, such as a class by name or number.",
-  conditions: "What the network is told beside the state and the time: one value for all samples, or a list with one for each.",
-  shape: "How long the samples are along this axis, which the model leaves open.",
+  conditions: "An input of the network besides the state and the time: one value for all samples, or a list with one for each.",
+  shape: "The size of the samples along this axis, which the model leaves open.",
   guidance: "How strongly to follow the condition: 1 is the model as trained, and values other than 0 and 1 double the network's work.",
   solver: "The method that follows the velocity from t = 0 to t = 1; a higher order takes fewer but costlier steps.",
   mode: "With error control, the solver chooses its step sizes to meet the tolerance; fixed steps are set in advance.",
@@ -30,15 +30,15 @@ export const TERMS = {
   first_step: "The size of the first step, chosen automatically if left empty.",
   max_step: "The longest step under error control, in units of t, for velocities that change within short intervals.",
   max_nfe: "A sample that needs more network evaluations than this is stopped.",
-  budget_max_error: "The service takes the fastest measured solver whose error 95 % of samples keep within this: 0.01 is 1 % of the spread.",
-  budget_max_nfe: "The service takes only solvers with fixed steps and at most so many network evaluations a sample.",
-  budget_max_ms: "The service takes only solvers that draw this many samples within so many milliseconds at its present pace.",
+  budget_max_error: "The service takes the fastest measured solver with 95 % of samples within this error: 0.01 is 1 % of the spread.",
+  budget_max_nfe: "The service takes only solvers with fixed steps and at most this many network evaluations per sample.",
+  budget_max_ms: "The service takes only solvers that draw all the samples within this many milliseconds at its current pace.",
   nfe: "Number of function evaluations: network calls, one after another, of the slowest sample.",
   mean_nfe: "NFE averaged over the samples: under error control each sample takes its own number of evaluations.",
   colour: "Points show which solver drew them, how many evaluations each took, or how far each is from the reference.",
   latency: "Time in the service: waiting, the network, the rest of the solver, and encoding the response.",
   error: "The mean distance to a reference solution from the same noise, as a percentage of the samples' spread.",
-  spread: "How far the reference's samples lie from their mean (root mean square): the size of the data, and the unit of errors here.",
+  spread: "How far the reference's samples are from their mean (root mean square): the size of the data, and the unit of errors here.",
   velocity: "Arrows show where the model moves a point at the time on the slider, and how fast.",
   density: "The stronger the colour behind the points, the more likely samples are there at the time on the slider (log scale).",
   h: "The solver moves from t to t + h in one step; steps are short where the velocity changes quickly.",
@@ -55,7 +55,7 @@ export function what(term, name) {
   return make("button", { type: "button", class: "what", "aria-label": `What is ${name}?`, "data-what": term });
 }
 
-/** Put a "?" beside every label that has a term, and show explanations when they are asked for. */
+/** Put a "?" beside every label that has a term, and show its explanation when it is pressed. */
 export function listen() {
   for (const label of document.querySelectorAll("[data-term]")) explain(label);
   document.addEventListener("click", (event) => {
@@ -87,7 +87,7 @@ function show(asked) {
 
 /**
  * What a solver costs, in words.
- * @param solver an entry of /v1/solvers, whose `cost` is a formula in N steps or A attempts
+ * @param solver an entry of /v1/solvers, with `cost` as a formula in N steps or A attempts
  * @param setting see view.js
  */
 export function cost({ cost: formula, kind }, setting) {

@@ -1,4 +1,4 @@
-// Dark or light before the first paint: what was chosen here last, else what the system prefers.
+// Dark or light, set before the first paint: the last choice made here, else the system's preference.
 const THEMES = ["auto", "light", "dark"];
 
 function chosenTheme() {
@@ -6,7 +6,7 @@ function chosenTheme() {
     const found = localStorage.getItem("pathline-theme");
     return THEMES.includes(found) ? found : "auto";
   } catch {
-    return "auto"; // storage is closed to this page
+    return "auto"; // this page has no access to storage
   }
 }
 

@@ -1,4 +1,4 @@
-// The chart of step sizes, from the trace of the response as it is.
+// The chart of step sizes, from the trace of the response.
 import { colours } from "./canvas.js";
 import { $ } from "./dom.js";
 import { chart } from "./plotly.js";
@@ -6,7 +6,7 @@ import { chart } from "./plotly.js";
 const ROUND = [-6, -5, -4, -3, -2, -1, 0].flatMap((k) => [1, 2, 5].map((digit) => digit * 10 ** k));
 
 /**
- * Draw the steps of runs: those that the response tells of, or those of a chosen sample.
+ * Draw the steps of runs: those in the response, or those of a chosen sample.
  * @param chosen {index, followed} of the chosen sample, `followed` having its trace by side; or null
  */
 export async function draw(runs, chosen = null) {
@@ -68,7 +68,7 @@ function series({ side, label, trace }, paint) {
   return drawn;
 }
 
-/** Where 80 % of the steps of all samples lie. */
+/** The band that contains 80 % of the steps of all samples. */
 function band({ t, q10, q90 }, label, colour) {
   const some = q10.map((value) => value !== null);
   const edge = { x: where(t, some), type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", legendgroup: label };

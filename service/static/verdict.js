@@ -8,8 +8,8 @@ import { format } from "./solver_text.js";
 import { errors, percent } from "./statistics.js";
 import { what } from "./terms.js";
 
-const SAMPLES = 500; // of the first ones, errors are known
-const LEAST = 32; // samples that a spread is measured on, however few are drawn
+const SAMPLES = 500; // number of samples, from the first on, with known errors
+const LEAST = 32; // minimum number of samples to measure the spread on, even if fewer are drawn
 const cache = new Map(); // the reference solutions of this tab, the newest last
 const KEPT = 8;
 
@@ -18,7 +18,7 @@ const floor = (dtype) => (dtype === "float64" ? 1e-14 : 1e-7);
 
 /**
  * Solve for the same samples as tightly as the model's precision allows.
- * @param body the request whose samples are meant
+ * @param body the request for the samples
  * @returns {Promise<{label: string, response: any}>}
  */
 export async function reference(body, dtype, signal, count = SAMPLES) {

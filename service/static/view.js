@@ -2,7 +2,7 @@
 import { GRIDS, format, number as shortest, parse } from "./solver_text.js";
 
 /**
- * A solver's settings as its fields have them: texts, "" where a field is empty. `mode` is "steps" or "tolerance"; a
+ * A solver's settings as in its fields: texts, "" where a field is empty. `mode` is "steps" or "tolerance"; a
  * parameter of a grid is called `grid_` and its name, and `grid_times` are explicit times.
  * @typedef {Record<string, string>} Setting
  */
@@ -10,10 +10,10 @@ export const SETTING = {
   solver: "", mode: "", steps: "", rtol: "", atol: "", grid: "", start: "", controller: "", error_control: "",
   first_step: "", max_step: "", max_nfe: "", budget_max_error: "", budget_max_nfe: "", budget_max_ms: "",
 };
-/** What stands for a solver where a budget is given in its place. */
+/** The value of the field "solver" if a budget is given instead. */
 export const BUDGET = "budget";
 const LIMITS = { max_error: "error", max_nfe: "NFE", max_ms: "ms" };
-/** Grids, their parameters, and where these begin here. */
+/** Grids, their parameters, and the initial values of these in the form. */
 export const GRID_PARAMETERS = {
   shift: { value: "3" },
   power: { exponent: "2" },
@@ -30,7 +30,7 @@ const FLAGS = {
   layout: /^(side|over)$/, colour: /^(nfe|error)$/, velocity: /^1$/, density: /^1$/, sample: /^\d{1,9}$/, timeout: /^[1-9]\d{0,2}$/,
 };
 const SETTINGS = new Set([...Object.keys(SETTING), ...Object.values(GRID_PARAMETERS).flatMap(Object.keys).map((name) => `grid_${name}`)]);
-const SOLVER = "dopri5"; // where an address names none
+const SOLVER = "dopri5"; // if an address names none
 
 export const first = () => ({
   model: "", num_samples: "", seed: "0", condition: "", guidance: "",
@@ -39,7 +39,7 @@ export const first = () => ({
   b: null,
 });
 
-/** The second setting when it is first asked for: cheap next to the first. */
+/** The initial second setting: cheap next to the first. */
 export const second = () => ({ ...SETTING, solver: "euler", mode: "steps", steps: "10" });
 
 export function toHash(view) {
@@ -72,7 +72,7 @@ export function fromHash(hash) {
   return view;
 }
 
-/** Return the setting that the text of a solver stands for; a text that is none becomes a solver nobody knows. */
+/** Return the setting of a solver's text; a text that cannot be parsed becomes an unknown solver. */
 export function settingOf(text) {
   let fields;
   try {
@@ -92,7 +92,7 @@ export function settingOf(text) {
   return setting;
 }
 
-/** A number where the text is one, else the text as it is: the service says what is wrong with it. */
+/** A number if the text is one, else the text as it is: the service will report the fault. */
 export function number(text) {
   const trimmed = String(text ?? "").trim();
   if (trimmed === "") return undefined;
@@ -111,7 +111,7 @@ function condition(text) {
   }
 }
 
-/** The texts of a group that are filled in, read; undefined where none is. */
+/** The texts of a group that are filled in, read; undefined if there are none. */
 function filled(texts, read) {
   const found = Object.entries(texts).filter(([, text]) => text.trim() !== "").map(([name, text]) => [name, read(text)]);
   return found.length ? Object.fromEntries(found) : undefined;

@@ -1,4 +1,4 @@
-"""A small service that keeps the contract, reachable without sockets (both clients) and by a real port (the CLI)."""
+"""A fake service that keeps the contract, reachable without sockets (both clients) and at a real port (the CLI)."""
 
 import base64
 import io
@@ -55,7 +55,7 @@ def request_in(body: bytes) -> Any:
 
 @dataclass
 class FakeService:
-    """Answers with samples that depend on (seed, index, solver); what is in `replies` is answered first."""
+    """Answers with samples that depend on (seed, index, solver); queued `replies` come first."""
 
     replies: list[Reply | Exception] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The bar of long work: what it says, that it is drawn on a terminal only, and gone when the work is done."""
+"""The progress bar: its text, and that it is drawn only on a terminal and erased when the work is done."""
 
 import io
 import time

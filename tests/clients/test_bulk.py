@@ -1,4 +1,4 @@
-"""Bulk jobs of the SDK: against a pretended service, and against the real one, beside `python -m fleet sample`."""
+"""Bulk jobs of the SDK: against a fake service, and against the real one, compared with `python -m fleet sample`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pathline
 import pytest
@@ -28,9 +26,8 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from service.app import create_app
-from service.settings import Settings
 from tests.clients.conftest import FakeService, request_in
+from tests.clients.support import in_process
 from tests.service.serving import serving
 
 JOB: dict[str, Any] = {"seed": 5, "solver": "euler-4", "shard_rows": 64}
@@ -245,16 +242,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@asynccontextmanager
-async def in_process(repository: Path) -> AsyncIterator[AsyncClient]:
-    app = create_app(Settings(models_dir=repository, device="cpu", threads=1))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), AsyncClient("http://service", transport=transport) as client:
-        yield client
-
-
 def fleet(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: object) -> str:
-    """Run `python -m fleet` in this process; the fingerprint that it prints."""
+    """Run `python -m fleet` in this process and return the fingerprint that it prints."""
     monkeypatch.setenv("PATHLINE_MODELS_DIR", str(repository))
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
     more = ["--on", "indexed"] if arguments[0] == "sample" else []
@@ -317,7 +306,7 @@ def live_service(repository: Path) -> Iterator[str]:
 
 
 def test_a_script_that_is_interrupted_goes_on_where_it_was(live_service: str, tmp_path: Path) -> None:
-    """Against a process that serves, with a script that gets a real SIGINT."""
+    """Against a service in another process, with a script that receives a real SIGINT."""
     script = (
         "import sys; from pathline import Client\n"
         "with Client(sys.argv[1]) as client:\n"

@@ -32,7 +32,7 @@ TIGHT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
 
 
 class Bridge(httpx.BaseTransport):
-    """Takes requests of a blocking client to an application that runs in another thread."""
+    """Passes requests of a blocking client to an application that runs in another thread."""
 
     def __init__(self, portal: BlockingPortal, inner: httpx.ASGITransport) -> None:
         self._portal, self._inner = portal, inner
@@ -62,7 +62,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, 
 
 @pytest.fixture(params=["sync", "async"])
 def ask(request: pytest.FixtureRequest, clients: tuple[Client, AsyncClient, BlockingPortal]) -> Any:
-    """Calls a method of either client by name."""
+    """Call a method of either client by name."""
     client, other, portal = clients
 
     def call(name: str, *arguments: Any, **options: Any) -> Any:
@@ -87,7 +87,7 @@ def test_a_round_trip(ask: Any) -> None:
     assert found.residual is None
     assert (found.model, found.version, found.failed) == ("gaussian", 1, ())
     assert found.latency.total_s
-    assert repr(found).startswith("EncodeResult(7 samples of gaussian v1 by dopri5@1e-9, nfe=")
+    assert repr(found).startswith("EncodeResult(noise of 7 samples of gaussian v1 by dopri5@1e-9, nfe=")
 
 
 def test_log_densities(ask: Any) -> None:

@@ -124,7 +124,9 @@ class TestSample:
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
         )
         assert done.returncode == 5
-        assert done.stderr.startswith(f"pathline: {tmp_path}/o.npy: not written (File too large), and nothing is left")
+        assert done.stderr.startswith(
+            f"pathline: {tmp_path}/o.npy: not written (File too large), and the partial file was "
+        )
         assert done.stderr.count("\n") == 1
         assert names(tmp_path) == []
 
@@ -289,8 +291,8 @@ class TestSample:
         path.write_bytes(b"old")
         assert main(["sample", "moons", "-o", str(path)]) == 5
         assert one_line(capsys) == (
-            f"pathline: {path}: not written (No space left on device), and nothing is left of it; make room, or choose "
-            "another place"
+            f"pathline: {path}: not written (No space left on device), and the partial file was removed; make room, "
+            "or choose another place"
         )
         assert (names(tmp_path), path.read_bytes()) == (["out.npy"], b"old")
 

@@ -96,12 +96,12 @@ def test_results_are_frozen_and_print_well(client: Client) -> None:
 
 def test_fallbacks_and_what_is_passed_over(client: Client, service: FakeService) -> None:
     listed = {"name": "moons", "version": 3, "fallback_from": 4, "status": "served"}
-    passed_over = [{"path": "my model", "reason": "passed over: not a name of a model"}]
+    passed_over = [{"path": "my model", "reason": "passed over: not a valid model name"}]
     body = json.dumps({"models": [listed], "passed_over": passed_over, "more_passed_over": 0}).encode()
     service.replies = [(200, {"content-type": "application/json"}, body)]
     found = client.models()
     assert [(info.version, info.fallback_from) for info in found] == [(3, 4)]
-    assert found.passed_over == {"my model": "passed over: not a name of a model"}
+    assert found.passed_over == {"my model": "passed over: not a valid model name"}
     assert (client.models()[0].fallback_from, client.models().passed_over) == (None, {})  # of an older service
     assert client.sample("moons", num_samples=1).fallback_from is None
     service.change = lambda arrays, meta: meta.update(fallback_from=4)
@@ -162,7 +162,7 @@ def test_pages_share_a_drawn_seed_and_the_version_of_the_first(service: FakeServ
     [
         (0, {}, "total=0"),
         (9, {"x0": [[0.0, 0.0]]}, "x0 cannot be paged"),
-        (9, {"error_control": "batch"}, "cannot come in pages of 4; .* batch=9"),
+        (9, {"error_control": "batch"}, "cannot be split into pages of 4; .* batch=9"),
         (9, {"seed": -1}, "seed=-1"),
     ],
 )
@@ -174,8 +174,8 @@ def test_what_cannot_be_paged_is_refused_by_the_call(client: Client, total: int,
 def test_many_pages_take_the_memory_of_a_few(service: FakeService, live: str) -> None:
     service.seen = type("Forgetful", (list,), {"append": lambda self, item: None})()
     with Client(live) as client:
-        client.sample("moons", 4_000)  # what is made once is not counted
-        gc.disable()  # pages must go when they are done with, not when the collector comes by
+        client.sample("moons", 4_000)  # objects that are created once are not counted
+        gc.disable()  # pages must be freed when the caller drops them, not by the garbage collector
         tracemalloc.start()
         try:
             drawn = sum(len(page) for page in client.iter_samples("moons", 200_000, 4_000, seed=0))
@@ -184,7 +184,7 @@ def test_many_pages_take_the_memory_of_a_few(service: FakeService, live: str) ->
             tracemalloc.stop()
             gc.enable()
     assert drawn == 200_000
-    assert peak < 4_000_000  # all samples with what belongs to them would be over 10 MB
+    assert peak < 4_000_000  # all samples and their metadata together would exceed 10 MB
 
 
 def test_the_async_client_does_the_same(client: Client, async_client: AsyncClient) -> None:

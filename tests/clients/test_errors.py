@@ -100,7 +100,7 @@ def test_a_problem_document_may_be_nonsense(service: FakeService, client: Client
             60.0,
             7200.0,
             id="a date",
-        ),  # its name is the same whenever, and in whichever process, the tests are collected
+        ),  # its name is the same in every process that collects the tests
         ("soon", None, None, None),
         ("nan", "inf", None, None),
     ],

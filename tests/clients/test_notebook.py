@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,16 @@ from urllib.parse import parse_qsl, urlsplit
 import matplotlib
 import numpy as np
 import pytest
-from pathline import Client, Comparison, DiagnoseResult, LogProbResult, SampleResult
+from pathline import (
+    Client,
+    Comparison,
+    DiagnoseResult,
+    Frontier,
+    FrontierCurve,
+    FrontierPoint,
+    LogProbResult,
+    SampleResult,
+)
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -71,8 +81,19 @@ def diagnosis() -> DiagnoseResult:
 
 
 @pytest.fixture
+def frontier() -> Frontier:
+    points = (
+        FrontierPoint("euler-4", 4.0, 4, 0.2, 0.3, 0, best=True),
+        FrontierPoint("euler-8", 8.0, 8, 0.1, 0.2, 0, best=False),
+        FrontierPoint("rk4-2", 8.0, 8, 0.01, 0.02, 0, best=True),
+    )
+    curves = tuple(FrontierCurve(guidance, 64, 1.0, True, points) for guidance in (1.0, 2.0))
+    return Frontier("moons", 1, "sha256:00", "dopri5 at 1e-09", "classes & <all>", curves)
+
+
+@pytest.fixture
 def pandas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for pandas, which the tests do without: a table is what was put into it."""
+    """A stand-in for pandas, which is not needed for the tests: a table is its input."""
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda data: data))
 
 
@@ -87,7 +108,7 @@ def test_a_result_is_its_samples(result: SampleResult) -> None:
     np.testing.assert_array_equal(result[1:3], result.samples[1:3])
     np.testing.assert_array_equal(list(result), result.samples)
     np.testing.assert_array_equal(result["nfe"], result.nfe_per_sample)
-    with pytest.raises(KeyError, match="'x' is not an array of this result; there are samples, nfe, t, status"):
+    with pytest.raises(KeyError, match="'x' is not an array of this result; use one of samples, nfe, t, status"):
         result["x"]
     copied = result.__array__(copy=True)
     assert copied is not result.samples
@@ -127,7 +148,7 @@ def test_a_missing_package_is_named(
 
 
 class Refusing:
-    """An importer of a machine on which one package is not installed."""
+    """An importer that behaves as if one package were not installed."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -162,11 +183,11 @@ def test_files_of_other_results(
     assert json.loads(density.save(tmp_path / "l.json").read_text())["log_prob"] == [-1.0, None, -3.0]
     assert table.save(tmp_path / "c.csv").read_text().startswith("label,nfe,nfe_mean,")
     assert json.loads(table.save(tmp_path / "c.json").read_text())["reference"] == "dopri5@1e-7"
-    with pytest.raises(ValueError, match="a comparison is not a picture"):
-        table.save(tmp_path / "c.png")
+    head = table.save(tmp_path / "c.png").read_bytes()[:24]
+    assert (head[:4], struct.unpack(">II", head[16:])) == (b"\x89PNG", (1920, 1440))
     with pytest.raises(ValueError, match="cannot be drawn"):
         density.save(tmp_path / "l.png")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.csv", "c.json", "d.npz", "l.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.csv", "c.json", "c.png", "d.npz", "l.json"]
 
 
 def test_figures(
@@ -196,7 +217,7 @@ def test_figures(
     pyplot.close("all")
 
 
-def test_what_is_not_there_cannot_be_drawn(service: FakeService, client: Client) -> None:
+def test_what_is_not_there_cannot_be_drawn(service: FakeService, client: Client, tmp_path: Path) -> None:
     def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
         for name in [name for name in arrays if name.startswith("trace_")]:
             del arrays[name]
@@ -204,8 +225,12 @@ def test_what_is_not_there_cannot_be_drawn(service: FakeService, client: Client)
     service.change = change
     with pytest.raises(ValueError, match="the trace has no steps; ask for them"):
         client.sample("moons", 2).trace.plot()
+    alone = client.compare("moons", ["rk4-20"], 2)
     with pytest.raises(ValueError, match="there is no distance from a reference"):
-        client.compare("moons", ["rk4-20"], 2).plot()
+        alone.plot()
+    with pytest.raises(ValueError, match="there is no distance from a reference"):
+        alone.save(tmp_path / "alone.png")
+    assert not list(tmp_path.iterdir())
 
 
 def test_links_show_the_request_on_the_page(result: SampleResult, table: Comparison) -> None:
@@ -228,7 +253,7 @@ def test_comparisons_are_asked_by_the_text_of_a_solver(table: Comparison) -> Non
     assert table["RK4-20"] is table["rk4:20"] is table[1] is table.results[1]
     assert len(table) == 2
     np.testing.assert_array_equal(np.asarray(table), table.distances)
-    with pytest.raises(KeyError, match="'rk4-10' was not compared; there are euler-20, rk4-20"):
+    with pytest.raises(KeyError, match="'rk4-10' was not compared; use one of euler-20, rk4-20"):
         table["rk4-10"]
 
 
@@ -236,9 +261,27 @@ def test_all_show_themselves(
     result: SampleResult, table: Comparison, diagnosis: DiagnoseResult, density: LogProbResult, client: Client
 ) -> None:
     assert "rk4-20/shift(3)" in repr(result)
-    assert "found    3 log-densities, mean -2.0000 nats (exact)" in str(density)
+    assert "result   3 log-densities, mean -2.0000 nats (exact)" in str(density)
     for shown in (result, table, diagnosis, density):
         assert "<table>" in shown._repr_html_()
     assert repr(client) == "Client('http://fake')"
     client.close()
     assert repr(client) == "Client('http://fake', closed)"
+
+
+@pytest.mark.usefixtures("pandas")
+def test_a_frontier_shows_itself(frontier: Frontier) -> None:
+    from matplotlib import pyplot
+
+    assert repr(frontier) == "Frontier(moons v1: 6 solvers measured, 4 on the frontier)"
+    assert "guidance 2\n" in str(frontier)
+    html = frontier._repr_html_()
+    assert "classes &amp; &lt;all&gt;" in html
+    assert "<td>2</td><td>rk4-2</td><td>8.0</td><td>1 %</td><td>2 %</td>" in html
+    assert "euler-8" not in html
+    rows = frontier.to_dataframe()
+    assert [(row["guidance"], row["solver"]) for row in rows[2:4]] == [(1.0, "rk4-2"), (2.0, "euler-4")]
+    axes = frontier.plot()
+    assert axes.get_legend_handles_labels()[1] == ["guidance 1", "guidance 2"]
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [20.0, 1.0])
+    pyplot.close("all")

@@ -1,4 +1,4 @@
-"""Pictures of results, drawn without any further package; Pillow reads them back."""
+"""Pictures of results, drawn without other packages; Pillow reads them back."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ONCE = RetryPolicy(max_attempts=1)
 
 
 def connections(url: str) -> int:
-    """Return how many sockets of this process are connected to a service, as the system counts them."""
+    """Return how many sockets of this process are connected to a service, according to the system."""
     ours = {path.readlink().name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     port = f":{httpx.URL(url).port:04X}"
@@ -74,7 +74,7 @@ def test_closed_clients_are_forgotten(live: str) -> None:
     assert asyncio.run(run()) == 0
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio says so of what such a loop leaves
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio warns about what such a loop leaves open
 def test_a_loop_that_is_closed_without_a_word(live: str) -> None:
     client = AsyncClient(live, retry=ONCE)
 
@@ -86,7 +86,7 @@ def test_a_loop_that_is_closed_without_a_word(live: str) -> None:
     for _ in range(3):
         run()
         gc.collect()
-        assert connections(live) <= 1  # that of this loop; those before it are gone
+        assert connections(live) <= 1  # that of this loop; earlier ones are gone
     assert asyncio.run(ask(client)) == ["moons"]
     assert not [known for known in _open if known.is_closed() and _open[known]]
     gc.collect()
@@ -151,7 +151,7 @@ def test_a_closed_client_says_so(live: str) -> None:
         await ask(client)
         await client.aclose()
         await client.aclose()
-        with pytest.raises(RuntimeError, match="this AsyncClient is closed; make another"):
+        with pytest.raises(RuntimeError, match="this AsyncClient is closed; create another"):
             await ask(client)
 
     asyncio.run(run())
@@ -165,7 +165,7 @@ def test_a_transport_that_serves_any_loop(service: FakeService) -> None:
 
 def test_a_transport_that_serves_one_loop(service: FakeService) -> None:
     class Bound(httpx.AsyncBaseTransport):
-        """Fails as the sockets of another loop do."""
+        """A transport that fails as the sockets of another loop do."""
 
         loop: asyncio.AbstractEventLoop | None = None
 

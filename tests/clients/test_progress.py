@@ -1,4 +1,4 @@
-"""Progress of `sample`, `iter_samples` and `compare`: what the callback is told, and that the result stays the same."""
+"""Progress of `sample`, `iter_samples` and `compare`: what the callback receives, and that results stay the same."""
 
 from __future__ import annotations
 

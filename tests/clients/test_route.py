@@ -1,4 +1,4 @@
-"""Proxies and certificates of the environment: a client reaches this machine directly."""
+"""Proxies and certificates named by the environment; this machine is always reached directly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(kind: type, url: str, **options: Any) -> Any:
-    """Ask for the models by one of the clients."""
+    """Request the models with one of the clients."""
     if kind is Client:
         with Client(url, retry=TWICE, **options) as client:
             return client.models()
@@ -153,7 +153,12 @@ def test_exceptions(rules: str, url: str, straight: bool, monkeypatch: pytest.Mo
         ("http_proxy", "http://:3128", "http://far", "http_proxy names the proxy http://:3128, which is not a"),
         ("HTTPS_PROXY", "http://a:99999", "https://far", "HTTPS_PROXY names the proxy http://a:99999, which is not"),
         ("ALL_PROXY", "socks5://u:pass@a:1", "http://far", "ALL_PROXY names the SOCKS proxy socks5://a:1, for which a"),
-        ("all_proxy", "socks://a:1/", "http://far", "all_proxy names the proxy socks://a:1, whose scheme is unknown"),
+        (
+            "all_proxy",
+            "socks://a:1/",
+            "http://far",
+            "all_proxy names the proxy socks://a:1, which has an unknown scheme",
+        ),
         ("SSL_CERT_FILE", "/nowhere.pem", "https://far", "SSL_CERT_FILE='/nowhere.pem' gives no certificates (No such"),
         ("SSL_CERT_FILE", __file__, "https://far", f"SSL_CERT_FILE={__file__!r} gives no certificates ("),
         ("SSL_CERT_FILE", "/nowhere.pem", "https://localhost", "SSL_CERT_FILE='/nowhere.pem' gives no certificates ("),

@@ -1,4 +1,4 @@
-"""The SDK against the real service: in the same process over ASGI, and as a server of its own."""
+"""The SDK against the real service: in the same process over ASGI, and in a separate process."""
 
 from __future__ import annotations
 
@@ -7,26 +7,18 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import time
 import zlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import httpx
 import numpy as np
 import pathline
 import pytest
 import torch
-from pathline import AsyncClient, Budget, Client, RetryPolicy
+from pathline import Budget, Client
 from pathline.cli import main
 from pathline.errors import BY_SLUG, BY_STATUS
 
@@ -36,10 +28,11 @@ from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
-from service.app import create_app
 from service.errors import Kind
-from service.settings import Settings
 from solvers.spec import SolverSpec
+from tests.clients.support import in_process
+from tests.processes import stop
+from tests.service.serving import serving
 
 SEED = 2**63 - 1
 
@@ -53,28 +46,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(repository: Path) -> Iterator[str]:
-    """Run `python -m service` as a user would and return its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings = {"PATHLINE_PORT": str(port), "PATHLINE_MODELS_DIR": str(repository), "PATHLINE_DEVICE": "cpu"}
-    environment = {**os.environ, **settings, "PATHLINE_THREADS": "1", "NO_PROXY": "127.0.0.1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "service"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        patient = RetryPolicy(max_attempts=300, max_total_s=60, base_s=0.2, cap_s=0.2, connect_s=60)
-        with Client(url, retry=patient) as client:
-            client.models()
-        end = time.monotonic() + 60  # it answers before its models are loaded
-        while httpx.get(f"{url}/readyz", trust_env=False).status_code != 200 and time.monotonic() < end:
-            time.sleep(0.05)
+    """Run `python -m service` as a user would and yield its URL."""
+    with serving(repository, device="cpu") as (url, process):
         yield url
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-    finally:
-        process.kill()
-        process.wait()
+        stop(process)
 
 
 @pytest.fixture(autouse=True)
@@ -85,14 +60,6 @@ def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def client(served: str) -> Iterator[Client]:
     with Client(served) as client:
-        yield client
-
-
-@asynccontextmanager
-async def in_process(repository: Path) -> AsyncIterator[AsyncClient]:
-    app = create_app(Settings(models_dir=repository, device="cpu", threads=1))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), AsyncClient("http://service", transport=transport) as client:
         yield client
 
 
@@ -240,7 +207,7 @@ def test_a_budget_and_the_frontier(
     weights = read_card(folder).weights_sha256
     write_frontier(folder, Frontier(weights_sha256=weights, tight="exact", curves=(curve,)))
     found = None
-    while found is None:  # the service sees the file by itself
+    while found is None:  # the service notices the file
         with contextlib.suppress(pathline.NoFrontier):
             found = client.frontier("gaussian")
     assert [point.solver for point in found.curves[0].best] == ["euler-4", "ab4-9", "rk4-5"]
@@ -287,7 +254,7 @@ def test_replay(client: Client, served: str, tmp_path: Path, capsys: pytest.Capt
     for name in ("one.json", "one.npz"):
         first.save(tmp_path / name)
         assert main(["replay", str(tmp_path / name), "--url", served]) == 0
-        assert "the bits are those of the first answer" in capsys.readouterr().out
+        assert "the bits match those of the original response" in capsys.readouterr().out
     assert main(["replay", token, "--url", served]) == 4
     assert "torch" in capsys.readouterr().err
     assert main(["replay", token, "--force", "--json", "--url", served]) == 0

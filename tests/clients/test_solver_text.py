@@ -1,4 +1,4 @@
-"""Text for a solver: the table of examples that every reader and writer of it is held to."""
+"""Solvers as text, tested on the table of examples that every parser and formatter must follow."""
 
 from __future__ import annotations
 

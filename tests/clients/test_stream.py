@@ -1,4 +1,4 @@
-"""Streams: events as they come, errors before and after the beginning, cuts, early leaving."""
+"""Streams: events in order, errors before and after the start, broken connections, and leaving early."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_an_error_before_the_stream_is_retried(service: FakeService, client: Cli
 
 
 def test_a_stream_that_has_begun_is_not_begun_again(service: FakeService, client: Client) -> None:
-    with pytest.raises(pathline.IncompleteAnswer, match="ended before its result; ask again"):
+    with pytest.raises(pathline.IncompleteAnswer, match="ended before its result; repeat the request"):
         drawn(service, client, b"".join(EVENTS[:3]))
     assert len(service.seen) == 1
 

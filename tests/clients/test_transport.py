@@ -1,4 +1,4 @@
-"""Real sockets that misbehave."""
+"""Servers that misbehave on real sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-npz\r\ncontent-length: 1
 def read_request(connection: socket.socket) -> None:
     with connection.makefile("rb") as file:
         length = 0
-        if not file.peek()[:1].isalpha():  # TLS, which begins with no letter
+        if not file.peek()[:1].isalpha():  # TLS, which does not begin with a letter
             return
         while line := file.readline().strip():
             name, _, value = line.partition(b":")
@@ -32,7 +32,7 @@ def read_request(connection: socket.socket) -> None:
 
 @contextmanager
 def answering(reply: bytes | None) -> Iterator[str]:
-    """Accept connections, read what comes, send `reply` and close; None keeps silent until the client leaves."""
+    """Accept connections, read the request, send `reply` and close; with None, stay silent until the client leaves."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""The Compose files say what Compose 1.29 and 2 both understand, and keep the containers as closed as they can be."""
+"""The Compose files: valid for Compose 1.29 and 2, with containers locked down as far as possible."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 BASE, GPU = "docker-compose.yml", "docker-compose.gpu.yml"
 FOLDER = "/var/lib/pathline"
 
-# What the schema of Compose 1.29.2 allows, as far as these files might ever use it. Version 2 allows all of it.
+# The part of the schema of Compose 1.29.2 that these files might use; version 2 allows all of it.
 TOP = {"services", "volumes", "networks", "secrets", "configs"}
 BUILD = {"context", "dockerfile", "args", "labels", "cache_from", "network", "target", "shm_size", "extra_hosts"}
 SERVICE_KEYS = """
@@ -81,7 +81,7 @@ def test_the_service_waits_for_the_trainer_to_end_well() -> None:
     assert trainer["healthcheck"] == {"disable": True}
     assert service["depends_on"] == {"trainer": {"condition": "service_completed_successfully"}}
     assert service["restart"] == "unless-stopped"
-    assert "healthcheck" not in service  # the image's own holds
+    assert "healthcheck" not in service  # the image's own applies
 
 
 def test_containers_are_closed() -> None:
@@ -108,7 +108,7 @@ def test_images_of_others_are_pinned_and_watched(name: str) -> None:
     service = services(BASE)[name]
     assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+\.\d+(-alpine)?", service["image"])
     program, *arguments = service["healthcheck"]["test"][1:]
-    assert program in ("promtool", "wget")  # what the image has; none has curl
+    assert program in ("promtool", "wget")  # a program in the image; none of the images has curl
     assert arguments
     assert all(mount.endswith(":ro") for mount in service["volumes"] if mount.startswith("./"))
     assert all((ROOT / mount.split(":")[0]).is_dir() for mount in service["volumes"] if mount.startswith("./"))

@@ -33,7 +33,7 @@ def rules() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_every_alert_has_a_runbook(rule: dict[str, Any]) -> None:
     base, _, place = rule["annotations"]["runbook_url"].partition("}}")
-    assert base == "{{ $externalLabels.runbooks "  # the address of the repository, with a slash
+    assert base == "{{ $externalLabels.runbooks "  # the URL of the repository, with a trailing slash
     path, _, anchor = place.partition("#")
     headings = re.findall(r"^#+ (.*)$", (DEPLOY.parent / path).read_text(), re.MULTILINE)
     assert rule["alert"] in headings

@@ -1,4 +1,4 @@
-"""The image's healthcheck, run for real against servers that answer this or that."""
+"""The image's healthcheck, run against servers with various answers."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def command(stages: Stages) -> list[str]:
 
 @contextmanager
 def server_that_answers(status: int) -> Iterator[tuple[int, list[str]]]:
-    """Run an HTTP server on a free port; yields the port and the list of asked paths."""
+    """Run an HTTP server on a free port; yield the port and the list of requested paths."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -48,7 +48,7 @@ def server_that_answers(status: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def run(command: list[str], port: int) -> int:
-    # a proxy in the environment must not be asked for 127.0.0.1
+    # a proxy in the environment must not be used for 127.0.0.1
     env = {"PATHLINE_PORT": str(port), "http_proxy": "http://127.0.0.1:9", "PATH": os.environ["PATH"]}
     return subprocess.run([sys.executable, *command], env=env, capture_output=True, timeout=30).returncode
 

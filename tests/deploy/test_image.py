@@ -47,7 +47,7 @@ def test_all_stages_stand_on_the_pinned_base(stages: Stages) -> None:
 
 
 def test_every_builder_can_read_it() -> None:
-    # the classic builder knows no `# syntax=`, no --mount, no here-documents
+    # the classic builder does not support `# syntax=`, --mount or here-documents
     text = (ROOT / "Dockerfile").read_text()
     assert not re.search(r"^#\s*(syntax|escape|check)\s*=", text, re.MULTILINE | re.IGNORECASE)
     assert not re.search(r"--mount|--link|--chmod|<<", text)

@@ -1,6 +1,6 @@
 """Kubernetes manifests: valid for several releases, locked down, and true to the image, the settings and the service.
 
-No tool that builds Kustomize or knows the Prometheus Operator is at hand in Debian or as a Python package for tests, so
+Neither Debian nor PyPI has a tool that builds Kustomize or knows the Prometheus Operator, so
 what these files refer to and contain is checked here.
 """
 
@@ -30,7 +30,7 @@ from .conftest import instructions
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSIONS = [version for version in all_versions() if version >= "1.27"]
-KSERVES = {"minReplicas", "maxReplicas", "scaleMetric", "scaleTarget"}  # members of a predictor that no pod has
+KSERVES = {"minReplicas", "maxReplicas", "scaleMetric", "scaleTarget"}  # of a predictor, not of a pod
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def environment(pod: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_valid_for_kubernetes(version: str) -> None:
-    # A predictor of KServe is a pod with some members more; `test_kserve` holds the whole to KServe's own model.
+    # A KServe predictor is a pod with additional members; `test_kserve` checks it against KServe's own model.
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": KSERVE["metadata"], "spec": PODS["kserve"]}
     for document in (*PLAIN.values(), BULK, INGRESS, pod):
         assert kubernetes_validate.validate(document, version, strict=True)
@@ -108,7 +108,7 @@ def test_kustomizations_name_every_manifest() -> None:
 def test_the_monitor_finds_the_port_of_the_service() -> None:
     [monitor] = documents("monitoring/servicemonitor.yaml")
     assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "ServiceMonitor")
-    assert set(monitor["spec"]) == {"selector", "endpoints"}  # what the operator's schema requires
+    assert set(monitor["spec"]) == {"selector", "endpoints"}  # required by the operator's schema
     assert monitor["spec"]["selector"] == {"matchLabels": PLAIN["Service"]["metadata"]["labels"]}
     [endpoint] = monitor["spec"]["endpoints"]
     assert endpoint["port"] in {port["name"] for port in PLAIN["Service"]["spec"]["ports"]}
@@ -208,7 +208,7 @@ def test_the_scaled_object_takes_over_the_autoscaler_and_asks_for_a_metric_of_ou
     assert taken["name"] == scaler["metadata"]["name"]
     for ours, theirs in (("minReplicaCount", "minReplicas"), ("maxReplicaCount", "maxReplicas")):
         assert spec[ours] == scaler["spec"][theirs]
-    made = copy.deepcopy(scaler)  # what KEDA makes of it
+    made = copy.deepcopy(scaler)  # as KEDA resolves it
     made["spec"]["behavior"] = taken["behavior"]
     [trigger] = spec["triggers"]
     metric = {"type": "External", "external": {"metric": {"name": "s0-prometheus"}}}
@@ -224,12 +224,12 @@ def test_kserve_finds_the_predictor_and_its_protocol() -> None:
     assert container("kserve")["name"] == "kserve-container"
     assert environment("kserve")["PROTOCOL"] == "v2"
     assert KSERVE["metadata"]["name"] != PLAIN["Deployment"]["metadata"]["name"]
-    assert 1 <= PREDICTOR["scaleTarget"] <= 100  # what KServe allows for CPU
+    assert 1 <= PREDICTOR["scaleTarget"] <= 100  # the value that KServe allows for CPU
 
 
 @pytest.fixture(scope="module", params=SERVERS)
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Any]]:
-    """The service with the settings of a manifest, its folders and port apart."""
+    """The service with the settings of a manifest, except folders and port."""
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     model = ResidualMLP(ResidualMLPConfig(dim=2, hidden=8, blocks=1))

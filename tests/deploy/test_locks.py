@@ -19,7 +19,7 @@ Lock = dict[str, tuple[str, list[str]]]
 
 
 def read(name: str) -> Lock:
-    """A lock as name -> (version, hashes); every line must be of the form that pip reads."""
+    """Read a lock as name -> (version, hashes); every line must have the form that pip reads."""
     lines = [line for line in (ROOT / "deploy/locks" / f"{name}.txt").read_text().splitlines() if line[0] != "#"]
     found: Lock = {}
     for entry in "\n".join(lines).replace(" \\\n", " ").splitlines():
@@ -41,7 +41,7 @@ def constraints() -> dict[str, str]:
 
 
 def closure(names: list[str]) -> set[str]:
-    """What these packages need on the image's Python, by what is installed here."""
+    """Return the packages that these need on the image's Python, according to the installed metadata."""
     image: Any = {**default_environment(), "sys_platform": "linux", "python_version": "3.11", "extra": ""}
     found: set[str] = set()
     waiting = [Requirement(name) for name in names]
@@ -92,7 +92,7 @@ def test_only_wheels_that_the_image_can_install_are_taken(monkeypatch: pytest.Mo
         wheel("a-1.0-cp311-cp311-manylinux_2_17_aarch64.manylinux2014_aarch64.whl", "2"),
         wheel("a-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", "3"),
         wheel("a-1.0-cp311-cp311-musllinux_1_2_x86_64.whl", "4"),
-        wheel("a-1.0-cp311-cp311-manylinux_2_39_x86_64.whl", "5"),  # of a newer glibc
+        wheel("a-1.0-cp311-cp311-manylinux_2_39_x86_64.whl", "5"),  # for a newer glibc
         wheel("a-1.0-cp311-cp311-win_amd64.whl", "6"),
     ]
     plain = {"name": "B.b", "version": "2", "wheels": [wheel("b_b-2-py3-none-any.whl", "7")]}
@@ -127,7 +127,7 @@ def test_an_index_that_cannot_be_reached_leaves_its_lock_as_it_was(
     monkeypatch.setattr(generate, "LOCKS", tmp_path)
     (tmp_path / "torch-cpu.txt").write_text("as it was")
     assert generate.main([]) == 1
-    assert "is as it was" in capsys.readouterr().err
+    assert "is unchanged" in capsys.readouterr().err
     assert (tmp_path / "torch-cpu.txt").read_text() == "as it was"
     assert "nvidia-x==1" in (tmp_path / "torch-cuda.txt").read_text()
     base = (tmp_path / "base.txt").read_text()

@@ -1,9 +1,5 @@
 """A real service with small models under the names that the examples use."""
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +9,8 @@ import torch
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-
-ROOT = Path(__file__).parents[2]
+from tests.processes import stop
+from tests.service.serving import serving
 
 
 @pytest.fixture(scope="session")
@@ -29,19 +25,7 @@ def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def service(models_dir: Path) -> Iterator[str]:
-    places = {"PATHLINE_MODELS_DIR": str(models_dir), "PATHLINE_PORT": "0", "PATHLINE_WATCH_S": "0.2"}
-    long = {"PATHLINE_TIMEOUT_S": "300"}  # on a busy machine it takes time to make a derivative ready
-    environment = {**os.environ, **long, **places}
-    running = subprocess.Popen(
-        [sys.executable, "-m", "service"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
-    )
-    assert running.stdout is not None
-    for line in running.stdout:
-        if found := re.search(r" on (http://[\d.]+:\d+)", line):
-            break
-    else:
-        pytest.fail("the service did not start")
-    yield found.group(1)
-    running.terminate()
-    running.communicate(timeout=30)
-    assert running.returncode == 0
+    # Making a derivative ready takes time on a busy machine.
+    with serving(models_dir, watch_s=0.2, timeout_s=300) as (url, process):
+        yield url
+        assert stop(process) == 0

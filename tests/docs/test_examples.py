@@ -29,7 +29,7 @@ def blocks(page: Path, language: str = "python") -> list[str]:
 
 
 def run_python(code: str, service: str, folder: Path) -> str:
-    """Run code in a process of its own, as somebody in `folder` would; return what it prints."""
+    """Run code in a separate process, as a user in `folder` would; return its output."""
     environment = {**os.environ, "PATHLINE_URL": service}
     paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(str((ROOT / path).resolve()) for path in paths)
@@ -46,7 +46,7 @@ def test_python_blocks_run(page: Path, service: str) -> None:
     run_python("\n".join(blocks(page)), service, ROOT)
 
 
-# What makes the tutorial's commands take long, in their order, and what is put in its place.
+# The slow parts of the tutorial's commands, in order, and their replacements.
 _QUICK = {"fit": ["--epochs", "1"], "bench": ["--duration", "0.3"]}
 
 
@@ -80,7 +80,7 @@ def test_the_tutorial_can_be_followed(
 
 
 def until_served(name: str, service: str) -> None:
-    """Wait until the service has found a model that was just written."""
+    """Wait until the service has found a model that was just saved."""
     with pathline.Client(service) as client:
         for _ in range(600):
             if name in {model.name for model in client.models() if model["status"] == "served"}:

@@ -1,4 +1,4 @@
-"""The reference pages name what there is: metrics, options and exit codes of the command line, members of a card."""
+"""The reference pages are complete: metrics, options and exit codes of the command line, members of a card."""
 
 from __future__ import annotations
 

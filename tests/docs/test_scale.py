@@ -5,7 +5,7 @@ from pathlib import Path
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
 ROW_S, HANDLING_S, NFE, RHO, PRICE = 5e-6, 1e-3, 80, 0.6, 0.04
-"""What the table is made with; NFE is that of rk4-20."""
+"""The numbers behind the table; NFE is that of rk4-20."""
 
 
 def line(start: str) -> str:

@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, has every page, and asks no network when it is read."""
+"""The documentation site: it builds strictly, has every page, and loads nothing from the network."""
 
 import os
 import re

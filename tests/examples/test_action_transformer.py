@@ -1,4 +1,4 @@
-"""The example of an action transformer: served actions are those of a plain loop, and requests share network calls."""
+"""The example of an action transformer: served actions equal those of a loop, and requests share calls."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,11 +12,9 @@ from pathline._request import sample_request
 from torch import nn
 
 from models.noise import noise
-from service.app import create_app
-from service.settings import Settings
 from solvers import integrate
 from tests.examples.support import load_example
-from tests.service.serving import calling
+from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
@@ -29,8 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, nn.Module
 
 @pytest.fixture
 async def http(made: tuple[nn.Module, nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=made[2], device="cpu", threads=1, watch_s=0, allow_programs=True))
-    async with calling(app) as http:
+    async with calling_models(made[2]) as http:
         yield http
 
 
@@ -41,7 +38,7 @@ def given(seed: int) -> dict[str, Any]:
 
 
 async def ask(http: httpx.AsyncClient, seed: int, solver: str) -> np.ndarray:
-    """Send what the SDK sends, which is npz here."""
+    """Send the body that the SDK would send, which is an npz."""
     request = sample_request("actions", 2, {"seed": seed, "solver": solver, "conditions": given(seed)})
     answer = await http.post("/v1/sample", content=request.body, headers={"Content-Type": request.media})
     assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""The example's denoiser is imported by its own options, and the service samples it as its plain loop does."""
+"""The example's denoiser is imported with the printed options, and the service samples it as its plain loop does."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,10 +12,8 @@ import torch
 from models.__main__ import main as models
 from models.checkpoint.loading import load
 from models.noise import noise
-from service.app import create_app
-from service.settings import Settings
 from tests.examples.support import load_example
-from tests.service.serving import calling
+from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
@@ -39,8 +37,7 @@ def root(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Itera
 async def test_a_request_that_names_no_solver_gets_the_samples_of_the_plain_loop(
     example: ModuleType, root: Path
 ) -> None:
-    app = create_app(Settings(models_dir=root, allow_programs=True))
-    async with calling(app) as http:
+    async with calling_models(root) as http:
         answer = await http.post("/v1/sample", json={"model": "edm", "num_samples": 5, "seed": 7})
         others = [{"solver": "rk4-6"}, {"solver": "dopri5@1e-3"}, {"solver": "ab2-8/shift(3)"}, {}]
         bodies = [{"model": "edm", "num_samples": 9, "seed": 1, **other} for other in others]

@@ -1,4 +1,4 @@
-"""The example of a latent flow: served pictures are those of a plain loop with the VAE's decoder behind it."""
+"""The example of a latent flow: served pictures equal those of a plain loop followed by the VAE's decoder."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,11 +12,9 @@ import torch
 from torch import nn
 
 from models.noise import noise
-from service.app import create_app
-from service.settings import Settings
 from solvers import integrate
 from tests.examples.support import load_example
-from tests.service.serving import calling
+from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, nn.Module
 
 @pytest.fixture
 async def http(made: tuple[nn.Module, nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=made[2], device="cpu", threads=1, watch_s=0, allow_programs=True))
-    async with calling(app) as http:
+    async with calling_models(made[2]) as http:
         yield http
 
 

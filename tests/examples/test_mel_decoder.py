@@ -1,4 +1,4 @@
-"""The example of a mel decoder: served spectrograms are those of a plain loop, whatever the lengths beside them."""
+"""The example of a mel decoder: served spectrograms equal those of a plain loop, whatever other lengths are served."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,11 +11,9 @@ import torch
 from torch import nn
 
 from models.noise import noise
-from service.app import create_app
-from service.settings import Settings
 from solvers import integrate
 from tests.examples.support import load_example
-from tests.service.serving import calling
+from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
@@ -30,8 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
 
 @pytest.fixture
 async def http(made: tuple[nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings(models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True, calibration_s=0.5)
-    async with calling(create_app(settings)) as http:
+    async with calling_models(made[1], calibration_s=0.5) as http:
         yield http
 
 

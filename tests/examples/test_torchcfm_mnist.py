@@ -1,4 +1,4 @@
-"""The example trains, saves and is imported on both routes; TorchCFM itself is stood in for (see tests/system)."""
+"""The example trains, saves and imports on both routes; a stand-in replaces TorchCFM (see tests/system)."""
 
 import gzip
 import struct
@@ -17,7 +17,7 @@ from tests.examples.support import load_example
 
 
 class Matcher:
-    """Straight paths without a coupling, with the arguments and answers of TorchCFM's matchers."""
+    """Straight paths without a coupling, with the arguments and results of TorchCFM's matchers."""
 
     def sample_location_and_conditional_flow(self, x0: Tensor, x1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         t = torch.rand(len(x0))
@@ -26,7 +26,7 @@ class Matcher:
 
 
 class Net(nn.Module):
-    """A network that is asked as TorchCFM's UNet: f(t, x)."""
+    """A network with the signature of TorchCFM's UNet: f(t, x)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ def network() -> ResidualMLP:
 
 @pytest.fixture
 def folder(tmp_path: Path, network: ResidualMLP) -> Path:
-    """A sound checkpoint."""
+    """A valid checkpoint."""
     decoder = Decoder.affine(torch.tensor([2.0, 2.0]), torch.tensor([1.0, 1.0]))
     return save(
         tmp_path / "repository",
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, network: ResidualMLP) -> Path:
 
 @pytest.fixture
 def close(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Make a folder unreadable; its mode would not stop the tests' user where that is root."""
+    """Make a folder unreadable; its mode alone would not stop tests that run as root."""
 
     def closed(folder: Path) -> None:
         iterdir = Path.iterdir

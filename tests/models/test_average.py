@@ -1,4 +1,4 @@
-"""Fields of average velocity: networks of two times, declared in the card, never mistaken for a velocity."""
+"""Fields of average velocity: networks of two times, declared in the card and never mistaken for velocities."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ from models.velocity import VelocityError
 
 
 def network(average: bool = True) -> Network:
-    """One whose steps matter: their weights are not the zeros that they begin with."""
+    """A network that depends on its steps: their weights are not the initial zeros."""
     torch.manual_seed(0)
     made = ResidualMLPSize(hidden=32, blocks=1, time_width=8).network((2,), average=average).requires_grad_(False)
     if average:

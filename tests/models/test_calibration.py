@@ -1,4 +1,4 @@
-"""Calibration: bounded by work, memory and time, gone on with later, and kept beside the checkpoint."""
+"""Calibration: bounded by work, memory and time, continued later, and stored with the checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from models.row_padding import RowCaller, RowStable
 
 
 class Clock:
-    """Seconds that pass as rows are evaluated."""
+    """A clock that advances as rows are evaluated."""
 
     def __init__(self, a_row: float) -> None:
         self.now, self.a_row, self.rows = 0.0, a_row, 0
@@ -33,7 +33,7 @@ def test_measuring_ends_with_the_allowance(a_row: float) -> None:
     clock = Clock(a_row)
     stable = RowStable(clock.field, (3,), torch.float32, allowance=Allowance(5.0, clock))
     assert stable.deterministic
-    assert clock.now < 5.0 + 1.0  # the call that runs when it ends is finished
+    assert clock.now < 5.0 + 1.0  # the call in progress at that time is finished
     assert stable.agreement.limit * a_row <= 5.0 / 16
 
 

@@ -1,4 +1,4 @@
-"""Networks of half precision: stored and computed in it, with states and errors in float32."""
+"""Networks of half precision: stored and evaluated in it, with states and errors in float32."""
 
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,9 @@ def test_a_card_without_half_precision_keeps_its_bytes(tmp_path: Path) -> None:
 
 def test_a_field_of_average_velocity_has_its_own_steps(tmp_path: Path) -> None:
     fields = read_card(stored(networks()[0], tmp_path, None)).model_dump() | {"field": "average_velocity"}
-    with pytest.raises(ValidationError, match="must be of the straight path"):
+    with pytest.raises(ValidationError, match="needs the straight path"):
         Card.model_validate(fields | {"time": {"noise_at": 1, "data_at": 0, "predicts": "eps", "path": "vp"}})
-    with pytest.raises(ValidationError, match="takes euler only"):
+    with pytest.raises(ValidationError, match="supports only euler"):
         Card.model_validate(fields | {"sampling": {"solver": "rk4-4"}})
     assert Card.model_validate(fields | {"sampling": {"solver": "euler-2"}}).sampling is not None
 
@@ -168,4 +168,4 @@ def test_programs_of_half_precision(times: torch.dtype, tmp_path: Path) -> None:
         torch.testing.assert_close(checkpoint.velocity(x, t), expected, rtol=0.02, atol=0.02)
     with pytest.raises(ForeignError, match="but the program computes in bfloat16; export it in float32"):
         import_program(file, tmp_path, "half", (2,), declared=Declared(compute="float32"))
-    assert load(checkpoint.path, compute="float32").half == "bfloat16"  # its steps name their dtypes
+    assert load(checkpoint.path, compute="float32").half == "bfloat16"  # its operations name their dtypes

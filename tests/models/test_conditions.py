@@ -121,7 +121,7 @@ def test_a_conditional_checkpoint_tells_its_condition(tmp_path: Path, condition:
 
 def test_names_must_fit():
     for names in (("a",), ("a", "a")):
-        with pytest.raises(ValueError, match="needed: 2"):
+        with pytest.raises(ValueError, match="give 2, one for each class"):
             LabelCondition(classes=2, names=names)
 
 

@@ -29,7 +29,7 @@ def estimates(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def coefficients(time: TimeCard, own: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """a, b and their derivatives by u at own times, written apart from the code under test."""
+    """a, b and their derivatives by u at the network's own times, written independently of the code under test."""
     shape, u = time.shape, torch.tensor(own.tolist(), dtype=torch.float64) / time.scale
     if time.noise_at == 0:
         u = shape.noisiest - u
@@ -98,7 +98,7 @@ SCHEDULES: dict[str, list[dict[str, Any] | None]] = {
 
 
 def cards() -> list[TimeCard]:
-    """Every prediction on every path with every schedule, and each direction, sign and scale somewhere."""
+    """Every prediction on every path with every schedule, and each direction, sign and scale at least once."""
     made = []
     for predicts, path in itertools.product(("velocity", "eps", "x0", "v"), SCHEDULES):
         for schedule in SCHEDULES[path]:
@@ -123,7 +123,8 @@ def test_the_velocity_is_the_exact_one_of_the_straight_path(time: TimeCard) -> N
     found = field(z, t)
     assert found.isfinite().all()
     d, e = estimates(z, data, noise)
-    known = noise > time.sigmas[1] * data  # with less noise than the network knows its answer is that for more
+    # With less noise than the network knows, it answers as for its least noise.
+    known = noise > time.sigmas[1] * data
     torch.testing.assert_close(found[known], ((1 - a0) * d - b0 * e)[known], rtol=1e-8, atol=1e-8)
     asked = torch.cat(network.asked)
     assert float(asked.min()) >= -1e-9
@@ -187,10 +188,10 @@ def test_ddim_steps_of_a_chain_are_euler_steps() -> None:
     [
         ({"noise_at": 1}, "one must be 0 and the other 1"),
         ({"path": "edm", "predicts": "x0"}, "sigma grows with the noise; noise_at must be 1"),
-        ({"path": "vp", "schedule": {"kind": "sigma"}}, "is not one of path 'vp': beta, cosine, steps"),
+        ({"path": "vp", "schedule": {"kind": "sigma"}}, "does not fit path 'vp'; use one of beta, cosine, steps"),
         ({"path": "vp", "schedule": {"kind": "steps"}}, "a chain of steps has no derivative; use eps, x0 or v"),
         ({"predicts": "eps", "start": 0.0}, "start a little later, such as at 0.001"),
-        ({"predicts": "x0", "end": 1.0}, "end a little before, such as at 0.999"),
+        ({"predicts": "x0", "end": 1.0}, "end a little earlier, such as at 0.999"),
         ({"predicts": "v", "start": 1.5}, "both within the schedule"),
         ({"predicts": "v", "start": 0.9, "end": 0.1}, "start must be noisier than end"),
         ({"predicts": "v", "start": math.nan}, "finite"),

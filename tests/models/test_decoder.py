@@ -99,7 +99,7 @@ def test_tensors_of_a_wrong_shape_are_refused() -> None:
 
 
 def far() -> Decoder:
-    """Of data near 1e9 that vary by 1 and by a thousandth."""
+    """A decoder of data near 1e9 that vary by 1 and by a thousandth."""
     return Decoder.affine(torch.tensor([1.0, 1e-3]).double(), torch.tensor([1e9, -1e9]).double(), dtype="float64")
 
 
@@ -234,7 +234,7 @@ def test_an_identity_reshapes_samples_of_any_size() -> None:
     [
         ({"kind": "pca", "event_shape": (2, "T"), "data_shape": (2, "T")}, "axis T is free"),
         ({"event_shape": (2, "T"), "data_shape": (2, "N")}, "free axes of samples"),
-        ({"event_shape": (2, "T"), "data_shape": (2, "2*T")}, "which only a program can make"),
+        ({"event_shape": (2, "T"), "data_shape": (2, "2*T")}, "which only a program can produce"),
         ({"event_shape": (2, "2*T"), "data_shape": (2, "2*T")}, "event_shape"),
         ({"event_shape": (2, "T"), "data_shape": (2, "T/2")}, "data_shape"),
         ({"kind": "program", "event_shape": (2, "T"), "data_shape": ("2*N",)}, "but data have N"),

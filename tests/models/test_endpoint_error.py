@@ -1,4 +1,4 @@
-"""Limits on endpoint errors that hold for 95 % of all samples."""
+"""Bounds on endpoint errors that apply to 95 % of all samples."""
 
 import numpy as np
 from hypothesis import given

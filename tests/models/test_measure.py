@@ -1,4 +1,4 @@
-"""Measured frontiers, on fields with known paths."""
+"""Measured frontiers of fields with known paths."""
 
 import math
 import re
@@ -39,7 +39,7 @@ class Decay(nn.Module):
 
 
 class Constant(nn.Module):
-    """dx/dt = 1: any tolerance leaves rounding only."""
+    """dx/dt = 1: at any tolerance the only error is rounding."""
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         return torch.ones_like(x)
@@ -104,7 +104,7 @@ def test_methods_end_where_more_of_their_steps_would_not_be_chosen() -> None:
     )
     assert all(point.nfe <= close for point in few.points if not point.solver.startswith("ab4-"))
     best = [point for point in pareto(every.points) if point.nfe <= close]
-    for point in best:  # nothing that was left out is missed
+    for point in best:  # no omitted solver would have been chosen
         assert min(one.error_95 for one in few.points if one.nfe <= point.nfe) <= point.error_95
 
 

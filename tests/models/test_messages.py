@@ -23,7 +23,7 @@ def test_each_field_is_named_with_what_was_found():
     found = fault(size="many", other="hidden")
     assert found.startswith("size: Input should be a valid integer")
     assert "found 'many'; name: Field required; other: Extra inputs are not permitted" in found
-    assert "hidden" not in found  # what an unknown field holds is not repeated
+    assert "hidden" not in found  # the content of an unknown field is not quoted
 
 
 def test_many_and_long_faults_are_cut():

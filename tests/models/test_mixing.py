@@ -1,4 +1,4 @@
-"""Networks that mix rows are told from rounding, refused where they are loaded, and can be asked row by row."""
+"""Networks that mix rows: told apart from rounding, refused at loading, and optionally evaluated row by row."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Nested lists become arrays without NumPy guessing what they hold."""
+"""Nested lists become arrays without NumPy guessing their types."""
 
 import re
 import tracemalloc
@@ -76,7 +76,7 @@ def test_a_refusal_takes_little_memory(value: list[Any]) -> None:
     try:
         with pytest.raises(NestedError):
             to_floats(value, (14_001, 2), "x")
-        assert tracemalloc.get_traced_memory()[1] < 1_000_000  # the pointers to 28,002 numbers, a few times
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000  # a few times the pointers to 28,002 numbers
     finally:
         tracemalloc.stop()
 

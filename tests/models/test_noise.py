@@ -49,7 +49,7 @@ def test_a_sample_depends_on_seed_and_index_only(size: int) -> None:
 
 
 def test_is_the_same_across_the_internal_chunks() -> None:
-    size = 4096  # 256 rows a chunk
+    size = 4096  # 256 rows per chunk
     whole = noise(9, 2**62, 600, (size,))
     for row in (0, 255, 256, 511, 512, 599):
         assert torch.equal(noise(9, 2**62 + row, 1, (size,))[0], whole[row])
@@ -104,7 +104,7 @@ def test_noise_of_several_seeds_at_once_is_that_of_each() -> None:
 def test_seeking_is_advancing() -> None:
     for seed, first in ((0, 0), (7, 3), (2**63 - 1, 2**63 - 1), (3, 2**40)):
         generator = np.random.Philox(key=seed)
-        generator.advance(first * 2)  # five numbers take two counters of four words
+        generator.advance(first * 2)  # five numbers use two counters of four words
         raw = generator.random_raw(8)[:5]
         assert torch.equal(noise(seed, first, 1, (5,), torch.float64)[0], torch.from_numpy(ndtri(_uniform(raw))))
 

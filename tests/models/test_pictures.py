@@ -1,4 +1,4 @@
-"""Pictures of data: sheets, scatter plots, and what cannot be drawn."""
+"""Pictures of data: sheets, scatter plots, and shapes that cannot be drawn."""
 
 import io
 from typing import Any
@@ -115,7 +115,7 @@ def test_degenerate_points(points: Any) -> None:
 @pytest.mark.parametrize("centre", [1e9, -1e9, 1e6])
 def test_points_far_from_zero_are_spread_like_those_near_it(centre: float) -> None:
     near = np.random.default_rng(0).normal(size=(300, 2))
-    inner = (slice(24, 596), slice(56, 616))  # without frame and texts
+    inner = (slice(24, 596), slice(56, 616))  # without frame and labels
     dark = [(_pixels(near + at)[inner] < 200).any(2) for at in (0.0, centre)]
     assert dark[1].sum() == pytest.approx(dark[0].sum(), rel=0.05)
     rows, columns = np.nonzero(dark[1])
@@ -142,7 +142,7 @@ def test_too_many_pictures_are_refused() -> None:
 @pytest.mark.parametrize("samples", [1, 2, 7, 300])
 @pytest.mark.parametrize("shape", [(8, 8), (28, 28), (3, 32, 32), (2, 300), (700, 900)])
 def test_sizes_hold(samples: int, shape: tuple[int, ...]) -> None:
-    """Noise does not compress: the worst that a sheet can take."""
+    """Noise does not compress, so this is the largest possible sheet."""
     try:
         check(samples, shape)
     except TooManyError:

@@ -1,4 +1,4 @@
-"""Preludes: their cards, what they make, and the distinct rows that they are given."""
+"""Preludes: their cards, their results, and the distinct rows on which they run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused(changed: dict[str, Any], taken: dict[str, 
 
 
 def test_a_prelude_for_inputs_that_it_does_not_have_is_refused() -> None:
-    with pytest.raises(ValidationError, match="program takes image, and its conditions are image, state"):
+    with pytest.raises(ValidationError, match="program takes image, but its conditions are image, state"):
         card(conditions={"image": IMAGE, "state": STATE})
 
 
@@ -93,7 +93,7 @@ def test_a_prelude_for_inputs_that_it_does_not_have_is_refused() -> None:
     [
         ({"steps": [{"op": "torch.ops.aten.rand.default", "args": [[2]], "out": ["v"]}]}, "not among those"),
         ({"steps": [{"op": ADD, "args": [{"value": "x"}, 1], "out": ["v"]}]}, "uses 'x', which is not known yet"),
-        ({"outputs": {"tokens": "w"}}, "output is 'w', which no step makes"),
+        ({"outputs": {"tokens": "w"}}, "output is 'w', which no step produces"),
         ({"inputs": {"image": "string"}}, "which programs cannot take"),
         ({"rows": (0, 1)}, "rows are"),
     ],

@@ -78,7 +78,7 @@ def test_a_missing_or_unusable_root_is_a_repository_error(root: Path) -> None:
 
 
 def test_an_unreadable_root_is_a_repository_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(self: Path) -> None:  # a folder's mode does not stop the tests' user where that is root
+    def closed(self: Path) -> None:  # a folder's mode does not stop tests that run as root
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "iterdir", closed)
@@ -115,7 +115,7 @@ def test_what_is_passed_over_has_a_reason(root: Path) -> None:
     assert {name for name, why in found.items() if "not a version" in why} == {*odd, "notes/draft"}
     assert {name for name, why in found.items() if "has no version" in why} == {"empty", "notes"}
     assert {name for name, why in found.items() if "leads out" in why} == {"leak", "moons/9"}
-    assert {name for name, why in found.items() if "not a name of a model" in why} == {"bad name"}
+    assert {name for name, why in found.items() if "not a valid model name" in why} == {"bad name"}
     assert {name for name, why in found.items() if "broken link" in why} == {"dangling", "loop", "moons/13"}
     assert {name for name, why in found.items() if "a file" in why} == {"README", "moons/12"}
     assert len(found) == 8 + 2 + 2 + 1 + 3 + 2  # and nothing else

@@ -59,7 +59,7 @@ def test_every_number_of_rows_agrees_with_one_thread(one_thread: None) -> None:
     x, t = noise(5, 0, 1024, (2,)), torch.linspace(0, 1, 1024)
     whole = field(x, t)
     for rows in [*range(1, 130), *range(131, 1025, 97)]:
-        begin = 1024 - rows if rows % 2 else 0  # also views that start where no fresh tensor would
+        begin = 1024 - rows if rows % 2 else 0  # also views with an alignment that no new tensor has
         assert torch.equal(field(x[begin : begin + rows], t[begin : begin + rows]), whole[begin : begin + rows])
 
 
@@ -126,7 +126,7 @@ def test_decoded_rows_do_not_depend_on_their_neighbours(threads: int) -> None:
 
 
 def test_buckets_that_differ_in_a_bit_are_dropped() -> None:
-    def spoiled(x: Tensor) -> Tensor:  # other bits unless the rows are a multiple of 16
+    def spoiled(x: Tensor) -> Tensor:  # bits differ unless the rows are a multiple of 16
         return x if len(x) % 16 == 0 else x.nextafter(torch.zeros_like(x))
 
     assert measure(spoiled, trial(512), 512).found.buckets == (16, 32, 64, 128)
@@ -167,7 +167,7 @@ def test_padding_copies_a_live_row() -> None:
     assert torch.equal(call(x), x * 2)
     assert torch.equal(seen[0], torch.cat([x, x[:1], x[:1]]))
     call(x[:4])
-    assert seen[1].data_ptr() == x.data_ptr()  # nothing is copied where nothing is missing
+    assert seen[1].data_ptr() == x.data_ptr()  # nothing is copied if no rows are missing
 
 
 def test_calls_over_the_limit_are_made_in_pieces() -> None:

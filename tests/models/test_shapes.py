@@ -1,4 +1,4 @@
-"""Free axes: their bounds, shapes with sizes, and sizes that a request says in several places."""
+"""Free axes: their bounds, shapes with sizes, and sizes that a request gives in several places."""
 
 import pytest
 from pydantic import ValidationError
@@ -88,7 +88,7 @@ def test_sizes_must_agree_wherever_they_are_said() -> None:
     sizes = Sizes({"T": T, "L": Axis(max=9)})
     sizes.note("T", 12, "shape")
     sizes.note("T", 12, "condition 'mu'")
-    with pytest.raises(ShapeError, match="x0 has T = 16, and shape has T = 12; they must agree"):
+    with pytest.raises(ShapeError, match="x0 has T = 16, but shape has T = 12; they must agree"):
         sizes.note("T", 16, "x0")
     with pytest.raises(ShapeError, match="x0 has T = 13, expected 4 to 41 in multiples of 4; nearest: 12 and 16"):
         sizes.note("T", 13, "x0")

@@ -1,4 +1,4 @@
-"""A repository of small real checkpoints, and an engine that answers by a formula or fails as it is told."""
+"""A repository of small real checkpoints, and a fake engine that answers by a formula or fails on request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -32,7 +32,7 @@ torch.set_num_threads(1)
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that advances when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -48,7 +48,7 @@ def clock() -> Clock:
 
 @dataclass(eq=False)
 class FakeArena:
-    """What the fake engine gives for a model."""
+    """The fake engine's counterpart of a loaded model."""
 
     name: str
     version: int
@@ -59,7 +59,7 @@ class FakeArena:
 
 @dataclass
 class FakeEngine:
-    """Answers with the starting noise plus one; `edit` changes results, `fail` is raised, `hold` never answers."""
+    """An engine that answers noise plus one; `edit` changes results, `fail` is raised, `hold` never answers."""
 
     edit: Callable[[JobResult], JobResult] = lambda result: result
     fail: Exception | None = None
@@ -166,7 +166,7 @@ class FakeEngine:
 
 
 def put_frontier(folder: Path, guidance: float | None = None, **points: tuple[float, float]) -> None:
-    """Write a frontier beside weights, with NFE and 95 % error by solver."""
+    """Write a frontier into a checkpoint, with NFE and 95 % error by solver."""
     measured = points or {"euler-4": (4, 0.3), "ab4-9": (9, 0.008), "rk4-5": (20, 0.001), "dopri5@1e-5": (48.5, 1e-5)}
     found = tuple(
         Point(solver=name, nfe=nfe, nfe_most=round(nfe + 5 * ("@" in name)), error=error / 2, error_95=error)

@@ -14,7 +14,7 @@ AXES = {"T": {"min": 4, "max": 40}}
 
 
 class Mel(nn.Module):
-    """A velocity of 3 channels and T frames, an even number, that is told as many frames."""
+    """A velocity of 3 channels and T frames, an even number, conditioned on as many frames."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Mel(nn.Module):
 
 
 class Picture(nn.Module):
-    """A velocity of one channel, any height and any width."""
+    """A velocity of one channel and any height and width."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Picture(nn.Module):
 
 
 class Vocoder(nn.Module):
-    """Four numbers of sound for each frame, less the last three."""
+    """A decoder to sound: four numbers for each frame, without the last three."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Vocoder(nn.Module):
 
 
 class Enlarge(nn.Module):
-    """Pictures of three channels, twice as high and three times as wide as states."""
+    """A decoder to pictures of three channels, twice as high and three times as wide as states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Enlarge(nn.Module):
 
 
 def vocoder(folder: Path) -> tuple[Vocoder, Path]:
-    """A program of sound for any number of frames, and its module."""
+    """Return the decoder to sound as a program for any number of frames, and its module."""
     torch.manual_seed(1)
     network = Vocoder().eval().requires_grad_(False)
     rows, frames = torch.export.Dim("rows", max=1024), torch.export.Dim("frames", min=2, max=64)
@@ -69,7 +69,7 @@ def vocoder(folder: Path) -> tuple[Vocoder, Path]:
 
 
 def enlarge(folder: Path) -> tuple[Enlarge, Path]:
-    """A program of larger pictures, and its module."""
+    """Return the decoder to larger pictures as a program, and its module."""
     torch.manual_seed(1)
     network = Enlarge().eval().requires_grad_(False)
     rows = torch.export.Dim("rows", max=1024)
@@ -80,14 +80,14 @@ def enlarge(folder: Path) -> tuple[Enlarge, Path]:
 
 
 def exported(network: nn.Module, given: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...], path: Path) -> Path:
-    """The file of a network's program."""
+    """Export a network and return the program's file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.export.save(torch.export.export(network.eval(), given, dynamic_shapes=shapes), path)
     return path
 
 
 def mel(folder: Path, repository: Path, name: str = "mel", decoder: dict[str, Any] | None = None) -> tuple[Mel, Path]:
-    """The sequence, and its checkpoint with a decoder."""
+    """Return the sequence's network, and its checkpoint with a decoder."""
     torch.manual_seed(0)
     network = Mel().eval().requires_grad_(False)
     rows, frames = torch.export.Dim("rows", max=1024), 2 * torch.export.Dim("half", max=100)
@@ -102,7 +102,7 @@ def mel(folder: Path, repository: Path, name: str = "mel", decoder: dict[str, An
 def picture(
     folder: Path, repository: Path, name: str = "picture", decoder: dict[str, Any] | None = None
 ) -> tuple[Picture, Path]:
-    """The picture, and its checkpoint with a decoder."""
+    """Return the picture's network, and its checkpoint with a decoder."""
     torch.manual_seed(0)
     network = Picture().eval().requires_grad_(False)
     rows = torch.export.Dim("rows", max=1024)

@@ -1,4 +1,4 @@
-"""A small imported flow in a latent space, for tests: a prelude before its network, a decoder after it."""
+"""A small imported latent flow for tests: a prelude before its network, a decoder after it."""
 
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,16 @@ from models.importing.declared import Declared
 from models.importing.weights import import_program
 
 HIGH = 5.0
-"""Beyond it the programs fail: the prelude at such a `strength`, the decoder at such a first number."""
+"""The programs fail above this: the prelude for a larger `strength`, the decoder for a larger first number."""
 
 
 def _checked(values: Tensor, table: Tensor) -> Tensor:
-    """Zeros (rows,); raises for a value over `HIGH`."""
+    """Return zeros (rows,); raise for a value over `HIGH`."""
     return nn.functional.embedding((values > HIGH).long() * 100, table)[:, 0]
 
 
 class Encoder(nn.Module):
-    """Tokens (2, 8) of a picture (3, 4, 4), or of none, times a strength; and which of them count."""
+    """A prelude: tokens (2, 8) of a picture (3, 4, 4), or of none, times a strength; and a mask of valid tokens."""
 
     table: Tensor
 
@@ -49,7 +49,7 @@ class Velocity(nn.Module):
 
 
 class Picture(nn.Module):
-    """Pictures (3, 2, 2) of 4 numbers."""
+    """A decoder to pictures (3, 2, 2) from 4 numbers."""
 
     table: Tensor
 
@@ -86,7 +86,7 @@ class Latent:
 
 
 def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
-    """Write the program of a module whose arguments have any number of rows."""
+    """Write the program of a module for any number of rows."""
     rows = torch.export.Dim("rows", max=1024)
     file.parent.mkdir(parents=True, exist_ok=True)
     torch.export.save(torch.export.export(module, given, dynamic_shapes=({0: rows},) * len(given)), file)
@@ -94,7 +94,7 @@ def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
 
 
 def exported(made: Latent, folder: Path) -> dict[str, Path]:
-    """The files of all three programs."""
+    """Export all three programs and return their files."""
     velocity = (torch.randn(4, 4), torch.rand(4), torch.randn(4, 2, 8), torch.ones(4, 2) > 0, torch.randn(4, 3))
     return {
         "velocity": export(made.velocity, velocity, folder / "velocity.pt2"),
@@ -104,7 +104,7 @@ def exported(made: Latent, folder: Path) -> dict[str, Path]:
 
 
 def imported(folder: Path, repository: Path, name: str = "latent") -> Latent:
-    """The modules, and the checkpoint of their programs."""
+    """Return the modules, and the checkpoint of their programs."""
     made = Latent()
     files = exported(made, folder)
     made.path = import_program(

@@ -9,7 +9,7 @@ from models.importing.weights import import_program
 
 
 class Named(nn.Module):
-    """A velocity of 3 numbers that is told a text of free length, a mask, a picture, a class and a strength."""
+    """A velocity of 3 numbers conditioned on a text of free length, a mask, a picture, a class and a strength."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ DECLARED = {
 
 
 def exported(folder: Path) -> tuple[Named, Path]:
-    """The network, and its program."""
+    """Return the network, and its program."""
     torch.manual_seed(0)
     network = Named().eval().requires_grad_(False)
     rows, length = torch.export.Dim("rows", max=1024), torch.export.Dim("length", max=64)
@@ -51,7 +51,7 @@ def exported(folder: Path) -> tuple[Named, Path]:
 
 
 def imported(folder: Path, repository: Path, name: str = "named") -> tuple[Named, Path]:
-    """The network, and the checkpoint of its program."""
+    """Return the network, and the checkpoint of its program."""
     network, path = exported(folder)
     null = {"image": torch.full((3, 2, 2), 128, dtype=torch.uint8)}
     inputs = ["x", "t", "text", "mask", "image", "label", "strength"]

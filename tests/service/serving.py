@@ -1,44 +1,37 @@
 """A service under test: in this process behind a client, or in its own process for tests that need its sockets."""
 
-import os
-import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 from fastapi import FastAPI
 
-ROOT = Path(__file__).parents[2]
+from service.app import create_app
+from service.settings import Settings
+from tests.processes import SERVICE, environment, running
 
 
 @asynccontextmanager
 async def calling(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """Start an application and give a client of it; stop both at the end."""
+    """Start an application and yield a client of it; stop both at the end."""
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         yield http
 
 
+@asynccontextmanager
+async def calling_models(repository: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Start a service with a real engine on one thread of the CPU, and yield a client of it; stop both at the end."""
+    given: dict[str, Any] = {"device": "cpu", "threads": 1, "watch_s": 0, "allow_programs": True} | settings
+    async with calling(create_app(Settings(models_dir=repository, **given))) as http:
+        yield http
+
+
 @contextmanager
-def serving(repository: Path, **settings: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start ``python -m service`` on a free port; gives its URL and its process, and ends it at the end."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PATHLINE_")}
-    environment |= {"PATHLINE_MODELS_DIR": str(repository), "PATHLINE_PORT": "0", "PATHLINE_THREADS": "1"}
-    environment |= {f"PATHLINE_{name.upper()}": value for name, value in settings.items()}
-    command = [sys.executable, "-m", "service"]
-    running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    assert running.stdout is not None
-    try:
-        for line in running.stdout:
-            if found := re.search(r" on (http://[\d.]+:\d+)", line):
-                yield found.group(1), running
-                break
-        else:
-            raise AssertionError("the service did not start")
-    finally:
-        running.kill()
-        running.wait()
-        running.stdout.close()
+def serving(repository: Path, **settings: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run ``python -m service`` on a free port until the block ends; yield its URL and its process."""
+    with running(SERVICE, environment(repository, **settings)) as service:
+        yield service.url, service.process

@@ -1,4 +1,4 @@
-"""The whole service in one process, with the real engine and a model whose answers are known."""
+"""The whole service in one process, with the real engine and a model with known results."""
 
 import asyncio
 import io
@@ -118,7 +118,7 @@ async def test_deadline(http: httpx.AsyncClient, on_timeout: str) -> None:
         "on_timeout": on_timeout,
     }
     answer = await http.post("/v1/sample", json=ask)
-    if on_timeout == "error":  # known beforehand: a plan's cost is exact
+    if on_timeout == "error":  # known in advance: the cost of a plan is exact
         assert answer.status_code == 422
         assert answer.json()["errors"][0]["field"] == "timeout_s"
         return

@@ -1,4 +1,4 @@
-"""The console: progress in lines that change, commands with the address that users reach, and an unforgeable log."""
+"""The console: progress lines, commands with the address that users reach, and a log that cannot be forged."""
 
 import logging
 import sys
@@ -47,7 +47,7 @@ def test_the_interpreter_is_one_that_is_there(tmp_path: Path, monkeypatch: pytes
 
 
 def test_only_changed_settings_are_printed() -> None:
-    assert "All settings have their defaults." in opening(Settings.model_construct())
+    assert "All settings are at their defaults." in opening(Settings.model_construct())
     changed = Settings.model_construct(port=9001)
     assert opening(changed).splitlines()[:2] == ["Settings that differ from the defaults:", "  PATHLINE_PORT = 9001"]
 

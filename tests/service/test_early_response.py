@@ -1,4 +1,4 @@
-"""An answer that comes before the body does: whole at once, then what still comes is dropped, within bounds."""
+"""A response sent before the body has arrived: whole at once; then the rest of the body is dropped, within bounds."""
 
 import asyncio
 from typing import Any
@@ -16,11 +16,11 @@ GONE: dict[str, Any] = {"type": "http.disconnect"}
 
 
 async def _answer(coming: list[dict[str, Any]], *headers: tuple[bytes, bytes]) -> list[dict[str, Any]]:
-    """Answer while messages come, and none after the last of them; what is left is in `coming`."""
+    """Answer while messages arrive, and none after the last one; those not read remain in `coming`."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        assert [message.get("body") for message in sent] == [None, b"no"]  # the answer was out first
+        assert [message.get("body") for message in sent] == [None, b"no"]  # the response was sent first
         if not coming:
             await asyncio.Event().wait()
         return coming.pop(0)

@@ -1,4 +1,4 @@
-"""Every error is a problem document, whoever raises it."""
+"""Every error is a problem document, wherever it is raised."""
 
 from typing import Any
 

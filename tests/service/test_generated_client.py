@@ -18,9 +18,9 @@ _SCRIPTS = Path(sysconfig.get_path("scripts"))
 
 @pytest.fixture
 async def generated(running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a generated package named `generated_client`, which can be imported."""
+    """Return the folder of a generated package `generated_client`, ready for import."""
     (tmp_path / "openapi.json").write_bytes((await running.http.get("/openapi.json")).content)
-    (tmp_path / "config.json").write_text(json.dumps({"post_hooks": []}))  # its own tidying is not needed
+    (tmp_path / "config.json").write_text(json.dumps({"post_hooks": []}))  # its own formatting is not needed
     command = [str(_SCRIPTS / "openapi-python-client"), "generate", "--meta", "none", "--fail-on-warning"]
     files = ["--path", "openapi.json", "--config", "config.json", "--output-path", "generated_client"]
     done = subprocess.run(command + files, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Memory of requests in hand: set aside, refused, given back; with a pretended clock."""
+"""Memory of requests in progress: reserved, refused and returned, on a simulated clock."""
 
 import threading
 from concurrent.futures import Future
@@ -86,9 +86,9 @@ def test_retry_after_is_when_the_jobs_in_the_way_are_forecast_to_be_done(clock: 
             future = Future[Any]()
             ends[future] = each
             hold.until(future)
-    for wanted, expected in ((500, 20.0), (600, 20.0), (601, 40.0)):  # not past the deadline
+    for wanted, expected in ((500, 20.0), (600, 20.0), (601, 40.0)):  # not later than the deadline
         assert refused(ledger, wanted).members["retry_after_s"] == expected
-    ends.clear()  # all done, but not read
+    ends.clear()  # all done, but the responses have not been read
     assert refused(ledger, 500).members["retry_after_s"] == 1.0
 
 

@@ -33,13 +33,13 @@ def environment(repository: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Mon
     monkeypatch.setenv("PATHLINE_MODELS_DIR", str(repository))
     monkeypatch.setenv("PATHLINE_PORT", "0")
     monkeypatch.setenv("PATHLINE_MAX_CONNECTIONS", "20")
-    monkeypatch.setenv("PATHLINE_DRAIN_S", "200")  # on a busy machine what runs takes long
+    monkeypatch.setenv("PATHLINE_DRAIN_S", "200")  # on a busy machine, running work takes a while
     return monkeypatch
 
 
 @pytest.fixture
 def process(environment: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
-    """A running service and what it printed until it was ready."""
+    """A running service, and its output until it was ready."""
     running = subprocess.Popen(COMMAND, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert running.stdout is not None
     lines: list[str] = []
@@ -99,7 +99,7 @@ def test_the_commands_that_are_printed_work_with_a_key(
 
 
 def _works(command: str, key: str) -> bool:
-    """Do what a shell would with a printed command."""
+    """Run a printed command as a shell would."""
     if command.startswith(".venv"):
         environment = {**os.environ, "PATHLINE_API_KEY": key}
         words = [sys.executable, *shlex.split(command)[1:]]
@@ -141,7 +141,7 @@ def test_the_drain_time_ends_what_takes_longer(environment: pytest.MonkeyPatch, 
         answer = pool.submit(httpx.post, f"{base}/v1/sample", json=long, timeout=60)
         _until(lambda: "pathline_active_jobs 1.0" in httpx.get(f"{base}/metrics").text)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0  # long before the request's own limit
+        assert running.wait(60) == 0  # long before the request's own time limit
         assert (answer.result().status_code, answer.result().json()["type"]) == (503, "/problems/draining")
 
 
@@ -164,7 +164,7 @@ def _large_body(base: str) -> None:
 
 
 def _large_upload(base: str) -> None:
-    """Who sends all of a body that is too large before reading still gets the answer, not a reset."""
+    """A client that sends all of a too large body before reading still gets the response, not a reset."""
     host, port = base.removeprefix("http://").split(":")
     size = 24 << 20
     with socket.create_connection((host, int(port)), 20) as raw:
@@ -182,7 +182,7 @@ def _large_upload(base: str) -> None:
 
 
 def _many_connections(base: str) -> None:
-    """Idle connections give way; where all are busy, health and metrics are still answered and the rest is refused."""
+    """Idle connections are closed; if all are busy, health and metrics still answer and the rest is refused."""
     host, port = base.removeprefix("http://").split(":")
     before = _refused(base)
     held = [socket.create_connection((host, int(port)), 5) for _ in range(25)]
@@ -191,7 +191,7 @@ def _many_connections(base: str) -> None:
             raw.settimeout(5)
             assert raw.recv(4096) == b""
         assert httpx.get(f"{base}/v1/models").status_code == 200
-        for raw in held[6:]:  # a whole head: the request is being answered, and its body never comes
+        for raw in held[6:]:  # a complete head: the request is being answered, but its body never arrives
             raw.sendall(b"POST /v1/sample HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
             raw.sendall(b"Content-Length: 10\r\n\r\n")
         held += [socket.create_connection((host, int(port)), 5)]
@@ -217,7 +217,7 @@ def _status(base: str, path: str) -> int:
 
 
 def _refused(base: str) -> dict[str, float]:
-    """What the server counted of connections that it refused, by reason."""
+    """Return the server's counts of refused connections, by reason."""
     pattern = r'^pathline_refused_connections_total\{reason="([a-z-]+)"\} (\S+)$'
     return {reason: float(n) for reason, n in re.findall(pattern, httpx.get(f"{base}/metrics").text, re.MULTILINE)}
 
@@ -281,11 +281,11 @@ def test_repository_of_damaged_models(
 ) -> None:
     shutil.copytree(repository / "broken", tmp_path / "broken")
     environment.setenv("PATHLINE_MODELS_DIR", str(tmp_path))
-    environment.setattr("service.server.freeze", lambda: None)  # this process goes on
+    environment.setattr("service.server.freeze", lambda: None)  # this process continues
     assert main([]) == 1
     out, said = capsys.readouterr()
     assert "Pathline is ready" not in out
-    assert said.strip().splitlines()[-1].startswith(f"service: no model of {tmp_path} can be loaded: broken/1: ")
+    assert said.strip().splitlines()[-1].startswith(f"service: no model in {tmp_path} can be loaded: broken/1: ")
 
 
 def test_port_in_use(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

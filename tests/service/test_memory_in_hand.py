@@ -1,4 +1,4 @@
-"""Memory of requests at every door: bounded, refused with 413 or 429, and given back however a request ends."""
+"""Memory of requests on every route: bounded, refused with 413 or 429, and returned however a request ends."""
 
 import asyncio
 import json
@@ -102,7 +102,7 @@ async def test_a_job_that_the_engine_refuses(running: Any, door: str) -> None:
 
 
 async def leave(running: Any, path: str, body: dict[str, Any], when: Callable[[], bool]) -> None:
-    """Send a request whose client leaves as soon as `when` says."""
+    """Send a request with a client that leaves as soon as `when` is true."""
     content, sent = json.dumps(body).encode(), False
 
     async def receive() -> dict[str, Any]:
@@ -134,7 +134,7 @@ async def test_a_client_that_leaves_counts_until_the_engine_has_let_go(running: 
 
 
 async def test_an_answer_counts_until_it_is_out(running: Any) -> None:
-    """Also where the client reads slowly: the engine is done with the job, but its result is still there."""
+    """Also if the client reads slowly: the engine has finished the job, but the result is still in memory."""
     ledger, seen = running.service.ledger, []
     path, body = DOORS["sample"]
     content = json.dumps(body | {"num_samples": 50_000}).encode()
@@ -184,7 +184,7 @@ async def real(root: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Ledger]]:
 
 
 async def test_sixteen_small_requests_for_much(real: tuple[httpx.AsyncClient, Ledger]) -> None:
-    """Each keeps 31 states of 10,000 samples: 2.5 MB and 12 to get there; two fit, the others shall come again."""
+    """Each saves 31 states of 10,000 samples: 2.5 MB, and 12 MB on the way; two fit, and the others are to retry."""
     http, ledger = real
     body = {"model": "net", "num_samples": 10_000, "solver": "euler", "steps": 30, "trace": "none"}
     body |= {"save_at": [k / 30 for k in range(31)]}
@@ -220,7 +220,7 @@ async def test_every_end_with_a_real_engine(real: tuple[httpx.AsyncClient, Ledge
         assert (await http.post(path, json=body)).status_code == 200
         assert ledger.in_hand == 0
     long = {"model": "net", "num_samples": 9_000, "solver": "euler", "steps": 9_000, "timeout_s": 0.05, "trace": "none"}
-    assert (await http.post("/v1/sample", json=long)).status_code == 422  # too slow even alone
+    assert (await http.post("/v1/sample", json=long)).status_code == 422  # too slow even when alone
     unknown = {"model": "net", "num_samples": 9_000, "solver": "bosh3", "rtol": 1e-7, "atol": 1e-7, "timeout_s": 0.05}
     assert (await http.post("/v1/sample", json=unknown)).status_code in (429, 504)
     partial = await http.post("/v1/sample", json=long | {"on_timeout": "partial", "save_at": [0.0, 1.0]})

@@ -51,7 +51,7 @@ def test_the_times_of_a_model_start_at_zero() -> None:
         metrics.model_is_loaded(name, 2, True, "fused")
     for name in ("queue_seconds", "solve_seconds", "network_seconds"):
         assert _value(metrics, f"{name}_count", model="digits") == 0
-        assert _value(metrics, f"{name}_count", model="moons") == 1  # a second version does not count anew
+        assert _value(metrics, f"{name}_count", model="moons") == 1  # a second version does not reset the counts
 
 
 def test_what_evaluates_a_version_is_told_while_it_is_loaded() -> None:

@@ -1,4 +1,4 @@
-"""Every address of the OpenAPI description has examples, and the service answers them as it says."""
+"""Every route in the OpenAPI description has examples, and the service answers them as described."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def _operations(description: dict[str, Any]) -> Iterator[tuple[str, str, dict[st
 
 
 def _examples(described: dict[str, Any]) -> dict[str, Any]:
-    """The examples of a body or parameter by name."""
+    """Return the examples of a body or parameter by name."""
     named = {name: example["value"] for name, example in described.get("examples", {}).items()}
     return named | ({"example": described["example"]} if "example" in described else {})
 
@@ -51,10 +51,10 @@ def _validate(description: dict[str, Any], schema: dict[str, Any], value: Any) -
 
 
 def _requests(path: str, operation: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Name, address and body of each request that the examples of an operation make."""
+    """Yield name, address and body of each request made from the examples of an operation."""
     query = []
     for parameter in operation.get("parameters", ()):
-        assert parameter["in"] in ("path", "query"), "send this one too"
+        assert parameter["in"] in ("path", "query"), "add a request for this example"
         values = _examples(parameter)
         assert values, f"{path}: no example of {parameter['name']}"
         value = str(next(iter(values.values())))
@@ -94,7 +94,7 @@ async def test_every_example_is_answered_as_it_says(http: httpx.AsyncClient) -> 
 
 
 def _for_bytes(body: Any) -> dict[str, Any]:
-    """An infer request whose answer is to come as bytes, which a parameter says instead of Accept."""
+    """An infer request for a binary response, which is requested by a parameter instead of Accept."""
     return body | {"parameters": body["parameters"] | {"binary_data_output": True}}
 
 
@@ -106,7 +106,7 @@ def _compare(description: dict[str, Any], schema: dict[str, Any], example: Any, 
         _has_members(answer.json(), example, "answer")
     elif media == "text/event-stream":
         events, shown = _events(answer.text), _events(example)
-        assert set(shown) - set(events) <= {"progress"}  # what is done at once has none on the way
+        assert set(shown) - set(events) <= {"progress"}  # requests that finish at once have no progress
         assert set(events) <= set(shown)
         assert next(iter(events)) == next(iter(shown)) == "start"
         assert "completed" in events
@@ -117,7 +117,7 @@ def _compare(description: dict[str, Any], schema: dict[str, Any], example: Any, 
 
 
 def _has_members(found: Any, example: Any, where: str) -> None:
-    """What the example shows is there: the names of members all the way down, in the first entry of lists."""
+    """Check that a response has all members of the example at every depth, in the first entry of lists."""
     if isinstance(example, dict) and isinstance(found, dict):
         assert set(example) <= set(found), f"{where} has no {set(example) - set(found)}"
         for name, value in example.items():

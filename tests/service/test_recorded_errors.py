@@ -107,7 +107,7 @@ async def _with_a_failing_engine(repository: Path, engine: Any) -> AsyncIterator
 
 
 def _from_sockets(repository: Path) -> Iterator[dict[str, Any]]:
-    """Yield what the server refuses before the application sees it."""
+    """Yield the errors of the server for requests that never reach the application."""
     with serving(repository, max_connections="1", receive_s="0.5", max_header_bytes="1024") as (url, _):
         host, port = url.removeprefix("http://").split(":")
         for sent in (b"POST\r\n\r\n", HEAD, HEAD + b"X: " + b"x" * 1024 + b"\r\n\r\n"):

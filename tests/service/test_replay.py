@@ -1,4 +1,4 @@
-"""Tokens: what they say, and texts that are none."""
+"""Replay tokens: their content, and texts that are not tokens."""
 
 import zlib
 from base64 import urlsafe_b64encode
@@ -41,7 +41,7 @@ def test_what_is_encoded_is_decoded(said: dict[str, Any]) -> None:
 
 @given(st.data())
 def test_no_other_text_is_read(data: st.DataObject) -> None:
-    """Any text but the token is refused or says something else; nothing else is raised."""
+    """Any other text is refused or decodes to something else; no other error is raised."""
     text = examples.REPLAY_OF_FIXED
     place = data.draw(st.integers(0, len(text) - 1))
     damaged = data.draw(

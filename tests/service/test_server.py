@@ -1,4 +1,4 @@
-"""The server around its start; draining and stopping are tried with a real process (test_main.py)."""
+"""The server's start; draining and stopping are tested with a real process (test_main.py)."""
 
 import gc
 import resource
@@ -51,4 +51,4 @@ def test_connections_fit_into_the_open_files(
     monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: told.append(pair))
     assert within_files(Settings()).max_connections == most
     assert told == ([] if raised is None else [(raised, limits[1])])
-    assert ("too few for PATHLINE_MAX_CONNECTIONS=2000" in caplog.text) == (most < 2000)
+    assert ("too low for PATHLINE_MAX_CONNECTIONS=2000" in caplog.text) == (most < 2000)

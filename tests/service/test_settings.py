@@ -1,4 +1,4 @@
-"""Settings from the environment, and one clear line for each that is refused."""
+"""Settings from the environment, and one clear line for each refused value."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_defaults() -> None:
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATHLINE_PORT", "9001")
     monkeypatch.setenv("PATHLINE_DEVICE", "cuda:1")
-    monkeypatch.setenv("PATHLINE_HOST", "")  # as `docker run -e` leaves it: the default
+    monkeypatch.setenv("PATHLINE_HOST", "")  # as `docker run -e` leaves it: the default applies
     settings = load_settings()
     assert (settings.port, settings.device, settings.host) == (9001, "cuda:1", "127.0.0.1")
 
@@ -70,7 +70,7 @@ def test_every_setting_says_what_is_allowed() -> None:
 def test_what_differs_from_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().changed() == []
     monkeypatch.setenv("PATHLINE_PORT", "9001")
-    monkeypatch.setenv("PATHLINE_HOST", "127.0.0.1")  # as the default has it
+    monkeypatch.setenv("PATHLINE_HOST", "127.0.0.1")  # equal to the default
     monkeypatch.setenv("PATHLINE_ACCESS_LOG", "1")
     assert load_settings().changed() == ["PATHLINE_PORT = 9001", "PATHLINE_ACCESS_LOG = true"]
 
@@ -205,7 +205,7 @@ def test_space_around_a_value_does_not_count(space: str, monkeypatch: pytest.Mon
     for name in spaced:
         monkeypatch.delenv(f"PATHLINE_{name.upper()}")
     lines = [f"{name} = {json.dumps(value)}" for name, value in spaced.items()]
-    path = _file(monkeypatch, tmp_path, "\ufeff" + "\n".join(lines))  # as some editors begin a file
+    path = _file(monkeypatch, tmp_path, "\ufeff" + "\n".join(lines))  # as some editors write at the start of a file
     monkeypatch.setenv("PATHLINE_SETTINGS", f"{path}{space}")
     assert load_settings() == plain
     path.write_text(f"api_keys = {json.dumps(['one' + space, space + 'two'])}\n")
@@ -254,7 +254,7 @@ def test_blank_keys_do_not_open_the_service(
         path = _file(changed, tmp_path, f"{name} = {json.dumps(blank)}")
         with pytest.raises(SettingsError, match=rf"^{path}: {name}(=\(hidden\))? is "):
             load_settings()
-        path.write_text(f'{name} = "a-key"\n')  # the variable wins, and what it holds is no key
+        path.write_text(f'{name} = "a-key"\n')  # the variable takes precedence, and its value is not a key
         changed.setenv(variable, blank)
         with pytest.raises(SettingsError, match="is set but blank; give it a key" if name == "api_keys" else "key"):
             load_settings()

@@ -1,4 +1,4 @@
-"""The service starts while it answers already, and stops without waiting for what loads."""
+"""The service answers while it starts, and stops without waiting for loads."""
 
 import asyncio
 import shutil
@@ -54,7 +54,7 @@ async def test_the_service_answers_while_models_are_loaded(many: Settings, engin
         gate.open.set()
         assert (await asked).status_code == 200
         assert await asyncio.to_thread(done.wait, 60)
-        assert gate.loaded == [("a", 1), ("d", 1), ("b", 1), ("c", 1)]  # what was asked for came next
+        assert gate.loaded == [("a", 1), ("d", 1), ("b", 1), ("c", 1)]  # the requested one came next
         ready = await http.get("/readyz")
         assert (ready.status_code, ready.json()["models"]) == (200, dict.fromkeys("abcd", 1))
         assert list(ready.json()["unavailable"]) == ["broken"]
@@ -67,7 +67,7 @@ async def test_nothing_that_can_be_served_is_a_failure_after_all_were_tried(repo
     service: Service = create_app(Settings(models_dir=tmp_path, watch_s=0), FakeEngine()).state.service
     service.start(beside=True)
     assert eventually(lambda: service.failed is not None)
-    assert "no model of" in str(service.failed)
+    assert "no model in" in str(service.failed)
     assert "broken/1" in str(service.failed)
     service.stop()
 

@@ -1,11 +1,11 @@
-"""Waiting for what other threads and processes do."""
+"""Waiting for other threads and processes."""
 
 import time
 from collections.abc import Callable
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    """Whether a condition comes true in time."""
+    """Return whether a condition becomes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():

@@ -1,4 +1,4 @@
-"""One thread, as in the service: results must not depend on it, and the machine is shared."""
+"""One thread, as in the service: results must not depend on the number, and the machine is shared."""
 
 import torch
 from hypothesis import settings

@@ -27,7 +27,7 @@ DENSE = tuple(name for name in ADAPTIVE if catalogue.find(name).tableau.interpol
 
 
 def attempts_nfe(solver: str, steps: int) -> int:
-    """Calls of this number of steps under error control, none rejected, after the first velocity is known."""
+    """Return the calls for a number of steps under error control, none rejected, once the first velocity is known."""
     tableau = catalogue.find(solver).tableau
     return steps * (tableau.stages - 1) + (0 if tableau.fsal else steps - 1)
 
@@ -60,13 +60,13 @@ def logistic_exact(t: float) -> float:
 
 
 def gaussian(x: Tensor, t: Tensor, m: float = 2.0, s: float = 0.5) -> Tensor:
-    """The flow from N(0, 1) to N(m, s^2); a sample ends at m + s x0."""
+    """The flow from N(0, 1) to N(m, s^2), with ends at m + s x0."""
     t = t[:, None]
     return m + (t * s**2 - (1 - t)) / ((1 - t) ** 2 + t**2 * s**2) * (x - t * m)
 
 
 def fall(x: Tensor, t: Tensor) -> Tensor:
-    """y_i' = -w_i (1 + t) y_i^2, w from 1 to 1.5: smooth, neither linear nor autonomous, of no special symmetry."""
+    """y_i' = -w_i (1 + t) y_i^2, w from 1 to 1.5: smooth, neither linear nor autonomous, without special symmetries."""
     return -torch.linspace(1, 1.5, x.shape[1], dtype=x.dtype) * (1 + t[:, None]) * x**2
 
 
@@ -76,9 +76,9 @@ def fall_exact(x0: Tensor, t: float) -> Tensor:
 
 @dataclass
 class Watched:
-    """A velocity that counts its calls and rows, and keeps what it was asked.
+    """A velocity that counts its calls and rows, and records its arguments.
 
-    With `ids`, the first coordinate of a state is the number of its trajectory, which the velocity leaves alone.
+    With `ids`, the first coordinate of a state is the number of its trajectory, which the velocity does not change.
     """
 
     velocity: Velocity
@@ -104,7 +104,7 @@ class Watched:
 
 @dataclass
 class Ended:
-    """How one trajectory ended."""
+    """The end of one trajectory."""
 
     x: Tensor
     t: float
@@ -113,7 +113,7 @@ class Ended:
 
 
 def run(lanes: Lanes, velocity: Velocity, admissions: Sequence[Admission]) -> dict[tuple[int, int], Ended]:
-    """Run admissions to their ends together: (owner, index) -> how it ended."""
+    """Run admissions together to their ends; return them by (owner, index)."""
     lanes.admit(admissions)
     found: dict[tuple[int, int], Ended] = {}
     finished = lanes.collect()
@@ -135,11 +135,11 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def slope(steps: Sequence[int], errors: Sequence[float]) -> float:
-    """The observed order: minus the slope of log error over log steps, by regression."""
+    """Return the observed order: minus the slope of log error over log steps, by regression."""
     return float(-np.polyfit(np.log(np.asarray(steps, dtype=float)), np.log(np.asarray(errors)), 1)[0])
 
 
 TUNED = TunedPlans(
     {6: TunedPlan(np.linspace(0, 1, 7), np.tril(np.full((6, 6), 0.1)))}, {"ab4-9": TunedPlan(np.linspace(0, 1, 10))}
 )
-"""What the shared table of solvers as text says `tuned` of."""
+"""The plans marked `tuned` in the shared table of solvers as text."""

@@ -1,4 +1,4 @@
-"""The bank: space is shared, given back and used again."""
+"""The bank: space is shared, returned and reused."""
 
 from __future__ import annotations
 

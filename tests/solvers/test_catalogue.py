@@ -1,4 +1,4 @@
-"""The one list of solvers, the orders that it states, and methods that are added to it."""
+"""The catalogue of solvers, the orders that it states, and methods added to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_entries_describe_themselves(entry: catalogue.Solver) -> None:
     [("euler", 2), ("heun2", 2), ("bosh3", 2.5127), ("rk4_38", 2.7853), ("dopri5", 3.3066), ("tsit5", 3.5068)],
 )
 def test_stability_limits(name: str, limit: float) -> None:
-    """As published; and a step beside the limit shrinks or grows as it says."""
+    """As published; and steps on either side of the limit shrink or grow."""
     found = catalogue.find(name).stability_limit
     assert found == pytest.approx(limit, abs=2e-4)
     assert found is not None
@@ -106,7 +106,7 @@ def test_a_registered_tableau_is_a_solver_with_fixed_steps(heun_euler: catalogue
     solution = integrate(watched, ones(), solver="heun_euler", steps=10)
     assert solution.x.item() == integrate(decay, ones(), solver="heun2", steps=10).x.item()
     assert watched.calls == solution.nfe[0] == 20
-    with pytest.raises(ValueError, match="registered already"):
+    with pytest.raises(ValueError, match="already registered"):
         catalogue.register(HEUN_EULER)
 
 
@@ -117,7 +117,7 @@ def test_a_registered_pair_runs_under_error_control(heun_euler: catalogue.Solver
     assert solution.status == (Status.SUCCESS,)
     assert abs(solution.x.item() - 2.5) < 2e-3
     accepted, attempts = int(solution.trace.accepted.sum()), len(solution.trace)
-    # Without FSAL: v at the start, the trial step, one call an attempt, and v again after each step but the last.
+    # Without FSAL: v at the start, the trial step, one call per attempt, and v again after each step but the last.
     expected = 1 + (first_step is None) + attempts + accepted - 1
     assert watched.calls == solution.nfe[0] == expected
     assert attempts > 10
@@ -140,7 +140,7 @@ def test_names_that_text_could_not_tell_are_refused(name: str) -> None:
 
 
 def _doubled() -> Tableau:
-    """Two half steps of rk4, with one whole step beside them as the estimate: more stages than any solver here."""
+    """Two half steps of rk4, with one whole step as the estimate: more stages than any solver in the catalogue."""
     rk4 = catalogue.find("rk4").tableau
     half, b = rk4.matrix / 2, np.array(rk4.b)
     a = np.zeros((11, 11))

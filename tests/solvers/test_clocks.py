@@ -20,7 +20,7 @@ DTYPES = [torch.float32, torch.float64]
 
 
 def pulse(x: Tensor, t: Tensor) -> Tensor:
-    """1, and 3 from t = 0.4 to 0.6: from end to end x moves by 1.4, by 1 where the pulse goes unseen."""
+    """1, and 3 from t = 0.4 to 0.6: over the whole span x moves by 1.4, or by 1 if the pulse is missed."""
     return (1 + 2 * ((t > 0.4) & (t < 0.6)))[:, None].expand_as(x).to(x.dtype)
 
 
@@ -75,7 +75,7 @@ def test_a_constant_field_is_crossed_in_steps_that_grow_tenfold(error_control: s
 
 
 def test_a_velocity_that_stands_still_at_first_is_not_jumped_over() -> None:
-    """A resting start gives the least first step there is; from then on steps grow by the factor alone."""
+    """A velocity of zero at the start gives the smallest first step; then steps grow by the factor alone."""
     found = integrate(lambda x, t: torch.relu(t - 0.5)[:, None].expand_as(x), ones(), rtol=1e-8, atol=1e-8)
     assert found.x.item() == pytest.approx(1.125, abs=1e-6)
 
@@ -87,7 +87,7 @@ def test_a_velocity_that_stands_still_at_first_is_not_jumped_over() -> None:
 def test_host_loops_and_tensors_keep_to_max_step(
     t_span: tuple[float, float], solver: str, dtype: torch.dtype, compiled: bool
 ) -> None:
-    """The shortest way there is: a field that asks for no small step takes as many as max_step does."""
+    """A field that needs no small steps takes exactly as many as max_step requires."""
     width = abs(t_span[1] - t_span[0])
     solve = resolve(solver=solver, max_step=width / 7, t_span=t_span, first_step=width / 7, dtype=dtype)
     watched = Watched(lambda x, t: torch.zeros_like(x))
@@ -101,7 +101,7 @@ def test_host_loops_and_tensors_keep_to_max_step(
 @pytest.mark.parametrize("max_step", [1.0, 0.1, 1 / 3, 0.7, 0.9999, 0.3, 0.0101, 1e-3])
 @pytest.mark.parametrize("first_step", [None, "max_step"])
 def test_no_step_is_longer_and_none_is_a_sliver(max_step: float, first_step: str | None) -> None:
-    """Ten steps of 0.1 add up to a little less than 1, which costs no further step."""
+    """Ten steps of 0.1 add up to slightly less than 1, which must not cost another step."""
     given = {} if first_step is None else {"first_step": max_step}
     solution = integrate(decay, ones(), rtol=1e-2, atol=1e-2, max_step=max_step, **given)  # type: ignore[arg-type]
     h = solution.trace.h

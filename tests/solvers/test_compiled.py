@@ -1,4 +1,4 @@
-"""Machine code that an image brings along is used where nothing can be written beside the sources."""
+"""Machine code shipped in an image is used if nothing can be written beside the sources."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 
 def run(sources: Path, cache: Path | None) -> list[int]:
-    """Run the loop in a process of its own; how often machine code was found on disk, and how often not."""
+    """Run the loop in a separate process; return how often machine code was found on disk, and how often not."""
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     if cache is not None:
         environment["NUMBA_CACHE_DIR"] = str(cache)
@@ -35,7 +35,7 @@ def run(sources: Path, cache: Path | None) -> list[int]:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sources with one compiled loop, and the machine code that belongs to them."""
+    """Return sources with one compiled loop, and their machine code."""
     package = tmp_path_factory.mktemp("image") / "solvers"
     package.mkdir()
     (package / "__init__.py").touch()

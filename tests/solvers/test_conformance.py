@@ -1,4 +1,4 @@
-"""All of the published right answers in data/cases.json, through the lanes."""
+"""The lanes against all published results in data/cases.json."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_dopri5_needs_no_more_than_scipy(
     solution = integrate(watched, start, rtol=rtol, atol=atol, t_span=(0.0, end), controller="i")
     assert solution.status == (Status.SUCCESS,)
     assert watched.calls == solution.nfe[0] <= 1.15 * nfe
-    # The cases' errors are the largest of the path's; ours at the end must stay within three times that.
+    # The cases state the largest error along the path; ours at the end must stay within three times that.
     assert (solution.x - torch.tensor([exact], dtype=torch.float64)).abs().max() <= 3 * error
 
 

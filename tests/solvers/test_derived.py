@@ -1,4 +1,4 @@
-"""Fields made of a velocity, against a linear one: v = A x + t, with dv/dx = A wherever it is asked."""
+"""Fields derived from a velocity, against a linear one: v = A x + t, with dv/dx = A everywhere."""
 
 import pytest
 import torch

@@ -93,7 +93,7 @@ def test_no_samples_is_a_valid_question():
 @pytest.mark.parametrize(
     ("shape", "times", "match"),
     [
-        ((1, MAX_WIDTH + 1), [0.0], f"has {MAX_WIDTH + 1} numbers; spectra are taken up to {MAX_WIDTH}"),
+        ((1, MAX_WIDTH + 1), [0.0], f"has {MAX_WIDTH + 1} numbers; spectra allow at most {MAX_WIDTH}"),
         ((1, 2), [], "there are 0 times"),
         ((1, 2), [0.0] * (MAX_TIMES + 1), f"1 to {MAX_TIMES} are allowed"),
         ((MAX_NUMBERS // 64**2 + 1, 64), [0.0], f"at most {MAX_NUMBERS // 64**2} samples"),

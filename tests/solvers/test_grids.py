@@ -57,7 +57,7 @@ def test_formulas_at_the_middle() -> None:
 
 
 def test_the_karras_grid_has_the_noise_levels_of_edm() -> None:
-    """EDM's sigma is the ratio of noise to data, (1 - t) / t here; its first level stands at t = 0."""
+    """EDM's sigma is the ratio of noise to data, (1 - t) / t here; its first level is at t = 0."""
     points = times("karras", 18, (0.0, 1.0))
     i = np.arange(18)
     sigma = (80 ** (1 / 7) + i / 17 * (0.002 ** (1 / 7) - 80 ** (1 / 7))) ** 7
@@ -103,7 +103,7 @@ def test_any_increasing_times_are_a_grid(inner: list[float]) -> None:
         ([0.0, 0.5, 0.5, 1.0], None, "must move strictly from 0 to 1, but 0.5 follows 0.5"),
         ([0.0, 0.7, 0.5, 1.0], None, "must move strictly from 0 to 1, but 0.5 follows 0.7"),
         ([1.0, 0.5, 0.0], None, "must move strictly from 0 to 1, but 0.5 follows 1"),
-        ([0.1, 0.5, 1.0], None, "runs from 0.1 to 1, t_span from 0 to 1; make them meet"),
+        ([0.1, 0.5, 1.0], None, "runs from 0.1 to 1, t_span from 0 to 1; make them match"),
         ([0.0, 0.5, 0.9], None, "runs from 0 to 0.9"),
         ([0.0, 0.5, 1.0], 3, "steps = 3, but the grid has 2 intervals; leave steps out"),
         ([0.0, "half", 1.0], None, "must hold numbers, not 'half'"),

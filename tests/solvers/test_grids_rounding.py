@@ -1,4 +1,4 @@
-"""Rounded times: what stands for a grid point or an end of the span, and messages whose numbers differ."""
+"""Rounded times: which ones mean a grid point or an end of the span, and messages with numbers that differ."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_first_step_of_the_whole_span_may_be_rounded() -> None:
 
 
 def test_a_span_far_from_zero_keeps_its_digits() -> None:
-    """Float32 has steps of 6e-5 at 1000, but a time in float64 is not to be moved by that."""
+    """Float32 has steps of 6e-5 at 1000, but a time in float64 must not be moved by that much."""
     times = [1000.0 + 2e-5, 1000.5]
     found = check_save_at(resolve(t_span=(1000.0, 1001.0)), times)
     assert found is not None

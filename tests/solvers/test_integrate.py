@@ -106,7 +106,7 @@ def test_max_nfe_is_never_exceeded(max_nfe: int, settings: dict[str, Any]) -> No
     solution = integrate(watched, ones(2), rtol=1e-8, atol=1e-8, max_nfe=max_nfe, **settings)
     assert watched.calls == solution.nfe.max() <= max_nfe
     assert solution.status == (Status.MAX_NFE,) * 2
-    assert max_nfe - solution.nfe.max() < 8  # a step that fits is begun
+    assert max_nfe - solution.nfe.max() < 8  # a step that fits is started
     assert (solution.t < 1).all()
     assert torch.isfinite(solution.x).all()
     if solution.nfe[0] > 10:
@@ -192,7 +192,7 @@ def test_the_batch_norm_is_over_all_samples() -> None:
 @pytest.mark.parametrize("when", [0.0, 1e-12, 0.1, 0.5])
 @pytest.mark.parametrize("bad", [0, 2, 4])
 def test_a_failing_lane_leaves_its_batch(bad: int, when: float) -> None:
-    """The others end as if it had never been there, but for the attempt that it spoiled."""
+    """The others end as if it had never been there, except for the attempt that it spoiled."""
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
         return torch.where(
@@ -215,7 +215,7 @@ def test_a_failing_lane_leaves_its_batch(bad: int, when: float) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_lane_that_fails_in_the_trial_step_leaves_its_batch_too(value: float) -> None:
-    """Only the second call is bad: were the lane to go on with a step of its own, the batch would fall apart."""
+    """Only the second call is bad: if the lane continued with its own step, the batch would no longer share steps."""
     watched = Watched(gaussian)
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
@@ -350,7 +350,7 @@ def test_nothing_is_compiled_after_the_warm_up() -> None:
 
 
 def test_velocities_however_they_lie_in_memory() -> None:
-    """Strided, with one number for many, lazily negated, or with a gradient: their numbers count."""
+    """Strided, expanded, lazily negated, or with a gradient: only their numbers matter."""
     x0 = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(6, 2)
 
     def strided(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

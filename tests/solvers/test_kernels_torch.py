@@ -1,4 +1,4 @@
-"""Sums that cannot see their neighbours."""
+"""Sums of a lane that do not depend on other lanes."""
 
 from __future__ import annotations
 

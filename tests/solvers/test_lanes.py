@@ -1,4 +1,4 @@
-"""Lanes never see each other: random mixes give what each gives alone, bit for bit."""
+"""Lanes are independent: random mixes give the same results as each lane alone, bit for bit."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_any_mix_through_a_padded_network(network: RowStable, jobs: list[Job]) -
 @given(jobs=JOBS, seed=st.integers(0, 99))
 @settings(max_examples=10)
 def test_permuting_lanes_permutes_answers(network: RowStable, jobs: list[Job], seed: int) -> None:
-    """Of samples under their own error control; jobs and the samples inside them are shuffled."""
+    """For samples under their own error control; jobs and the samples in them are shuffled."""
     jobs = [job for job in jobs if job[0].get("error_control") != "batch"]
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(job[2]).tolist() for job in jobs]
@@ -176,7 +176,7 @@ def test_lanes_may_join_at_any_tick(jobs: list[Job], joins: list[int]) -> None:
 
 
 def _poisoned(x: Tensor, t: Tensor, value: float) -> Tensor:
-    """The first coordinate says when a trajectory turns bad."""
+    """A field in which the first coordinate says when a trajectory turns bad."""
     bad = t[:, None] > x[:, :1]
     return torch.where(bad, value, torch.cat((0 * x[:, :1], gaussian(x[:, 1:], t)), dim=1))
 
@@ -210,7 +210,7 @@ def test_a_bad_lane_never_changes_a_bit_of_another(
 
 @pytest.mark.parametrize("healthy", [{"solver": "euler", "steps": 3}, {"solver": "ab4", "steps": 9}, {}])
 def test_a_healthy_lane_in_a_bad_lanes_former_row(healthy: dict[str, Any]) -> None:
-    """The bad lane's K was full of NaN; nothing of it is left where another lane stands next."""
+    """The bad lane's K was full of NaN; none of it remains in the row that another lane gets next."""
     lanes = Lanes((2,))
     bad = Admission(resolve(solver="rk4", steps=1), torch.full((1, 2), math.nan))
     other = Admission(resolve(solver="rk4", steps=50), torch.ones(1, 2), owner=1)

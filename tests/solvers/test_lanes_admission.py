@@ -1,4 +1,4 @@
-"""Admission is all or nothing: where memory is short at any point of it, the lanes are as they were."""
+"""Admission is all or nothing: if memory runs out at any point, the lanes are unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAVE = np.array([0.0, 0.5, 1.0])
 
 
 def admissions() -> list[Admission]:
-    """Two plans, and two methods under error control, one of which saves its start."""
+    """Return two plans, and two methods under error control, one of which saves its start."""
     x0 = torch.randn(9, 2, generator=torch.Generator().manual_seed(0))
     solves = [resolve(), resolve(solver="rk4", steps=5), resolve(solver="tsit5"), resolve(solver="euler", steps=8)]
     return [Admission(solve, x0[k : k + 3], k + 1, k, SAVE if k > 1 else None) for k, solve in enumerate(solves)]
@@ -41,7 +41,7 @@ PLACES: dict[str, Place] = {
 
 
 def fail(place: tuple[Any, str], after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a method run out of memory at one call."""
+    """Make a method run out of memory in one call."""
     owner, name = place
     real, calls = getattr(owner, name), 0
 
@@ -56,7 +56,7 @@ def fail(place: tuple[Any, str], after: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def held(lanes: Lanes) -> tuple[Any, ...]:
-    """What would show if anything were left of an admission that failed."""
+    """Return everything that would differ if a failed admission left anything behind."""
     bank, log = lanes.bank, lanes.log
     users = [{key: one.users for key, one in table.items()} for table in (bank._rows, bank._grids)]
     spaces = [sum(length for _, length in space.free) - space.size for space in (bank._row_space, bank._time_space)]
@@ -100,7 +100,7 @@ def test_an_admission_that_fails_leaves_nothing_and_can_be_tried_again(
     if raised:
         assert held(lanes) == before
         assert all(torch.equal(a, b) for a, b in zip(lanes.query(), asked, strict=True))
-        for admission in admissions():  # one by one, as the engine does it then
+        for admission in admissions():  # one by one, as the engine does then
             lanes.admit([admission])
     plain.admit(admissions())
     assert same(run(lanes, gaussian, []), run(plain, gaussian, []))
@@ -121,7 +121,7 @@ def test_every_place_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_lanes_that_run_are_not_left_in_the_old_room(compiled: bool) -> None:
-    """Room for more lanes was made before the new states proved too many: those that run must have moved there."""
+    """Room for more lanes was made before memory ran out for the new states: running lanes must have moved there."""
     lanes = Lanes((1,), torch.float64, compiled=compiled)
     solve = resolve(solver="euler", steps=4, dtype=torch.float64)
     lanes.admit([Admission(solve, torch.ones(2, 1, dtype=torch.float64))])

@@ -44,7 +44,7 @@ def test_weights_integrate_polynomials_exactly_on_any_grid(order: int, direction
 @pytest.mark.parametrize("steps", [*range(1, 9), 100])
 @pytest.mark.parametrize("solver", MULTISTEP)
 def test_cost(solver: str, steps: int, start: str | None) -> None:
-    """N calls with a ramp, N + 1, N + 2, N + 6 with a Runge-Kutta start (less where there are fewer steps)."""
+    """N calls with a ramp, N + 1, N + 2, N + 6 with a Runge-Kutta start (fewer if there are fewer steps)."""
     watched = Watched(decay)
     solution = integrate(watched, ones(), solver=solver, steps=steps, start=start)
     per_step, most = {"ab2": (1, 1), "ab3": (1, 2), "ab4": (2, 3)}[solver]

@@ -46,7 +46,7 @@ def test_the_papers_formulas(solver: str, grid: Any) -> None:
 @pytest.mark.parametrize(("solver", "order"), [("dpmpp_2m", 2), ("unipc2", 3), ("unipc3", 3)])
 @pytest.mark.parametrize("span", [(0.1, 0.9), (0.9, 0.1)])
 def test_observed_orders_between_the_ends(solver: str, order: int, span: tuple[float, float]) -> None:
-    """UniC raises the order by one; the first steps of unipc3 are of lower order and keep it at 3 at most places."""
+    """UniC raises the order by one; the first steps of unipc3 are of lower order and keep it at 3 in most places."""
     exact = integrate(field, X0, rtol=1e-13, atol=1e-13, t_span=span).x
     counts = [128, 256, 512]
     errors = [(integrate(field, X0, solver=solver, steps=n, t_span=span).x - exact).norm().item() for n in counts]

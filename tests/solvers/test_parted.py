@@ -1,4 +1,4 @@
-"""Lanes under batch error control in parts: the same bits as all in one, in calls of bounded size."""
+"""Lanes under batch error control in parts: the same bits as in one call, in calls of bounded size."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def velocity(x: Tensor, t: Tensor) -> Tensor:
 
 
 def solved(lanes: Lanes | Parted) -> tuple[list[Finished], list[int]]:
-    """What ended, and the rows of each call."""
+    """Return the ended trajectories, and the rows of each call."""
     ended, rows = [], []
     while len(lanes):
         x, t = lanes.query()

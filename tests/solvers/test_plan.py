@@ -1,4 +1,4 @@
-"""Plans that requests resolve to, and every contradiction in a request."""
+"""Plans resolved from requests, and every contradiction in a request."""
 
 from __future__ import annotations
 
@@ -109,7 +109,11 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"solver": "rk4", "steps": "2"}, "steps", "whole number of at least 1, got '2'"),
     ({"solver": "rk4", "steps": True}, "steps", "whole number of at least 1, got True"),
     ({"solver": "rk4", "steps": 10**9}, "steps", "steps = 1000000000 is over the limit of 10000000"),
-    ({"solver": "rk4", "steps": 2501}, "max_nfe", "takes 10004 calls .* over max_nfe = 10000; raise it or take fewer"),
+    (
+        {"solver": "rk4", "steps": 2501},
+        "max_nfe",
+        "takes 10004 calls .* over max_nfe = 10000; raise max_nfe or take fewer",
+    ),
     ({"rtol": 0.0}, "rtol", "rtol = 0 is below the floor of 1e-07 for float32; raise it"),
     ({"atol": -1e-3}, "atol", "atol = -0.001 is below the floor of 1e-07"),
     ({"rtol": 9e-8}, "rtol", "rtol = 9e-08 is below the floor of 1e-07 for float32"),
@@ -153,7 +157,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (
         {"solver": "rk4", "steps": 3, "start": "rk"},
         "start",
-        "start is for Adams-Bashforth methods; rk4 has none, leave",
+        "start is for Adams-Bashforth methods; rk4 has none; leave",
     ),
     ({"start": "ramp"}, "start", "start is for Adams-Bashforth methods"),
     ({"max_nfe": 0}, "max_nfe", "max_nfe must be a whole number of at least 1, got 0"),

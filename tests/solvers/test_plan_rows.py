@@ -1,4 +1,4 @@
-"""Tableaus turned into rows: what is asked in which order, and what follows."""
+"""Tableaus compiled to rows: the order of evaluations, and what each row does."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ GRIDS: list[Any] = ["uniform", {"name": "shift", "value": 3.0}, [0.0, 0.07, 0.1,
 
 
 def field(x: Any, t: Any) -> Any:
-    """Products, sums and quotients only, which NumPy and torch round alike."""
+    """A field of products, sums and quotients only, which NumPy and torch round alike."""
     return (1 + t) * x * (1 - x) / (1 + x * x) - t * x
 
 
@@ -85,5 +85,5 @@ def test_the_automatic_first_step(solver: str) -> None:
 
 
 def _rounded(dtype: np.dtype[Any]) -> Any:
-    """The field, told times in the dtype of its states, as networks are."""
+    """The field with times in the dtype of its states, as networks receive them."""
     return lambda x, t: field(x, dtype.type(t))

@@ -1,4 +1,4 @@
-"""States at requested times: grid points for plans, dense output under error control, never a further call."""
+"""States at requested times: grid points for plans, dense output under error control, never an additional call."""
 
 from __future__ import annotations
 

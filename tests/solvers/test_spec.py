@@ -1,4 +1,4 @@
-"""Solvers as text: the table that every parser and formatter is held to, and specs that differ never print alike."""
+"""Solvers as text: the table that every parser and formatter must follow, and different specs never print alike."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_text_that_is_refused(text: str) -> None:
         ("rk4-20/shift", "grid 'shift' needs 'value', from 0.001 to 1000"),
         ("rk4-20/uniform(1)", "grid 'uniform.1.' has too many numbers; write uniform, without parameters"),
         ("rk4-20/shift(3,4)", "too many numbers; write shift.value."),
-        ("rk4-3/(0,x,1)", "write numbers in parentheses, with commas between them"),
+        ("rk4-3/(0,x,1)", "write comma-separated numbers in parentheses"),
         ("rk4-4/(0,0.5,1)", "steps = 4, but the grid has 2 intervals"),
         ("dopri5+i+pi", "says controller twice; leave one of them out"),
         ("dopri5+fast", r"\+fast is not an option; use \+ramp, \+rk, \+paper, .*\+max_nfe=500"),

@@ -1,4 +1,4 @@
-"""Step ends: a network that is told where its lane's step ends, in the same call as all other lanes."""
+"""Step ends: a network receives the end of each lane's step, in the same call for all lanes."""
 
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,7 @@ JOBS: list[dict[str, Any]] = [
 
 
 def average(x: Tensor, times: Tensor) -> Tensor:
-    """Any function of the state and both times."""
+    """An average velocity: any function of the state and both times."""
     start, end = times.unbind(1)
     return torch.sin(3 * x) * (1 + start)[:, None] - (end * end)[:, None]
 
@@ -33,7 +33,7 @@ def start(owner: int, rows: int, dtype: torch.dtype) -> Tensor:
 
 
 def by_hand(job: dict[str, Any], x: Tensor) -> Tensor:
-    """Euler's steps one after the other, each told both of its ends."""
+    """Euler steps one after another, each with both of its ends."""
     grid = resolve(**job, dtype=x.dtype).times
     assert grid is not None
     for begin, end in pairwise(grid):

@@ -1,4 +1,4 @@
-"""Tableaus as data: what is checked when one is made, and what follows from its numbers."""
+"""Tableaus as data: the checks when one is created, and the properties derived from its numbers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ A_TO_C |= {"tsit5": [0, 0.161, 0.327, 0.9, 0.9800255409045097, 1]}
 @pytest.mark.parametrize("tableau", TABLEAUS, ids=lambda tableau: tableau.name)
 @pytest.mark.parametrize(("start", "end"), [(0.0, 1.0), (0.25, 0.5), (1.0, 0.0)])
 def test_one_step_asks_exactly_where_the_tableau_says(tableau: Tableau, start: float, end: float) -> None:
-    """A scripted velocity answers 1, 10, 100, ... and checks each (x, t) against the book."""
+    """A scripted velocity returns 1, 10, 100, ... and checks each (x, t) against the textbook."""
     script = [10.0**k for k in range(tableau.used_stages)]
     h, asked = end - start, []
 

@@ -1,4 +1,4 @@
-"""Tuned plans: any weights run through the lanes as the plain loop runs them, and what is refused."""
+"""Tuned plans: the lanes run any weights as the plain loop does; and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan(steps: int, seed: int) -> TunedPlan:
 
 
 def field(x: Any, t: Any) -> Any:
-    """Products, sums and quotients only, which NumPy and torch round alike."""
+    """A field of products, sums and quotients only, which NumPy and torch round alike."""
     return (1 + t) * x * (1 - x) / (1 + x * x) - t * x
 
 
@@ -44,7 +44,7 @@ OTHERS = ("rk4-3", "ab4-7", "unipc3-6", "dopri5@1e-4", "ab3-5/tuned")
 def test_any_weights_give_what_the_plain_loop_gives(
     compiled: bool, dtype: torch.dtype, steps: int, seed: int, others: list[str]
 ) -> None:
-    """Bit for bit, alone and in company, with as many slots as the plan needs or as others brought."""
+    """Bit for bit, alone and with others, with as many slots as the plan or the others need."""
     tuned = TunedPlans({steps: plan(steps, seed)}, {"ab3-5": plan(5, seed + 1)})
     x0 = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed), dtype=dtype)
     solve = resolve(solver=f"tuned-{steps}", dtype=dtype, tuned=tuned)
@@ -111,7 +111,7 @@ TUNED = TunedPlans({4: plan(4, 1), 6: plan(6, 1)}, {"ab4-9": plan(9, 1)})
 @pytest.mark.parametrize(
     ("given", "field", "words"),
     [
-        ({"solver": "tuned-5"}, "steps", "steps = 5: no such plan was tuned .* there are tuned-4, tuned-6"),
+        ({"solver": "tuned-5"}, "steps", "steps = 5: no such plan was tuned .* available: tuned-4, tuned-6"),
         ({"solver": "tuned"}, "steps", "tuned solvers need steps, for example tuned-6"),
         ({"solver": "tuned", "rtol": 1e-3}, "rtol", "has no error estimate"),
         ({"solver": "tuned-4", "t_span": (0.0, 0.5)}, "t_span", "from t = 0 to t = 1, not from 0 to 0.5"),
@@ -121,7 +121,7 @@ TUNED = TunedPlans({4: plan(4, 1), 6: plan(6, 1)}, {"ab4-9": plan(9, 1)})
         ({"solver": "tuned-4/tuned"}, "grid", "has its own times; leave grid out"),
         ({"solver": "tuned", "grid": [0, 0.5, 1]}, "grid", "has its own times; leave grid out"),
         ({"solver": "tuned-4", "start": "rk"}, "start", "start is for Adams-Bashforth methods"),
-        ({"solver": "ab4-8/tuned"}, "grid", "no grid was tuned for ab4-8 on this model; there are ab4-9/tuned"),
+        ({"solver": "ab4-8/tuned"}, "grid", "no grid was tuned for ab4-8 on this model; available: ab4-9/tuned"),
         ({"solver": "ab4-9/tuned+rk"}, "grid", r"no grid was tuned for ab4-9\+rk"),
         ({"solver": "rk4-9/tuned(3)"}, "grid", "unknown grid|too many numbers"),
         ({"solver": "tuned-6", "max_nfe": 5}, "max_nfe", "takes 6 calls"),
@@ -138,7 +138,7 @@ def test_without_tuned_plans() -> None:
     for text in ("tuned-6", "ab4-9/tuned"):
         with pytest.raises(SolverError, match="is for models with tuned plans, and this one has none"):
             resolve(solver=text)
-    with pytest.raises(SolverError, match="there are none"):
+    with pytest.raises(SolverError, match="available: none"):
         resolve(solver="tuned-6", tuned=TunedPlans())
 
 
@@ -146,11 +146,11 @@ def test_without_tuned_plans() -> None:
     ("times", "weights", "words"),
     [
         ([0.0], None, "at least two"),
-        ([0.0, np.nan, 1.0], None, "times: hold a number that is not finite"),
+        ([0.0, np.nan, 1.0], None, "times: contain a non-finite number"),
         ([0.0, 0.5, 0.5, 1.0], None, "strictly from 0 to 1"),
         ([0.0, 0.5, 0.9], None, "strictly from 0 to 1"),
         ([0.0, 0.5, 1.0], [[1.0]], "shape"),
-        ([0.0, 1.0], [[np.inf]], "weights: hold a number that is not finite"),
+        ([0.0, 1.0], [[np.inf]], "weights: contain a non-finite number"),
         ([0.0, 0.5, 1.0], [[0.5, 0.1], [0.1, 0.4]], "not known yet"),
     ],
 )

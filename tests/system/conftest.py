@@ -1,11 +1,7 @@
-"""The real service as its own process, and a real Chromium that looks at it."""
+"""The real service as its own process, and a real Chromium that opens its page."""
 
-import os
-import re
 import shutil
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +17,9 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from tests.system.support import ROOT, until
+from tests.processes import ROOT, free_port, stop
+from tests.service.serving import serving
+from tests.system.support import until
 
 NAMES = ("circle", "square", "star")
 FLAGS = """
@@ -49,35 +47,18 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def service(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run the service on a free port; yields its address and sees that it ends well."""
-    log = tmp_path_factory.mktemp("log") / "service.txt"
-    with log.open("w") as output:
-        running = subprocess.Popen(
-            [sys.executable, "-m", "service"],
-            cwd=ROOT,
-            env={
-                "PATHLINE_MODELS_DIR": str(repository),
-                "PATHLINE_PORT": "0",
-                "PATHLINE_MAX_QUEUE": "8",  # so that a test can fill it
-                "PATH": os.environ["PATH"],
-            },
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    text = until("the service", lambda: re.search(r"on (http://[\d.]+:\d+)", log.read_text()), 180)  # may compile first
-    yield text.group(1)
-    running.terminate()
-    assert running.wait(30) == 0
+def service(repository: Path) -> Iterator[str]:
+    """Run the service on a free port; yield its address and check that it exits cleanly."""
+    with serving(repository, max_queue=8) as (url, process):  # a queue that a test can fill
+        yield url
+        assert stop(process) == 0
 
 
 @pytest.fixture(scope="session")
 def prometheus(service: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """Run Debian's Prometheus with the configuration and rules of deploy/, pointed at the service, in a hurry."""
+    """Run Debian's Prometheus with the configuration of deploy/ and short intervals; yield a client of it."""
     folder = tmp_path_factory.mktemp("prometheus")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     nobody = "127.0.0.1:9"  # nothing listens there
@@ -101,7 +82,7 @@ def prometheus(service: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     running.wait()
 
 
-@pytest.fixture(scope="module")  # while it runs, its event loop does, and no asynchronous test could
+@pytest.fixture(scope="module")  # its event loop would block asynchronous tests
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
     """Run Debian's Chromium with an empty profile."""
     with sync_playwright() as playwright:
@@ -120,7 +101,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext
 
 @pytest.fixture
 def page(browser: BrowserContext, service: str) -> Iterator[Page]:
-    """Open an empty tab; the test fails if the page logs an error or asks anybody but the service."""
+    """Open an empty tab; the test fails if the page logs an error or sends a request to another host."""
     tab = browser.new_page()
     faults: list[str] = []
     tab.on("pageerror", lambda error: faults.append(str(error)))

@@ -1,15 +1,11 @@
 """Shared parts of the system tests."""
 
-import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-
-ROOT = Path(__file__).parents[2]
 
 
 def until(what: str, condition: Callable[[], Any], seconds: float = 60) -> Any:
@@ -23,10 +19,3 @@ def until(what: str, condition: Callable[[], Any], seconds: float = 60) -> Any:
             pass  # not listening yet
         time.sleep(0.1)
     return pytest.fail(f"waited {seconds:g} s for {what}")
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]

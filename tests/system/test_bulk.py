@@ -1,6 +1,6 @@
-"""Bulk jobs with everything real: an S3 server, Ray, and processes that are killed at random moments.
+"""Bulk jobs with real parts: an S3 server, Ray, and processes that are killed at random moments.
 
-Ray and the S3 client have an environment of their own, which `make test-system` makes.
+Ray and the S3 client have their own environment, which `make test-system` creates.
 """
 
 import os
@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.system.support import ROOT, free_port, until
+from tests.processes import ROOT, free_port
+from tests.system.support import until
 
 pytestmark = pytest.mark.system
 
@@ -42,7 +43,7 @@ def begin(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str
 
 
 def fleet(environment: dict[str, str], *arguments: str, code: int = 0) -> str:
-    """Run a command to its end; what it printed."""
+    """Run a command to its end and return its output."""
     running = begin(environment, *arguments)
     out, err = running.communicate(timeout=600)
     assert running.returncode == code, out + err
@@ -55,7 +56,7 @@ def printed(out: str) -> str:
 
 @pytest.fixture
 def whole(environment: dict[str, str]) -> str:
-    """The fingerprint of the job, made by one process in large shards."""
+    """Return the fingerprint of the job, made by one process in large shards."""
     return printed(fleet(environment, "sample", *JOB[:-1], "1280", "--to", "memory://whole"))
 
 
@@ -71,7 +72,7 @@ def test_ten_kills_lose_and_double_nothing(environment: dict[str, str], whole: s
 
     for _ in range(5):
         for receipt in receipts()[20:]:
-            receipt.unlink()  # there is always something left to make
+            receipt.unlink()  # some shards are always left to make
         running = begin(environment, "sample", *JOB, "--to", str(tmp_path), "--workers", "2", "--tries", "20")
         for kind in ("worker", "driver"):
             before = len(receipts())
@@ -86,7 +87,7 @@ def test_ten_kills_lose_and_double_nothing(environment: dict[str, str], whole: s
 
 @pytest.fixture
 def s3(environment: dict[str, str]) -> Iterator[str]:
-    """moto's server with a bucket; its address."""
+    """Run moto's server with a bucket; yield its address."""
     port = free_port()
     command = [PYTHON.parent / "moto_server", "-H", "127.0.0.1", "-p", str(port)]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -134,7 +135,7 @@ def test_a_bucket_that_may_only_be_read_is_said_at_once(environment: dict[str, s
         [PYTHON, "-c", READER, s3], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     name, secret = made.stdout.split()
-    httpx.post(f"{s3}/moto-api/reset-auth", content="0").raise_for_status()  # rights count from here on
+    httpx.post(f"{s3}/moto-api/reset-auth", content="0").raise_for_status()  # permissions apply from here on
     environment |= {"AWS_ACCESS_KEY_ID": name, "AWS_SECRET_ACCESS_KEY": secret}
     said = fleet(environment, "sample", *JOB, "--to", "s3://samples/job", code=1)
     assert "s3://samples/job: cannot write: " in said
@@ -179,7 +180,7 @@ def test_a_file_system_that_may_only_be_read_is_said_at_once(environment: dict[s
 
 
 def makers(environment: dict[str, str]) -> list[int]:
-    """Processes of Ray that make shards of these models, by what Ray calls them."""
+    """Return the Ray processes that make shards of these models, by the names that Ray gives them."""
     ours, found = f"PATHLINE_MODELS_DIR={environment['PATHLINE_MODELS_DIR']}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         try:

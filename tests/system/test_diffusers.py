@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.support import ROOT
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.system
 
@@ -88,7 +88,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What imports of diffusers' networks need, beside the environment, so that nothing in it changes."""
+    """Return a folder with the packages that diffusers' networks need; the environment stays unchanged."""
     folder = tmp_path_factory.mktemp("packages")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
     subprocess.run([*command, *PACKAGES], check=True)

@@ -1,6 +1,6 @@
-"""KServe as it is on the package index: its client reads our answers, and its model of a manifest takes ours.
+"""KServe from the package index: its client reads our responses, and its model of a manifest accepts ours.
 
-Its pins contradict ours, so it has an environment of its own, which `make test-system` makes.
+Its pins contradict ours, so it has its own environment, which `make test-system` creates.
 """
 
 import io
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.system.support import ROOT
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.system
 

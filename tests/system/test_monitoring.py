@@ -1,4 +1,4 @@
-"""Every expression of the dashboard and of the alerts finds data in a real Prometheus, once there is cause for it."""
+"""Every expression of the dashboard and the alerts finds data in a real Prometheus, given suitable traffic."""
 
 import math
 import subprocess
@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from deploy.grafana.panels import expressions, resolved
-from tests.system.support import ROOT, until
+from tests.processes import ROOT
+from tests.system.support import until
 
 pytestmark = pytest.mark.system
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
@@ -35,13 +36,13 @@ def sample(service: str) -> Sample:
 
 @pytest.fixture(scope="module")
 def _traffic(sample: Sample, prometheus: httpx.Client) -> None:
-    """Give every expression cause: a rate needs a counter that grows between two scrapes."""
+    """Create traffic for every expression: a rate needs a counter that grows between two scrapes."""
     heavy = {"num_samples": 100_000, "rtol": 1e-7, "atol": 1e-7, "timeout_s": 7}
     light: list[dict[str, Any]] = [
         {"solver": "euler", "steps": 5},
         {"rtol": 1e-3, "atol": 1e-3},
         {"solver": "nobody"},
-        *[{"model": "broken"}] * 20,  # enough of all requests for an alert
+        *[{"model": "broken"}] * 20,  # a large enough share of all requests for an alert
     ]
 
     def seen(outcome: str) -> float:
@@ -55,7 +56,7 @@ def _traffic(sample: Sample, prometheus: httpx.Client) -> None:
             before = seen("503")
             assert {sample(**body).status_code for body in light} == {200, 422, 503}
             until("a scrape", lambda before=before: seen("503") > before)
-        slow = [clients.submit(sample, **heavy) for _ in range(10)]  # two more than the queue takes
+        slow = [clients.submit(sample, **heavy) for _ in range(10)]  # two more than the queue holds
         until("a refusal", refused)
         until("a scrape", lambda: seen("429"))
         until("a refusal that makes the counter grow", refused)

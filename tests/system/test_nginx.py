@@ -1,4 +1,4 @@
-"""Debian's nginx with deploy/nginx/pathline.conf before two real replicas, one of which is killed or full."""
+"""Debian's nginx with deploy/nginx/pathline.conf in front of two real replicas, one of which is killed or full."""
 
 import signal
 import subprocess
@@ -14,8 +14,9 @@ import httpx
 import pytest
 from pathline import Client
 
+from tests.processes import ROOT, free_port
 from tests.service.serving import serving
-from tests.system.support import ROOT, free_port, until
+from tests.system.support import until
 
 pytestmark = pytest.mark.system
 
@@ -27,7 +28,7 @@ Replica = tuple[str, "subprocess.Popen[str]"]
 
 @contextmanager
 def balanced(folder: Path, replicas: list[str]) -> Iterator[str]:
-    """Run nginx before some replicas; its address."""
+    """Run nginx in front of replicas; yield its address."""
     port = free_port()
     servers = "\n".join(f"    server {url.removeprefix('http://')} max_fails=0;" for url in replicas)
     conf = CONF.read_text().replace("    server replica:8000 max_fails=0;", servers)
@@ -83,7 +84,7 @@ def test_a_replica_that_is_killed_costs_no_request(replicas: list[Replica], url:
 
 
 def fill(url: str, stop: threading.Event) -> list[threading.Thread]:
-    """Have a replica's queue full until told to stop."""
+    """Keep a replica's queue full until told to stop."""
 
     def hold() -> None:
         body = {"model": "moons", "num_samples": 1, "solver": "euler-10000", "timeout_s": 600, "priority": "bulk"}

@@ -1,4 +1,4 @@
-"""The playground in a real browser, before the real service: what people see is what the service answered."""
+"""The playground in a real browser, with the real service: the page shows the service's results."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ PAIR = {"a.solver": "dopri5", "a.rtol": "1e-4", "a.atol": "1e-4", "b.solver": "e
 
 
 def show(page: Page, service: str, **view: Any) -> None:
-    """Open a view and wait until all of it is drawn; nothing moves, so that nothing is waited for."""
+    """Open a view and wait until all of it is drawn, without animations to wait for."""
     page.emulate_media(reduced_motion="reduce")
     page.goto("about:blank")
     page.goto(f"{service}/#{urlencode({'model': 'gaussian', 'num_samples': 32, 'seed': SEED, **view})}")
@@ -45,7 +45,7 @@ def ask(service: str, **body: Any) -> dict[str, Any]:
 
 
 def bodies(page: Page) -> list[dict[str, Any]]:
-    """Collect the bodies of drawings from now on, without what the page asks in the background."""
+    """Collect the request bodies of drawings from now on, without the page's requests in the background."""
     found: list[dict[str, Any]] = []
 
     def keep(request: Request) -> None:
@@ -88,7 +88,7 @@ HOLD = """(after => {
 def hold(page: Page, after: int) -> Callable[[], None]:
     """Let that many states of drawings through; `release(more)` in the page lets more through, `release()` the rest.
 
-    Returns a function that waits until they are held back: however fast the service is, a drawing is then under way.
+    Returns a function that waits until states are held back: a drawing is then in progress, however fast the service.
     """
     page.add_init_script(f"{HOLD}({after})")
     page.evaluate(f"{HOLD}({after})")
@@ -128,7 +128,7 @@ def test_a_seed_of_63_bits_arrives_and_comes_back_whole(page: Page, service: str
     drawn_again(page)
     page.click("#new-seed")
     settled(page)
-    assert 0 <= sent[-1]["seed"] < 2**31  # a new one can be read whole in its field
+    assert 0 <= sent[-1]["seed"] < 2**31  # a new one fits in its field
     assert page.input_value("#seed") == str(sent[-1]["seed"])
 
 
@@ -144,7 +144,7 @@ def test_the_trace_is_that_of_the_answer(page: Page, service: str) -> None:
 
 
 def test_rejected_steps_are_marked(page: Page, service: str) -> None:
-    # for a step to be rejected, the field must turn: a network, and a tolerance that the first guess is too bold for
+    # a rejected step needs a field that turns: a network, and a tolerance too tight for the first guess
     for tolerance in ("1e-3", "1e-4", "1e-5", "1e-6", "1e-7"):
         answer = ask(service, model="moons", num_samples=1, rtol=float(tolerance), atol=float(tolerance))
         if not all(answer["trace"]["accepted"]):
@@ -164,7 +164,7 @@ def test_rejected_steps_are_marked(page: Page, service: str) -> None:
 
 
 def test_equal_steps_are_a_level_line(page: Page, service: str) -> None:
-    show(page, service, **{"a.solver": "euler", "a.steps": 10})  # ten tenths are not equal to the last bit
+    show(page, service, **{"a.solver": "euler", "a.steps": 10})  # ten tenths differ in the last bit
     low, high = page.evaluate("document.getElementById('steps').layout.yaxis.range")
     assert 0.5 < high - low < 0.7
     assert low < -1.2 < -0.8 < high
@@ -193,7 +193,7 @@ def test_a_conditional_model_has_a_class_and_guidance(page: Page, service: str) 
     drawn_again(page)
     page.select_option("#model", "gaussian")
     settled(page)
-    page.wait_for_selector("#conditional", state="hidden")  # the model is described after its samples were asked for
+    page.wait_for_selector("#conditional", state="hidden")  # the model is described after its samples were requested
     assert not {"condition", "guidance"} & set(sent[-1])
 
 
@@ -252,9 +252,9 @@ def test_errors_are_the_services_words(page: Page, service: str, view: dict[str,
     page.goto(f"{service}/#{urlencode({'model': 'gaussian', **view})}")
     page.wait_for_selector("#problem:not([hidden])")
     (answer,) = answers
-    assert page.locator("#cards canvas").count() == 0  # and no card is left blank
+    assert page.locator("#cards canvas").count() == 0  # and no card stays blank
     problem = answer.json()
-    for part in ("title", "detail"):  # fields are called as the page calls them
+    for part in ("title", "detail"):  # fields have the names that the page shows
         assert problem[part].replace("num_samples", "How many") in page.inner_text("#problem")
     assert problem["request_id"] in page.inner_text("#problem")
     marked = page.evaluate("[...document.querySelectorAll('[aria-invalid]')].map(e => e.id)")
@@ -297,7 +297,7 @@ def test_a_link_reproduces_the_view(page: Page, service: str) -> None:
 def test_samples_move_along_t(page: Page, service: str) -> None:
     sent = bodies(page)
     show(page, service, **PAIR)
-    assert len(sent) == 2  # one for each solver, on its way as in the end
+    assert len(sent) == 2  # one for each solver, in between as at the end
     end = picture(page)
     page.focus("#time")
     page.press("#time", "Home")
@@ -354,7 +354,7 @@ def test_where_a_key_is_asked_for_it_can_be_given(page: Page, service: str) -> N
     page.fill("#key", "wrong")
     page.press("#key", "Enter")
     page.wait_for_selector("text=does not accept this API key")
-    page.fill("#key", " sesame ")  # as it was pasted
+    page.fill("#key", " sesame ")  # as pasted
     page.press("#key", "Enter")
     settled(page)
     assert page.locator("#state").is_hidden()

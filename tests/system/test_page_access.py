@@ -1,4 +1,4 @@
-"""The playground for everybody: by keyboard, in dark and light, on narrow and wide screens, with names for all."""
+"""Accessibility of the playground: keyboard, dark and light themes, narrow and wide screens, names of controls."""
 
 import re
 from typing import Any
@@ -69,7 +69,7 @@ def test_nothing_sticks_out(page: Page, service: str, width: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_what_matters_is_in_sight(page: Page, service: str, size: tuple[int, int]) -> None:
-    """Compare, New seed, Draw, the error and the slider of time: without scrolling, and nothing lies over them."""
+    """Compare, New seed, Draw, the error and the time slider are visible without scrolling and not covered."""
     width, height = size
     page.set_viewport_size({"width": width, "height": height})
     page.goto(f"{service}/")
@@ -87,7 +87,7 @@ def test_what_matters_is_in_sight(page: Page, service: str, size: tuple[int, int
     stage = page.locator("#stage").bounding_box()
     assert canvas is not None
     assert stage is not None
-    assert canvas["y"] + canvas["height"] <= stage["y"] + 40  # nearly all of the figure, too
+    assert canvas["y"] + canvas["height"] <= stage["y"] + 40  # nearly all of the figure too
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -174,7 +174,7 @@ def test_everything_has_a_name(page: Page, service: str) -> None:
         )).map(e => e.outerHTML)"""
     )
     assert nameless == []
-    assert page.get_by_role("alert").count() == 0  # until there is something to say
+    assert page.get_by_role("alert").count() == 0  # until there is something to announce
     assert page.get_by_role("tab", selected=True).inner_text() == "curl"
 
 
@@ -201,4 +201,4 @@ def test_the_layout_stays_where_it_was_first_painted(
     page.goto(f"{service}/{address}")
     page.wait_for_selector("body[data-judged]")
     assert page.locator("#intro").is_visible() != introduced
-    assert page.evaluate("window.shift") < 0.1  # what Core Web Vitals call good
+    assert page.evaluate("window.shift") < 0.1  # "good" by Core Web Vitals

@@ -1,4 +1,4 @@
-"""The playground with a model that takes conditions by name and has tuned plans: fields for both."""
+"""The playground with a model that takes named conditions and has tuned plans: fields for both."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +29,7 @@ GRID = StoredPlan(solver="ab2-3/tuned", times=(0.0, 0.2, 0.5, 1.0), error=0.01, 
 
 
 class Told(nn.Module):
-    """Moves points by what it is told: a side, a push in the plane, and how strongly."""
+    """Moves points by its conditions: a side, a push in the plane, and a strength."""
 
     def forward(self, x: Tensor, t: Tensor, side: Tensor, push: Tensor, strength: Tensor) -> Tensor:
         """Return velocities (rows, 2)."""
@@ -66,7 +66,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Free(nn.Module):
-    """Points (rows, N, 2) of as many as a request says, each moved on its own."""
+    """Points (rows, N, 2), with N set by the request, each moved on its own."""
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """Return velocities (rows, N, 2)."""
@@ -79,7 +79,7 @@ def ask(service: str, **body: Any) -> Any:
 
 
 def shown(page: Page) -> Any:
-    """The samples of the first figure, by a module of the page that has them for downloads."""
+    """Return the samples of the first figure, from the page's module for downloads."""
     with page.expect_download() as download:
         page.click("#download summary")
         page.click("[data-download=csv]")

@@ -1,4 +1,4 @@
-"""The playground explains and decides: verdict, finder, one sample up close, field and density, downloads."""
+"""The playground's tools: verdict, finder, single samples, field and density, downloads."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 
 from models.checkpoint.card import read_card
 from models.checkpoint.frontier import FRONTIER_FILE, Curve, Frontier, Point, write_frontier
-from tests.system.support import ROOT
+from tests.processes import ROOT
 from tests.system.test_page import PAIR, RK4, ask, bodies, colours, drawn_again, picture, settled, show
 
 pytestmark = pytest.mark.system
@@ -27,7 +27,7 @@ def judged(page: Page) -> None:
 
 
 def errors(service: str, **solver: Any) -> np.ndarray:
-    """How far each sample ends from the reference, as a share of the reference's spread."""
+    """Return the distance of each sample's end from the reference, as a share of the reference's spread."""
     exact, found = (np.array(ask(service, **options)["samples"]) for options in (EXACT, solver))
     spread = np.sqrt(((exact - exact.mean(0)) ** 2).sum(1).mean())
     return np.linalg.norm(found - exact, axis=1) / spread
@@ -133,7 +133,7 @@ def test_pictures_are_enlarged(page: Page, service: str) -> None:
     box = page.locator("#cards canvas").first.bounding_box()
     assert box is not None
     page.locator("#cards canvas").first.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
-    page.wait_for_selector("body[data-chosen='4']")  # the one in the middle of three by three
+    page.wait_for_selector("body[data-chosen='4']")  # the middle one of three by three
     assert page.locator(".enlarged figcaption").count() == 3
     assert "difference" in page.locator(".enlarged figcaption").last.inner_text()
 
@@ -217,7 +217,7 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
     page.click("#find")
     page.wait_for_selector("#find:has-text('Try again')")
     rows = [row.split("\t") for row in page.locator("#candidates tbody tr").all_inner_texts()]
-    assert len(rows) == 11  # ten and the form's own
+    assert len(rows) == 11  # ten, and the form's own
     assert rows[0][0] == "rk4-4 yours"
     rows[0][0] = "rk4-4"
     exact = np.array(ask(service, num_samples=256, **EXACT)["samples"])
@@ -253,6 +253,19 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
     page.mouse.click(*place)
     settled(page)
     assert page.locator("#cards h2").all_inner_texts() == ["euler-50"]
+
+
+def test_a_chosen_budget_stays_when_solvers_are_tried_again(page: Page, service: str) -> None:
+    show(page, service, **RK4, num_samples=64)
+    page.click("#find")
+    page.wait_for_selector("#find:has-text('Try again')")
+    page.evaluate(
+        "() => { const e = document.getElementById('budget'); e.value = 0.9; e.dispatchEvent(new Event('input')) }"
+    )
+    chosen = page.inner_text("#budget-value")
+    page.click("#find")
+    page.wait_for_selector("#find:has-text('Try again')")
+    assert page.inner_text("#budget-value") == chosen
 
 
 def test_downloads(page: Page, service: str, tmp_path: Path) -> None:
@@ -344,7 +357,7 @@ def test_solvers_are_read_and_written_as_everywhere(page: Page, service: str) ->
 
 
 def test_a_setting_survives_its_text(page: Page, service: str) -> None:
-    """A finder's dot, or a link with a text, fills the fields so that they give the same request."""
+    """A dot of the finder, or a link with a solver as text, fills the fields so that they give the same request."""
     sent = bodies(page)
     for text, fields in {
         "ab3-12/shift(3)+rk": {"solver": "ab3", "steps": 12, "grid": {"name": "shift", "value": 3}, "start": "rk"},
@@ -361,7 +374,7 @@ def test_a_setting_survives_its_text(page: Page, service: str) -> None:
         assert {key: sent[-1][key] for key in fields} == fields
         assert page.locator("#cards h2").all_inner_texts() == [text]
     page.goto("about:blank")
-    page.goto(f"{service}/#model=gaussian&num_samples=8&a=ab2-10+rk")  # as people write it
+    page.goto(f"{service}/#model=gaussian&num_samples=8&a=ab2-10+rk")  # as users write it
     settled(page)
     assert page.locator("#cards h2").all_inner_texts() == ["ab2-10+rk"]
 
@@ -394,7 +407,7 @@ def test_a_budget_in_place_of_a_solver(page: Page, service: str) -> None:
     assert not {"solver", "steps", "rtol", "max_nfe"} & set(sent[-1])
     assert page.locator("#a-steps").is_hidden()
     assert page.locator("#cards h2").all_inner_texts() == ["rk4-5"]
-    assert page.inner_text(".promise").startswith("The service chose rk4-5: 0.5 % of the spread at most for 95 %")
+    assert page.inner_text(".promise").startswith("The service chose rk4-5: at most 0.5 % of the spread away for 95 %")
     judged(page)
     assert page.inner_text("#verdict").startswith("rk4-5: ")
     assert '"budget": {"max_error": 0.01}' in page.inner_text("#code")
@@ -408,7 +421,7 @@ def test_a_budget_in_place_of_a_solver(page: Page, service: str) -> None:
     assert sent[-1]["budget"] == {"max_nfe": 10}
     assert page.locator("#cards h2").all_inner_texts() == ["euler-8"]
     assert "a.solver=budget" in page.url
-    show(page, service, **{"a.solver": "budget", "a.budget_max_nfe": 10, "num_samples": 2500})  # in pages
+    show(page, service, **{"a.solver": "budget", "a.budget_max_nfe": 10, "num_samples": 2500})  # drawn in pages
     assert page.locator("#cards h2").all_inner_texts() == ["euler-8"]
     assert page.input_value("#a-budget_max_nfe") == "10"
     page.fill("#a-budget_max_nfe", "2")

@@ -1,4 +1,4 @@
-"""Former faults of the playground, each held by a test in a real browser."""
+"""Former faults of the playground, each covered by a test in a real browser."""
 
 import json
 from typing import Any
@@ -79,11 +79,11 @@ def test_a_number_and_a_press_of_draw_draw_once(page: Page, service: str) -> Non
     sent = bodies(page)
     drawn_again(page)
     page.fill("#a-steps", "7")
-    page.click("#draw", delay=300)  # leaving the field drew already
+    page.click("#draw", delay=300)  # leaving the field has drawn already
     page.wait_for_selector("body[data-judged*='a.steps=7']")
     assert [body["steps"] for body in sent] == [7]
     drawn_again(page)
-    page.click("#draw")  # pressed again it is meant
+    page.click("#draw")  # pressing it again is intended
     settled(page)
     assert [body["steps"] for body in sent] == [7, 7]
 
@@ -101,7 +101,7 @@ def test_a_fault_of_one_setting_says_of_which(page: Page, service: str) -> None:
     page.goto(f"{service}/#{urlencode({'model': 'gaussian', **RK4, 'b.solver': 'rk4', 'b.steps': 'many'})}")
     page.wait_for_selector("#problem:not([hidden])")
     assert page.inner_text("#problem h2").endswith("(solver B)")
-    assert titles(page) == ["rk4-4"]  # what solver A drew stays, and no card is blank
+    assert titles(page) == ["rk4-4"]  # solver A's drawing stays, and no card is blank
     assert page.evaluate("[...document.querySelectorAll('[aria-invalid]')].map(e => e.id)") == ["b-steps"]
 
 
@@ -112,7 +112,7 @@ def test_snippets_do_not_ask_what_only_the_page_needs(page: Page, service: str) 
 
 
 def test_no_field_that_the_page_lacks_is_asked_for(page: Page, service: str) -> None:
-    """A deadline was once answered with the name of a field of the HTTP interface."""
+    """The message for a deadline once named a field of the HTTP interface."""
     found: list[Any] = []
 
     def keep(request: Request) -> None:
@@ -193,9 +193,9 @@ def test_no_button_moves_while_a_drawing_reports_progress(
     "view", [RK4, PAIR, {"a.solver": "dopri5", "a.rtol": "1e-3", "a.atol": "1e-3", "model": "moons"}]
 )
 def test_the_verdict_finds_its_room_kept(page: Page, service: str, width: int, view: dict[str, Any]) -> None:
-    """Nothing moves when the error, which is measured in the background, becomes known."""
+    """The layout stays in place when the error, which is measured in the background, becomes known."""
     page.set_viewport_size({"width": width, "height": 844})
-    page.route("**/v1/sample", lambda route: None)  # the reference has to wait until this is taken back
+    page.route("**/v1/sample", lambda route: None)  # the reference waits until this route is removed
     show(page, service, **view)
     places = (
         "() => [...document.querySelectorAll('#results > section')].map(e => JSON.stringify(e.getBoundingClientRect()))"
@@ -222,7 +222,7 @@ def test_a_link_to_overlaid_points_keeps_the_room_of_one_figure(page: Page, serv
     assert taken is not None
     assert room["height"] == pytest.approx(taken["height"], abs=30)
     told = [page.locator(f".told.{side}").bounding_box() for side in "ab"]
-    assert sum(box["width"] for box in told if box) > 0.9 * (taken["width"] - 60)  # both over the whole width
+    assert sum(box["width"] for box in told if box) > 0.9 * (taken["width"] - 60)  # both at full width
 
 
 def test_impatience_does_no_harm(page: Page, service: str) -> None:
@@ -237,5 +237,5 @@ def test_impatience_does_no_harm(page: Page, service: str) -> None:
         page.keyboard.press("Enter")
     page.wait_for_selector("body[data-judged*='b.solver']")
     assert page.locator("#problem").is_hidden()
-    page.wait_for_selector("#cancel", state="hidden")  # one more drawing may be under way, for the last of all presses
+    page.wait_for_selector("#cancel", state="hidden")  # one more drawing may be in progress, for the last press
     assert titles(page) == ["rk4-4", "euler-10"]

@@ -1,4 +1,4 @@
-"""The playground while samples arrive, when a drawing is cancelled or late, and when the service comes and goes."""
+"""The playground while samples arrive, when a drawing is cancelled or late, and when the service stops and returns."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ def test_samples_arrive_on_their_way_from_noise_to_data(page: Page, service: str
     page.goto(f"{service}/#{urlencode({'model': 'moons', 'num_samples': 64, 'seed': 1, **TIGHT})}")
     held()
     between = "() => { const t = Number(document.getElementById('time-value').textContent); return 0 < t && t < 1 }"
-    page.wait_for_function(between)  # the points move towards what has come, and the slider with them
+    page.wait_for_function(between)  # the points move towards the received states, and the slider with them
     on_their_way = picture(page)
     page.evaluate("window.release()")
     settled(page)
@@ -67,7 +67,7 @@ def test_a_drawing_says_how_far_it_is_and_can_be_cancelled(page: Page, service: 
     page.wait_for_function(
         "() => document.querySelector('#cards').textContent.includes('1,000 of 5,000 samples so far')"
     )
-    page.wait_for_timeout(1200)  # a rate is told from the first second on
+    page.wait_for_timeout(1200)  # a rate is shown from the first second on
     page.evaluate("release(41)")
     held()
     page.wait_for_function("() => /^4\\d %, about \\d+ s left/.test(document.getElementById('busy').textContent)")
@@ -91,7 +91,7 @@ def test_what_arrived_before_a_deadline_is_kept_and_two_minutes_are_offered(page
     def hurry(route: Route) -> None:
         body = json.loads(route.request.post_data or "")
         limits.append(body.get("timeout_s"))
-        later = "first_index" in body  # the first page has its time; the second is given less than it can need
+        later = "first_index" in body  # the first page has enough time; the second has less than it can need
         route.continue_(post_data=json.dumps({**({"timeout_s": 0.001} if later else {}), **body}))
 
     page.route("**/v1/sample/stream", hurry)

@@ -1,4 +1,4 @@
-"""The playground where things change under it: a model that goes, two tabs, a slow line, a path of its own."""
+"""The playground in changing conditions: a model that is removed, two tabs, a slow connection, a path prefix."""
 
 import shutil
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def test_a_model_that_is_removed_while_it_is_drawn(page: Page, service: str, cop
     page.wait_for_selector("#problem:not([hidden])")
     settled(page)
     assert "gaussian" in page.inner_text("#problem")
-    assert "1,000 of 2,500 samples were drawn" in page.inner_text("#cards")  # what had come stays
+    assert "1,000 of 2,500 samples were drawn" in page.inner_text("#cards")  # the received samples stay
     page.wait_for_function(
         "() => ![...document.querySelectorAll('#model option')].some(o => o.textContent == 'gaussian')"
     )

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the real service, and what it then knows is what the clients counted."""
+"""A real Prometheus scrapes the real service; its counts equal those of the clients."""
 
 import subprocess
 

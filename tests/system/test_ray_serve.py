@@ -1,4 +1,4 @@
-"""Two replicas on Ray Serve: what a client sees is what one service says."""
+"""Two replicas on Ray Serve: responses equal those of a single service."""
 
 import json
 import os
@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.system.support import ROOT, free_port, until
+from tests.processes import ROOT, environment, free_port, running, stop
+from tests.system.support import until
 
 pytestmark = pytest.mark.system
 
@@ -23,48 +24,18 @@ LONG = {"model": "moons", "num_samples": 64, "solver": "rk4-2000", "timeout_s": 
 METRICS, SCALED = 9700, 9800
 
 
-def start(
-    repository: Path, folder: Path, first: int, port: int, command: list[str], said: str, **more: str
-) -> "subprocess.Popen[str]":
-    """Start replicas at a port, the first with its metrics at another; the process, once it has said something."""
+def settings(repository: Path, first: int, port: int) -> dict[str, str]:
+    """Return the environment of replicas at a port, with the metrics of the first one at another."""
     assert PYTHON.is_file(), f"{PYTHON} is missing; run: make test-system"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PATHLINE_")}
-    log = folder / "serve.txt"
-    ours = {"MODELS_DIR": str(repository), "PORT": str(port), "THREADS": "1", "MAX_QUEUE": "8"}
-    environment = kept | {f"PATHLINE_{name}": value for name, value in ours.items()}
-    environment |= {"FLEET_METRICS_PORT": str(first)} | more
-    with log.open("w") as output:
-        running = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def ready() -> bool:
-        assert running.poll() is None, log.read_text()
-        return said in log.read_text()
-
-    try:
-        until("replicas", ready, 300)
-    except BaseException:
-        running.kill()
-        running.wait()
-        raise
-    return running
+    return environment(repository, port=port, max_queue=8) | {"FLEET_METRICS_PORT": str(first)}
 
 
 @pytest.fixture(scope="module")
-def fleet(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def fleet(repository: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     command = [str(PYTHON), "-m", "fleet", "serve", "--replicas", "2"]
-    port = free_port()
-    running = start(repository, tmp_path_factory.mktemp("serve"), METRICS, port, command, "replicas on")
-    yield f"http://127.0.0.1:{port}", running
-    if running.poll() is None:
-        running.terminate()
-        running.wait(60)
+    with running(command, settings(repository, METRICS, free_port())) as replicas:
+        yield replicas.url, replicas.process
+        stop(replicas.process)
 
 
 def npy(url: str, **body: Any) -> httpx.Response:
@@ -72,7 +43,7 @@ def npy(url: str, **body: Any) -> httpx.Response:
 
 
 def active(number: int, first: int = METRICS) -> float:
-    """Jobs of a replica, from its own metrics."""
+    """Return the active jobs of a replica, from its own metrics."""
     text = httpx.get(f"http://127.0.0.1:{first + number}/metrics").text
     found = re.search(r"^pathline_active_jobs (\S+)$", text, re.MULTILINE)
     assert found is not None
@@ -121,7 +92,7 @@ def test_work_is_spread_and_a_client_that_leaves_is_seen(fleet: Any) -> None:
         assert (active(0), active(1)) == (2, 2)
         for each in asked:
             each.result()
-    until("no job", lambda: active(0) + active(1) == 0, 10)  # jobs of minutes; benchmarks.fleet says how soon
+    until("no job", lambda: active(0) + active(1) == 0, 10)  # they take minutes; benchmarks.fleet times this
 
 
 def test_all_full_is_429_with_retry_after(fleet: Any) -> None:
@@ -136,47 +107,39 @@ def test_all_full_is_429_with_retry_after(fleet: Any) -> None:
 
 
 def test_a_stop_finishes_what_runs_and_does_not_wait_a_minute(fleet: Any) -> None:
-    url, running = fleet
+    url, process = fleet
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(npy, url, **LONG | {"seed": 3, "num_samples": 2000})
         until("a job", lambda: active(0) + active(1) == 1)
         begin = time.monotonic()
-        running.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         assert last.result().status_code == 200
-    assert running.wait(60) == 0
+    assert process.wait(60) == 0
     assert time.monotonic() - begin < 50
 
 
 @pytest.fixture(scope="module")
 def scaled(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """`serve run` itself, with a file that has a free port; from one replica to two by the work that is left."""
+    """Run `serve run` with a file that has a free port, scaling from one replica to two by the work left."""
     folder, port = tmp_path_factory.mktemp("run"), free_port()
     arguments = {"min_replicas": 1, "max_replicas": 2, "target_s": 0.5, "upscale_delay_s": 1, "threads": 1}
     application = {"name": "default", "import_path": "fleet.ray_serve:app", "args": arguments}
     config = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]}
-    (folder / "serve.json").write_text(json.dumps(config))  # which is YAML, too
+    (folder / "serve.json").write_text(json.dumps(config))  # JSON is YAML too
     command = [str(PYTHON.parent / "serve"), "run", str(folder / "serve.json")]
     more = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
         "PYTHONPATH": str(ROOT),
     }
-    running = start(repository, folder, SCALED, port, command, "Submitted deploy config successfully", **more)
     url = f"http://127.0.0.1:{port}"
-    try:
-        until("a replica", lambda: httpx.get(f"{url}/readyz").status_code == 200, 180)
-        yield url, running
-    finally:
-        running.send_signal(signal.SIGINT)
-        try:
-            running.wait(60)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
+    with running(command, settings(repository, SCALED, port) | more, url, 480) as replicas:
+        yield url, replicas.process
+        stop(replicas.process, number=signal.SIGINT)
 
 
 def replicas_of(first: int) -> list[int]:
-    """Processes of replicas with their metrics from a port on, by what Ray calls them."""
+    """Return the processes of replicas with metrics from a port on, by the names that Ray gives them."""
     found = []
     for process in Path("/proc").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""The example with the real TorchCFM from the package index: its UNet goes in as a program and answers as it did."""
+"""The example with the real TorchCFM from the package index: its UNet is imported as a program, with equal results."""
 
 import gzip
 import shlex
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.system.support import ROOT
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.system
 
@@ -38,7 +38,7 @@ print("the same")
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """TorchCFM and what it needs of POT, beside the environment, so that nothing in it changes."""
+    """Return a folder with TorchCFM and the part of POT that it needs; the environment stays unchanged."""
     folder = tmp_path_factory.mktemp("packages")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
     subprocess.run([*command, "torchcfm==1.0.7", "pot==0.9.7.post1"], check=True)
@@ -71,7 +71,7 @@ def test_the_command_that_is_printed_imports_it(packages: Path, data_dir: Path, 
     options = ["--network", network, "--steps", "2", "--data-dir", str(data_dir), "--out", str(data_dir / "out")]
     said = python(packages, "examples/torchcfm_mnist.py", *options).strip()
     command = f"{said} --models-dir {data_dir / 'models'}".replace(".venv/bin/python", sys.executable)
-    command = command.replace(" --check", "")  # which takes a while
+    command = command.replace(" --check", "")  # takes a while
     command = command.removeprefix("PATHLINE_ALLOW_PROGRAMS=true ")
     done = subprocess.run(
         shlex.split(command),

@@ -21,7 +21,7 @@ def one_thread():
 
 @pytest.fixture
 def recipe() -> Recipe:
-    """A run of 4 epochs of 4 steps, the last of each smaller than the others."""
+    """A run of 4 epochs of 4 steps; the last step of each is smaller than the others."""
     return Recipe.model_validate(
         {
             "name": "tiny",

@@ -1,4 +1,4 @@
-"""`python -m training` in processes of their own, forked from one that has imported torch: seconds less for each."""
+"""`python -m training` in separate processes, forked from one that has imported torch, which saves seconds."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def _run(arguments: list[str], log: Path, environment: dict[str, str]) -> None:
-    """Be the command: its environment, its output in a file, its exit code."""
+    """Run the command: set its environment, write its output to a file, and exit with its code."""
     os.environ.update(environment)
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
@@ -22,7 +22,7 @@ def _run(arguments: list[str], log: Path, environment: dict[str, str]) -> None:
     from training.__main__ import main
 
     code = main(arguments)
-    # It takes seconds to import, at every start of a training.
+    # Importing it takes seconds, at every start of a training.
     assert "torch._dynamo" not in sys.modules
     sys.exit(code)
 
@@ -31,7 +31,7 @@ class Command:
     """A running command.
 
     Attributes:
-        process: its process; `exitcode` is negative where a signal ended it.
+        process: its process; `exitcode` is negative if a signal ended it.
         log: the file of its output and errors.
     """
 

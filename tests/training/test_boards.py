@@ -65,5 +65,5 @@ def test_without_the_package_the_extra_is_named(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     places = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs")]
     assert main(["fit", "moons", "--tensorboard", str(tmp_path / "logs"), *places]) == 2
-    assert "'.[tensorboard]' brings it" in capsys.readouterr().err
+    assert "run pip install -c constraints.txt -e '.[tensorboard]'" in capsys.readouterr().err
     assert not (tmp_path / "logs").exists()

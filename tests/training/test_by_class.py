@@ -53,7 +53,7 @@ def test_samples_of_a_class_read_as_it_and_a_wrong_model_would_not(
 
 
 def test_labels_that_were_learned_crosswise_are_seen(clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The measurement must not be one that every model passes."""
+    """The measurement must not be one that every model would pass."""
     from training import by_class
 
     def crosswise(checkpoint: object, data_dir: Path | None) -> tuple[object, str]:
@@ -96,7 +96,7 @@ def test_what_has_no_classes_or_no_data_is_said(
     folder = fit(recipe, options)
     out = ["--out", str(tmp_path / "out")]
     assert main(["evaluate", str(folder), "--by-class", *out]) == 2
-    assert "--by-class needs a model trained by class labels" in capsys.readouterr().err
+    assert "--by-class needs a model trained with at least two class labels" in capsys.readouterr().err
     assert main(["evaluate", str(folder), "--guidance", "2", *out]) == 2
     assert "--guidance is for conditional models" in capsys.readouterr().err
 
@@ -104,6 +104,6 @@ def test_what_has_no_classes_or_no_data_is_said(
 def test_a_model_whose_data_are_gone_cannot_be_judged(clusters: Path, tmp_path: Path):
     (tmp_path / "rows.npz").unlink()
     before = json.loads((clusters / "card.json").read_bytes())
-    with pytest.raises(TrainingError, match=r"trained on real data with labels: no data to compare with: .*rows\.npz"):
+    with pytest.raises(TrainingError, match=r"needs the real data with labels: no data to compare with: .*rows\.npz"):
         evaluate_by_class(clusters, ["rk4-8"], [1.0], 30, tmp_path / "out")
     assert json.loads((clusters / "card.json").read_bytes()) == before

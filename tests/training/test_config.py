@@ -80,9 +80,9 @@ def test_options_go_before_the_file_and_are_named_in_errors(tmp_path: Path):
 
 def test_options_of_the_data_are_named_in_errors(tmp_path: Path):
     path = write(tmp_path, 'name = "m"\nepochs = 3\n[data]\nname = "images"\nrange = [1.0, 0.0]\n')
-    with pytest.raises(UsageError, match=r"recipe\.toml: data\.range is \[1\.0, 0\.0\]; two finite numbers are needed"):
+    with pytest.raises(UsageError, match=r"recipe\.toml: data\.range is \[1\.0, 0\.0\]; give two finite numbers"):
         load_recipe(path)
-    with pytest.raises(UsageError, match=r"^--background is 'pink'; white, black or six hexadecimal digits"):
+    with pytest.raises(UsageError, match=r"^--background is 'pink'; use white, black or six hexadecimal digits"):
         load_recipe(path, {"data.background": "pink", "data.range": [0, 255]})
     for wrong in ([1.0], [0.0, float("nan")], [0.0, 1.0, 2.0], [5, 5]):
         with pytest.raises(UsageError, match=r"^--range is \["):

@@ -54,7 +54,7 @@ def test_mnist_latents_decode_to_the_pictures_they_came_from(mnist_dir: Path):
     assert pictures.shape == (300, 28, 28)
     assert 0 <= float(pictures.min()) <= float(pictures.max()) <= 1
     assert 0.5 < data.card["variance_retained"] < 1
-    # The whole of the variance reproduces the pixels themselves, whose mean is 0.5 here.
+    # All of the variance reproduces the pixels themselves, which have a mean of 0.5 here.
     whole = prepare(shipped("mnist", samples=300, components=299), mnist_dir)
     decoded = whole.decoder.decode(torch.from_numpy(whole.train)).reshape(300, -1)
     assert torch.allclose((decoded * 255).round(), decoded * 255, atol=0.02)

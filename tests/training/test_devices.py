@@ -55,5 +55,5 @@ def test_which_runs_are_mixed(recipe: Recipe, gpus, precision: str, device: str,
 
 def test_a_gpu_without_bfloat16_is_refused(recipe: Recipe, gpus):
     gpus(1, bfloat16=False)
-    with pytest.raises(UsageError, match="precision is 'bfloat16'; Tesla P100 does not compute in it: use 'float32'"):
+    with pytest.raises(UsageError, match="precision is 'bfloat16'; Tesla P100 does not support it; use 'float32'"):
         mixes(recipe.model_copy(update={"precision": "bfloat16"}), torch.device("cuda", 0))

@@ -65,7 +65,7 @@ def test_a_state_of_other_data_names_the_way_out(recipe: Recipe, options: Option
     trainer = Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"))
     with run.locked():
         run.write(*trainer.state("other data"))
-    with pytest.raises(StateError, match="other data than those found now; delete"):
+    with pytest.raises(StateError, match="trained on different data; delete"):
         fit(recipe, options)
 
 

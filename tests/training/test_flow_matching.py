@@ -28,7 +28,7 @@ def test_each_row_has_its_own_time():
 
 
 class Recorder(nn.Module):
-    """Answers with a constant and keeps what it was asked."""
+    """A network that returns a constant and records its arguments."""
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         self.asked = (x, t)

@@ -1,4 +1,4 @@
-"""A disk that fills up: stood in for by a limit on the size of files, which cuts a write short in the same way."""
+"""A disk that fills up, simulated by a limit on the size of files, which cuts a write short in the same way."""
 
 import resource
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _ROOM = 1000  # bytes, less than any state or weights here
 
 @pytest.fixture
 def disk() -> Iterator[Any]:
-    """Call it with True to fill the disk, with False to make room."""
+    """Return a function: True fills the disk, False makes room."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill(full: bool) -> None:
@@ -84,5 +84,5 @@ def test_full_when_publishing_keeps_what_was_trained(
     monkeypatch.undo()
     capsys.readouterr()
     second = fit(recipe, replace(options, force=True))
-    assert "going on at step 16 of 16" in capsys.readouterr().out
+    assert "resuming at step 16 of 16" in capsys.readouterr().out
     assert weights(second) == weights(first)

@@ -1,4 +1,4 @@
-"""A real process, really killed."""
+"""A real training process that is killed."""
 
 import os
 import random
@@ -25,7 +25,7 @@ blocks = 2
 
 
 def start(folder: Path, place: str) -> tuple[Command, Path]:
-    """Start a training that keeps all it writes under folder/place; return it and where its runs are."""
+    """Start a training that writes only under folder/place; return it and the folder of its runs."""
     recipe = folder / "recipe.toml"
     recipe.write_text(RECIPE)
     runs = folder / place / "runs"
@@ -35,12 +35,12 @@ def start(folder: Path, place: str) -> tuple[Command, Path]:
 
 
 def send_in_training(command: Command, runs: Path, signum: signal.Signals, delay: float) -> bool:
-    """Send a signal `delay` seconds after the process has written a state; False if it was done before that."""
+    """Send a signal `delay` seconds after the process has written a state; return False if it had ended by then."""
     before = [path.stat().st_mtime_ns for path in runs.glob("*/state.safetensors")]
     while command.process.is_alive():
         try:
             now = [path.stat().st_mtime_ns for path in runs.glob("*/state.safetensors")]
-        except FileNotFoundError:  # published in this moment
+        except FileNotFoundError:  # published at this moment
             return False
         if now != before:
             time.sleep(delay)
@@ -70,9 +70,9 @@ def test_killed_at_random_moments_ends_at_the_same_bytes(tmp_path: Path, unbroke
         command.finish(-signal.SIGKILL if killed else 0)
         kills += killed
     assert kills >= 1
-    # Killed before it was published, nothing is in the repository: whole or not at all.
+    # If it was killed before publishing, the repository has nothing: a version is complete or absent.
     out = start(tmp_path, "killed")[0].finish()
-    assert "going on at step" in out or "already has this recipe" in out
+    assert "resuming at step" in out or "already has this recipe" in out
     assert weights(tmp_path / "killed") == unbroken
     assert list((tmp_path / "killed" / "runs").iterdir()) == []
 
@@ -84,7 +84,7 @@ def test_a_polite_stop_saves_says_how_to_go_on_and_does(
     command, runs = start(tmp_path, "stopped")
     assert send_in_training(command, runs, signum, 0.02)
     said = command.finish(code)
-    assert "run the same command to go on" in said
+    assert "run the same command to resume" in said
     assert "Traceback" not in said
-    assert "going on at step" in start(tmp_path, "stopped")[0].finish()
+    assert "resuming at step" in start(tmp_path, "stopped")[0].finish()
     assert weights(tmp_path / "stopped") == unbroken

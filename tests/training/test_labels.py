@@ -23,7 +23,7 @@ def test_labels_are_read(tmp_path: Path):
         (0x803, 3, b"\0\1\2", "not an IDX file of 3 labels"),
         (0x801, 2, b"\0\1\2", "not an IDX file of 3 labels"),
         (0x801, 3, b"\0\1", "not an IDX file of 3 labels"),
-        (0x801, 3, b"\0\1\x0b", "holds the label 11; labels are 0 to 9"),
+        (0x801, 3, b"\0\1\x0b", "contains the label 11; labels are 0 to 9"),
     ],
 )
 def test_what_are_no_labels_is_named(tmp_path: Path, magic: int, count: int, content: bytes, match: str):

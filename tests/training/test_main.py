@@ -41,8 +41,8 @@ def tiny(tmp_path: Path) -> list[str]:
         (["fit", "moons", "--header", "yes"], "--header is for fit vectors, not fit moons"),
         (["fit", "vectors", "--range", "0", "1"], "--range is for fit images, not fit vectors"),
         (["fit", "digits", "--background", "white"], "--background is for fit images"),
-        (["fit", "images", "--background", "pink"], "--background is 'pink'; white, black or"),
-        (["fit", "images", "--range", "1", "0"], "--range is [1.0, 0.0]; two finite numbers"),
+        (["fit", "images", "--background", "pink"], "--background is 'pink'; use white, black or"),
+        (["fit", "images", "--range", "1", "0"], "--range is [1.0, 0.0]; give two finite numbers"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]):
@@ -56,7 +56,7 @@ def test_wrong_usage_is_one_line_and_exit_2(arguments: list[str], part: str, cap
 
 def test_recipe_for_other_data_is_wrong_usage(tiny: list[str], capsys: pytest.CaptureFixture[str]):
     assert main(["fit", "circles", *tiny[2:]]) == 2
-    assert "data.name is 'moons'; the command says circles" in capsys.readouterr().err
+    assert "data.name is 'moons'; use the recipe with fit moons, not fit circles" in capsys.readouterr().err
 
 
 def test_failures_are_one_line_and_exit_1(
@@ -94,7 +94,7 @@ def test_options_reach_the_recipe_and_the_data_folder_comes_from_the_environment
 def test_a_missing_package_is_named(tiny: list[str], places: list[str], monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     assert main([*tiny, *places]) == 1
-    assert "sklearn.datasets is not installed; pip install" in capsys.readouterr().err
+    assert "sklearn.datasets is not installed; run pip install" in capsys.readouterr().err
 
 
 def test_a_diverging_run_keeps_the_last_good_state(tmp_path: Path, tiny: list[str], places: list[str]):

@@ -40,7 +40,7 @@ def header(magic: int = 0x803, count: int = 1, height: int = 28, width: int = 28
         (gzip.compress(header(height=32) + bytes(896)), "32 x 28 pixels"),
         (gzip.compress(header(count=2) + bytes(784)), "promises 2 pictures, 1584 bytes; it has 800"),
     ],
-    ids=["empty", "no gzip", "half", "too few", "magic", "size", "count"],  # the bytes hold the time of day
+    ids=["empty", "no gzip", "half", "too few", "magic", "size", "count"],  # the bytes contain the current time
 )
 def test_damaged_files_are_named(mnist_dir: Path, content: bytes, match: str):
     path = mnist_dir / "mnist" / TRAIN

@@ -42,7 +42,7 @@ def test_torchruns_two_processes_follow_the_losses_of_one_with_the_doubled_batch
     # Each of the two takes 32 of the 64 samples of a batch.
     two = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert two.returncode == 0, two.stderr
-    assert two.stdout.count("training 1,730 parameters") == 1  # only the first process speaks and writes
+    assert two.stdout.count("training 1,730 parameters") == 1  # only the first process prints and writes
     assert [path.name for path in (tmp_path / "two" / "tiny").iterdir()] == ["1"]
     assert list((tmp_path / "runs").iterdir()) == []
     one = fit(load_recipe(config), Options(tmp_path / "one", tmp_path / "runs", device="cpu"))
@@ -59,5 +59,5 @@ def test_half_an_environment_of_torchrun_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    with pytest.raises(UsageError, match="WORLD_SIZE is 2, but not set: MASTER_ADDR, MASTER_PORT; start several"):
+    with pytest.raises(UsageError, match="WORLD_SIZE is 2, but not set: MASTER_ADDR, MASTER_PORT; use torchrun"):
         Group.join(torch.device("cpu"))

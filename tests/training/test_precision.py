@@ -1,4 +1,4 @@
-"""Mixed precision, on the CPU: the same code that runs on a GPU, where this project had none to run it."""
+"""Mixed precision on the CPU: the same code that runs on a GPU, which was not available here."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The price of a flow, on fields whose paths are known."""
+"""The price of a flow, on fields with known paths."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_a_straight_flow_costs_one_evaluation() -> None:
 def test_stiffness_is_the_eigenvalue_and_ends_are_exact() -> None:
     found = price(Decay(), X0)
     assert found.stiffness == pytest.approx(3, rel=0.05)
-    assert found.straightness == pytest.approx(1)  # straight, but not at constant speed
+    assert found.straightness == pytest.approx(1)  # straight paths, but not at constant speed
     assert found.bend > 0.3
     torch.testing.assert_close(exact_ends(Field(Decay()), X0), X0 * math.exp(-3), rtol=0, atol=1e-8)
     # RK4's error is h^4 l^5 e^-3 / 120, relative e^-3; Euler's h l^2 / 2 is under 1 % from 450 steps on, too many.

@@ -1,4 +1,4 @@
-"""Published models where cards are damaged or are not files."""
+"""Published models with cards that are damaged or not files."""
 
 import json
 import os

@@ -93,7 +93,7 @@ def test_a_student_is_trained_and_its_card_names_the_parent(parent: Path, tmp_pa
 
 
 def test_the_noise_of_a_pair_is_what_its_step_trains_on(parent: Path, tmp_path: Path) -> None:
-    """With the parent's ends as targets the straight line from each x0 is learned, not one from any noise."""
+    """With the parent's ends as targets, the straight line from each x0 is learned, not one from other noise."""
     from training.fit import new_trainer
 
     recipe = child(parent)
@@ -163,7 +163,7 @@ def test_a_parent_that_does_not_fit_is_refused(parent: Path, tmp_path: Path) -> 
         with_pairs(gaussian, prepare(gaussian), tmp_path)
     conditional = small("digits_conditional")
     unconditional = fit(small("digits"), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
-    with pytest.raises(UsageError, match="must take the same condition: NoneType, LabelCondition"):
+    with pytest.raises(UsageError, match="takes the condition none, and the data give label"):
         with_pairs(reflowed(conditional, unconditional), prepare(conditional), tmp_path)
     recipe = child(parent)
     broken = recipe.model_copy(update={"reflow": recipe.reflow and recipe.reflow.model_copy(update={"solver": "rk9"})})
@@ -205,7 +205,7 @@ def test_a_parent_that_changed_since_it_was_pinned_is_refused(parent: Path, tmp_
 def test_two_runs_share_the_pairs_that_the_first_one_draws(
     parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second begins in the middle of the first one's solve, and waits."""
+    """The second starts in the middle of the first one's solve, and waits."""
     recipe = child(parent)
     data = prepare(recipe)
     solve, solved, digests = reflow.solve, list[int](), list[str]()
@@ -225,7 +225,7 @@ def test_two_runs_share_the_pairs_that_the_first_one_draws(
     assert digests == [first.digest]
 
 
-@pytest.mark.usefixtures("capsys")  # else what is printed goes to a file, which the limit is for, too
+@pytest.mark.usefixtures("capsys")  # otherwise the output goes to a file, to which the limit applies too
 def test_a_full_disk_keeps_no_part_of_a_part(parent: Path, tmp_path: Path) -> None:
     recipe = child(parent)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,4 +1,4 @@
-"""Solvers named by text: the table that all readers of it share, and samples with conditions of their own."""
+"""Solvers as text: the table that all parsers share, and samples with their own conditions."""
 
 import json
 from pathlib import Path

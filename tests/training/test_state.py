@@ -43,7 +43,7 @@ def test_four_damaged_bytes_anywhere_are_noticed(tmp_path: Path, place: int):
     start = place % len(content)
     content[start : start + 4] = bytes(byte ^ 0x11 for byte in content[start : start + 4])
     run.file.write_bytes(content)
-    with pytest.raises(StateError, match=r"is damaged .*put a copy of it back, or delete .* to train from the start"):
+    with pytest.raises(StateError, match=r"is damaged .*restore a copy of it, or delete .* to train from the start"):
         run.read()
 
 
@@ -52,7 +52,7 @@ def test_a_state_without_a_checksum_is_refused(tmp_path: Path):
 
     run = RunFolder(tmp_path)
     run.file.write_bytes(save({"a": torch.zeros(2)}, {"state": HEADER.model_dump_json()}))
-    with pytest.raises(StateError, match="it has no checksum, as those of earlier releases"):
+    with pytest.raises(StateError, match="it has no checksum, like those of earlier releases"):
         run.read()
 
 

@@ -1,4 +1,4 @@
-"""`python -m training tune`: the file it writes, going on after a stop, conditional models, and wrong usage."""
+"""`python -m training tune`: the file it writes, resuming after a stop, conditional models, and wrong usage."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_file_holds_what_was_asked_for_and_more_is_added(folder: Path, capsy
     assert main(["evaluate", str(folder), "--solver", "tuned-3", "--samples", "8", "--out", str(folder.parent)]) == 0
     assert "tuned-3" in capsys.readouterr().out
     assert main(["evaluate", str(folder), "--solver", "tuned-4", "--samples", "8", "--out", str(folder.parent)]) == 2
-    assert "there are tuned-2, tuned-3" in capsys.readouterr().err
+    assert "available: tuned-2, tuned-3" in capsys.readouterr().err
 
 
 def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_each_plan_says_how_it_was_tuned_and_other_recipes_replace_their_own_onl
     for solver in ("ab2-3/tuned", "tuned-3", "ab2-4/tuned", "tuned-4"):
         assert second[solver].tuning["samples"] == 20
     more = {plan.solver: plan for plan in tune(folder, replace(QUICK, methods=("ab2", "ab3"))).plans}
-    assert more["tuned-2"].tuning["methods"] == ["ab2", "ab3"]  # it may begin with another grid
+    assert more["tuned-2"].tuning["methods"] == ["ab2", "ab3"]  # it may start with another grid
     assert more["ab2-2/tuned"] == first["ab2-2/tuned"]
 
 
@@ -163,8 +163,8 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
         ("--nfe 4,99", "--nfe is 4,99"),
         ("--nfe six", "--nfe is 'six'; use numbers separated by commas"),
         ("--nfe 4.5", "--nfe is '4.5'"),
-        ("--methods rk4", "rk4 does not take one evaluation a step"),
-        ("--methods tuned", "tuned does not take one evaluation a step"),
+        ("--methods rk4", "rk4 does not take one evaluation per step"),
+        ("--methods tuned", "tuned does not take one evaluation per step"),
         ("--methods abc", "unknown solver 'abc'"),
         ("--methods ,", "--methods is empty"),
         ("--samples 3", "--samples is 3"),

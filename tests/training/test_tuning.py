@@ -17,7 +17,7 @@ UNIFORM = np.linspace(0.0, 1.0, 5)
 
 
 def field(x: Tensor, t: Tensor, rows: slice | None = None) -> Tensor:
-    """Two humps, neither linear nor autonomous."""
+    """A field with two humps, neither linear nor autonomous."""
     t = t[:, None]
     return torch.tanh(3 * x) - x + torch.sin(2 * t) * x.flip(1) / (1.2 - t)
 

@@ -145,7 +145,7 @@ def test_the_validation_loss_is_that_of_each_part_of_time():
     [
         (["fit", "moons", "--data", "x.npy"], "--data is for your own data"),
         (["fit", "digits", "--label", "x"], "--label is for fit vectors"),
-        (["fit", "circles", "--conditional"], "no classes here"),
+        (["fit", "circles", "--conditional"], "which have no classes"),
         (["fit", "vectors", "--conditional"], "name the labels with --label"),
         (["fit", "moons", "--coupling", "best"], "invalid choice: 'best'"),
     ],

@@ -1,8 +1,8 @@
 """The study of cheap flows: the price of models trained with one choice of the recipe changed at a time.
 
 Every model is trained with three seeds. All choices except the frequency are compared with the recipe at `BASE`, which
-is the paper's but for the highest frequency of the time embedding. The run can be stopped at any time: what decides
-most is measured first, and the report shows what has been measured (`--measured`) and names what is missing.
+is the paper's except for the highest frequency of the time embedding. The run can be stopped at any time: the most
+decisive settings are measured first, and the report shows what has been measured (`--measured`) and what is missing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -41,8 +41,8 @@ def train_judge(data_dir: Path | None, decoder: Decoder, digits: int, seed: int 
     Args:
         data_dir: as for `mnist.load`; the label files are in the same folder as the pictures.
         decoder: the PCA decoder of the model under test.
-        digits: how many of the 60,000 training digits to use.
-        seed: fixes their choice and the classifier's first weights.
+        digits: number of the 60,000 training digits to use.
+        seed: fixes their choice and the classifier's initial weights.
 
     Raises:
         DataError: pictures or labels are missing or damaged.

@@ -1,4 +1,4 @@
-"""Tables and pictures of quality against NFE, for any data set."""
+"""Tables and figures of quality against NFE, for any data set."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Countable numbers from the paper's text: parameters and evaluations."""
+"""Numbers from the paper's text that can be counted: parameters and evaluations."""
 
 from models.architectures import build
 from solvers import catalogue
@@ -34,7 +34,7 @@ CLAIMS = (
 
 
 def run(context: Context) -> Results:
-    """Count."""
+    """Count parameters and evaluations."""
 
     def measure() -> Results:
         counts = {
@@ -78,13 +78,13 @@ def judge(results: Results) -> list[Finding]:
 
 
 def tables(results: Results) -> list[Table]:
-    """The counts."""
+    """Tabulate the parameters."""
     rows = [[name, count] for name, count in results["parameters"].items()]
     return [Table("parameters", "Parameters of the residual MLP", ("network", "parameters"), rows)]
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """Nothing to see."""
+    """Draw nothing: the counts need no figure."""
 
 
 EXPERIMENT = Experiment(

@@ -170,7 +170,7 @@ def _row(finding: Finding) -> str:
 
 
 def _extremes(finding: Finding) -> Sequence[Part]:
-    """Return the two most telling parts: the first that breaks the rule, if any, and the first of all."""
+    """Return at most two parts: first those that do not satisfy the rule, then the first of all."""
     broken = [part for part in finding.parts if part.verdict != "holds"]
     return list(dict.fromkeys([*broken[:2], finding.parts[0]]))[:2]
 

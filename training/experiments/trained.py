@@ -141,7 +141,7 @@ class TrainedModels:
                 hooks = Hooks(after, lambda one: run.write(*one.state(data.digest)), lambda: bool(stop), _SAVE_EVERY)
                 complete = trainer.run(hooks)
             if stop.signum is not None and not complete:
-                raise Stopped(f"{_label(recipe)}: stopped; run the same command to go on", stop.signum)
+                raise Stopped(f"{_label(recipe)}: stopped; run the same command to resume", stop.signum)
             run.remove()
 
     def _publish(self, trainer: Trainer, recipe: Recipe, data: DataSet) -> None:

@@ -109,7 +109,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def tables(results: Results) -> list[Table]:
-    """One row a model."""
+    """Tabulate one row per model."""
     rows = [
         [dataset, index, model["ratio"]["mean"], *model["ratio"]["quantiles"].values(), model["bend"]]
         for dataset, models in results.items()

@@ -1,4 +1,4 @@
-"""Verdicts on measured numbers, by rules that do not depend on what was measured.
+"""Verdicts on measured numbers, by rules that do not depend on the results.
 
 A number that was measured over seeds is an interval: mean and 95 % confidence limits of the mean (Student's t). A rule
 holds if the whole interval satisfies it, and does not hold if the whole interval violates it. Otherwise it is

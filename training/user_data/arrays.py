@@ -17,7 +17,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read all arrays of a file by their names; the one of an .npy file has the empty name.
 
     Raises:
-        DataError: the file is missing, empty, damaged, or holds Python objects.
+        DataError: the file is missing, empty, damaged, or contains Python objects.
     """
     try:
         with path.open("rb") as file:
@@ -28,4 +28,4 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise DataError(f"data {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"data {path} is damaged or holds Python objects ({str(error).splitlines()[0]})") from None
+        raise DataError(f"data {path} is damaged or contains Python objects ({str(error).splitlines()[0]})") from None

@@ -1,4 +1,4 @@
-"""User data as a data set: pinned by their hash, split, scaled."""
+"""User data as a data set: pinned by their hash, split and scaled."""
 
 import hashlib
 import os
@@ -18,26 +18,29 @@ from training.user_data.rows import read_vectors
 
 
 def pin(recipe: Recipe) -> Recipe:
-    """The recipe with the hash of its own data, so that changed data are another recipe; others as they are.
+    """Return the recipe with the hash of its user data, so that changed data make another recipe.
+
+    A recipe without user data is returned as it is.
 
     Raises:
-        DataError: the data cannot be read, or are not those whose hash the recipe gives.
+        DataError: the data cannot be read, or their hash differs from that in the recipe.
     """
     if not isinstance(recipe.data, VectorsData | ImagesData):
         return recipe
     found = content_hash(recipe.data)
     if recipe.data.sha256 not in ("", found):
         raise DataError(
-            f"data {recipe.data.path} are not those of the recipe: sha256 {found}, data.sha256 {recipe.data.sha256}"
+            f"data {recipe.data.path} are not those of the recipe: their sha256 is {found}, data.sha256 is "
+            f"{recipe.data.sha256}; restore them, or leave data.sha256 out"
         )
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"sha256": found})})
 
 
 def content_hash(config: OwnData) -> str:
-    """Sha256 of a file, or of a folder's pictures with their names, and of the labels file where there is one.
+    """Return the SHA-256 of a file, or of a folder's pictures with their names, and of the labels file if there is one.
 
     Raises:
-        DataError: no place is given, or it cannot be read.
+        DataError: no path is given, or it cannot be read.
     """
     if not config.path:
         raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
@@ -57,10 +60,10 @@ def content_hash(config: OwnData) -> str:
 
 
 def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = False) -> DataSet:
-    """Read data of your own, split off what is held out, and scale.
+    """Read user data, split off the held-out samples, and scale.
 
     Raises:
-        DataError: they cannot be read (see `read_vectors`, `read_images`), are too few, or all the same.
+        DataError: the data cannot be read (see `read_vectors`, `read_images`), are too few, or are all the same.
     """
     if not config.path:
         raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
@@ -79,7 +82,7 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
         flat = samples.reshape(count, -1).astype(np.float64)
         if config.components and as_picture:
             raise DataError(
-                "data.components needs network.architecture = 'residual_mlp': networks of pictures take pixels"
+                "data.components needs network.architecture = 'residual_mlp': networks for pictures take pixels"
             )
         if config.components:
             made = components(flat[held:], flat[:held], config.components, shape, "pictures")

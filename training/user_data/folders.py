@@ -1,7 +1,7 @@
-"""Data folders: which files are data, and which were left there by systems and archivers.
+"""Data folders: which files are data, and which were left there by operating systems and archivers.
 
-The rule is one for all that reads folders: names that begin with a dot are left out with all below them, as are the
-files and folders that operating systems and archivers leave behind; other files count by the end of their names.
+One rule applies to all folders: names that begin with a dot are skipped with everything below them, as are the files
+and folders that operating systems and archivers leave behind; other files are selected by their suffix.
 """
 
 import os
@@ -22,7 +22,7 @@ _SYSTEM = {
     "lost+found",
     "__pycache__",
 }
-"""What others leave behind, in lower case: macOS and Windows, storage servers, file systems, Python."""
+"""Names that other software leaves behind, in lower case: macOS, Windows, storage servers, file systems, Python."""
 
 _SHOWN = 3  # names of each kind
 
@@ -32,15 +32,15 @@ class Listing:
     """The files of a folder and of those below it.
 
     Attributes:
-        files: data, in the order of their paths.
-        skipped: the names of what was left out, by kind; a folder counts as one.
+        files: data files, in the order of their paths.
+        skipped: names of skipped files and folders, by kind; a folder counts as one.
     """
 
     files: list[Path]
     skipped: dict[str, list[str]] = field(default_factory=dict)
 
     def told(self) -> str:
-        """Return a summary of what was left out: counts by kind with a few names, or an empty text."""
+        """Return a summary of what was skipped: counts by kind with a few names, or an empty text."""
         parts = []
         for kind, names in sorted(self.skipped.items()):
             found = sorted(set(names))
@@ -72,14 +72,14 @@ def list_files(folder: Path, suffixes: Collection[str]) -> Listing:
 
 
 def _kind(path: Path, suffixes: Collection[str]) -> str:
-    """Why a file or folder is left out, as a word for many of its kind; empty for data."""
+    """Return why a file or folder is skipped, as words that follow a count; empty for data."""
     if path.name.startswith("."):
         return "hidden"
     if _foreign(path.name):
         return "of the system"
     if path.suffix.lower() not in suffixes:
         return "of other kinds"
-    return "" if path.is_file() else "that are broken links or no files"
+    return "" if path.is_file() else "that are broken links or not files"
 
 
 def _foreign(name: str) -> bool:
@@ -87,7 +87,7 @@ def _foreign(name: str) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every file, and each folder that is not entered."""
+    """Yield every file, and each folder that is not entered."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"data folder {error.filename} cannot be read: {error.strerror}")
@@ -105,5 +105,5 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _leads_back(folder: Path) -> bool:
-    """Whether a linked folder holds itself, so that a walk through it would not end."""
+    """Return whether a linked folder contains itself, so that a walk through it would not end."""
     return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())

@@ -15,7 +15,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """Read an IDX file of bytes, gzipped or not (see `training.mnist` for the format).
 
     Raises:
-        DataError: it is missing, damaged, or no IDX file of bytes.
+        DataError: it is missing, damaged, or not an IDX file of bytes.
     """
     content = unzipped(path, always=False)
     axes = content[3] if len(content) > 3 else 0

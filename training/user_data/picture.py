@@ -1,7 +1,7 @@
-"""One picture, from a file, as numbers: upright, without alpha, with the value that its mode and depth call white.
+"""One picture from a file, as numbers: upright, without alpha, with the value of white for its mode and depth.
 
-Pillow's modes are how it holds a picture: `L` is 8-bit grey, `I;16` 16-bit grey, `I` and `F` 32-bit integers and
-floats, `P` a palette, `RGBA` colours with alpha.
+Modes are Pillow's formats in memory: `L` is 8-bit grey, `I;16` 16-bit grey, `I` and `F` 32-bit integers and floats, `P`
+a palette, `RGBA` colours with alpha.
 """
 
 import struct
@@ -35,7 +35,7 @@ _FAILURES = (
     struct.error,
     zlib.error,
 )
-"""What Pillow raises for files that are damaged, no pictures, or absurdly large."""
+"""Exceptions that Pillow raises for files that are damaged, not pictures, or absurdly large."""
 
 _WHITE_IS_ZERO = 0  # of TIFF's PhotometricInterpretation
 _PHOTOMETRIC = 262
@@ -46,9 +46,9 @@ class Picture:
     """One picture.
 
     Attributes:
-        values: (height, width), or (height, width, 3) if colours are kept; numbers as they were stored.
-        kind: its depth and what it is, as in "16-bit grey".
-        white: the value that is white; None where depth and mode do not say, as for 32-bit integers.
+        values: (height, width), or (height, width, 3) if colours are kept; numbers as stored.
+        kind: depth and colours, such as "16-bit grey".
+        white: the value of white; None if depth and mode do not determine it, as for 32-bit integers.
         inverted: whether 0 is white and `white` black.
     """
 
@@ -62,15 +62,15 @@ def read_picture(file: Path, config: ImagesData) -> Picture:
     """Read a picture file.
 
     Raises:
-        DataError: it is damaged or no picture, holds several, has transparent pixels and no background is named, or is
-            of a mode that has no clear colours.
+        DataError: it is damaged or not a picture, contains several, has transparent pixels and no background is set, or
+            has a mode without a clear conversion to RGB.
     """
     try:
-        # Pillow warns of pictures large enough to be an attack on memory, before it decodes them.
+        # Before it decodes a picture, Pillow warns if it is large enough to be an attack on memory.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            # Not by its name: Pillow would map a turned TIFF into memory with width and height exchanged.
+            # Opened as a stream: by name, Pillow would map a rotated TIFF into memory with width and height exchanged.
             with file.open("rb") as stream, Image.open(stream) as image:
                 return _read(file, image, config)
     except _FAILURES as error:
@@ -79,10 +79,8 @@ def read_picture(file: Path, config: ImagesData) -> Picture:
 
 def _read(file: Path, image: Image.Image, config: ImagesData) -> Picture:
     pages = getattr(image, "n_frames", 1)
-    if pages > 1 and image.format != "MPO":  # a camera's second picture is a smaller copy or a depth
-        raise DataError(
-            f"data {file} holds {pages} pictures (frames or pages); one a file is needed: save each by itself"
-        )
+    if pages > 1 and image.format != "MPO":  # a camera's second picture is a smaller copy or a depth map
+        raise DataError(f"data {file} contains {pages} pictures (frames or pages); save each one in its own file")
     mode, stored = image.mode, _stored(image)
     # Pillow undoes a TIFF's white-is-zero for 8 bits only
     inverted = mode not in _EIGHT_BITS and getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
@@ -90,7 +88,7 @@ def _read(file: Path, image: Image.Image, config: ImagesData) -> Picture:
     if mode.startswith("I;16") or mode in ("I", "F"):
         if image.has_transparency_data:
             raise DataError(
-                f"data {file} has a transparent grey in {mode}, which is not read; flatten the picture first"
+                f"data {file} has a transparent grey in {mode}, which is not supported; flatten the picture first"
             )
         values = np.asarray(image)
         if config.colour:
@@ -103,7 +101,7 @@ def _read(file: Path, image: Image.Image, config: ImagesData) -> Picture:
         return Picture(values, f"{bits}-bit grey ({mode})", float(2**bits - 1), inverted)
     if mode not in _EIGHT_BITS:
         raise DataError(
-            f"data {file} has the mode {mode}, from which there is no plain way to RGB; save it as RGB or grey"
+            f"data {file} has the mode {mode}, which has no clear conversion to RGB; save it as RGB or grey"
         )
     flat = _without_alpha(file, image, config.background).convert("RGB" if config.colour else "L")
     depth = "16-bit, read with 8" if "16" in stored else "1-bit" if mode == "1" else "8-bit"
@@ -111,7 +109,7 @@ def _read(file: Path, image: Image.Image, config: ImagesData) -> Picture:
 
 
 def _stored(image: Image.Image) -> str:
-    """The mode in which the file stores a picture, where Pillow knows it; it may be deeper than the one it reads."""
+    """Return the mode in which the file stores a picture, if Pillow knows it; it may be deeper than the one read."""
     for tile in getattr(image, "tile", ()):
         arguments = tile[3]
         raw = arguments[0] if isinstance(arguments, tuple) and arguments else arguments
@@ -126,7 +124,7 @@ def _named(mode: str) -> str:
 
 
 def _without_alpha(file: Path, image: Image.Image, background: str) -> Image.Image:
-    """Put a picture before the background; an opaque one only loses its alpha.
+    """Blend a picture with the background; an opaque one only loses its alpha.
 
     Raises:
         DataError: it has transparent pixels and there is no background.
@@ -141,7 +139,7 @@ def _without_alpha(file: Path, image: Image.Image, background: str) -> Image.Ima
         return image.convert("RGB")
     if not background:
         raise DataError(
-            f"data {file} has transparent pixels; name the colour behind them with --background (white, black or "
-            '#rrggbb), in a recipe data.background = "white"'
+            f"data {file} has transparent pixels; set the colour behind them with --background (white, black or "
+            '#rrggbb), or in a recipe with data.background = "white"'
         )
     return Image.alpha_composite(Image.new("RGBA", image.size, background), image).convert("RGB")

@@ -19,7 +19,7 @@ from training.user_data.read import Read, classes, told_classes
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
-_DARK = 16  # a brightest value of less than a sixteenth of white is worth a word
+_DARK = 16  # a brightest value below a sixteenth of white is pointed out
 _LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in grey (ITU-R BT.601), which Pillow uses."""
 
@@ -27,11 +27,11 @@ _LUMA = (0.299, 0.587, 0.114)
 def read_images(config: ImagesData) -> Read:
     """Read a folder of pictures, an array (.npy, .npz) or an IDX file.
 
-    A picture's values become 0 ... 1 by its own depth, so that 8 and 16 bits may be mixed; with `config.range` all must
-    be of one kind.
+    Each picture is scaled to 0 ... 1 by its own depth, so 8-bit and 16-bit pictures can be mixed; with `config.range`
+    all must be of one kind.
 
     Raises:
-        DataError: there is none, one cannot be read, their sizes differ, or it is not clear what is white.
+        DataError: there are none, one cannot be read, their sizes differ, or the value of white is not known.
     """
     path = Path(config.path)
     if not path.is_dir():
@@ -52,7 +52,7 @@ def read_images(config: ImagesData) -> Read:
 
 
 def picture_files(folder: Path) -> Listing:
-    """The pictures in a folder and its subfolders, in the order of their names, and what was left out.
+    """Return the pictures in a folder and its subfolders, in the order of their names, and what was skipped.
 
     Raises:
         DataError: there are none, or a folder cannot be read.
@@ -71,9 +71,9 @@ class _Account:
     """Summary of what was read, for the first lines of a run.
 
     Attributes:
-        kinds: how many pictures there are of each kind.
-        low, high: the least and the largest stored value of each kind.
-        white: the value that is white in each kind.
+        kinds: number of pictures of each kind.
+        low, high: the smallest and the largest stored value of each kind.
+        white: the value of white in each kind.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -91,16 +91,14 @@ class _Account:
     def lines(self) -> Iterator[str]:
         for kind, count in self.kinds.most_common():
             low, high, white = self.low[kind], self.high[kind], self.white[kind]
-            dark = (
-                f"; if {high:g} is white, say so with --range {min(low, 0):g} {high:g}" if high < white / _DARK else ""
-            )
+            dark = f"; if {high:g} is white, use --range {min(low, 0):g} {high:g}" if high < white / _DARK else ""
             yield f"{count:,} of {kind}, values {low:g} to {high:g}, white is {white:g}{dark if high > low else ''}"
 
 
 def _stack(
     path: Path, count: int, pictures: Iterable[tuple[str, Picture]], config: ImagesData
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
-    """Pictures of one size as samples (n, channels, height, width) in [0, 1], and what to tell of them."""
+    """Return pictures of one size as samples (n, channels, height, width) in [0, 1], and lines that describe them."""
     account = _Account()
     samples: NDArray[np.float32] | None = None
     first = ""
@@ -111,7 +109,7 @@ def _stack(
             (height, width), (first_h, first_w) = picture.values.shape[:2], samples.shape[1:3]
             raise DataError(
                 f"data {name} is {width} x {height} pixels, {Path(first).name} is {first_w} x {first_h}, both upright; "
-                "all must be of one size: resize them first"
+                "all must have the same size: resize them first"
             )
         low, white = _limits(name, picture, config)
         account.add(picture, white)
@@ -123,35 +121,35 @@ def _stack(
         samples[place] = _scaled(name, picture, low, white)
     assert samples is not None  # noqa: S101  (there is at least one)
     height, width = samples.shape[1:3]
-    form = "in colour" if config.colour else "as grey"
-    told = f"read {count:,} pictures of {width} x {height} pixels from {path}, taken {form}"
+    form = "colour" if config.colour else "grey"
+    told = f"read {count:,} pictures of {width} x {height} pixels from {path} as {form}"
     shaped = samples[:, None] if samples.ndim == 3 else np.ascontiguousarray(np.moveaxis(samples, -1, 1))
     return shaped, (told, *account.lines())
 
 
 def _limits(name: str, picture: Picture, config: ImagesData) -> tuple[float, float]:
-    """The values that become 0 and 1."""
+    """Return the stored values that become 0 and 1."""
     if config.range:
         return config.range[0], config.range[1]
     if picture.white is not None:
         return 0.0, picture.white
     low, high = picture.values.min(), picture.values.max()
     raise DataError(
-        f"data {name} is {picture.kind} with values {low} to {high}, and nothing says which is white; name black and "
-        f"white with --range {low} {high} or as they are meant, in a recipe data.range"
+        f"data {name} is {picture.kind} with values {low} to {high}, and it is not known which is white; set black and "
+        f"white with --range, such as --range {low} {high}, or in a recipe with data.range"
     )
 
 
 def _scaled(name: str, picture: Picture, low: float, white: float) -> NDArray[np.float32]:
-    """Stored values as 0 ... 1; a DataError if one lies outside or is not finite."""
+    """Return stored values scaled to 0 ... 1; raise a DataError if one is outside or not finite."""
     values = picture.values
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise DataError(f"data {name} holds values that are not finite; take it out or repair it")
+        raise DataError(f"data {name} contains values that are not finite; remove or repair it")
     least, most = values.min(), values.max()
     if least < low or most > white:
         raise DataError(
-            f"data {name} is {picture.kind} with values {least:g} to {most:g}; they must lie in {low:g} to {white:g}. "
-            f"Name black and white with --range (in a recipe data.range), as in --range {least:g} {most:g}"
+            f"data {name} is {picture.kind} with values {least:g} to {most:g}; they must be from {low:g} to {white:g}. "
+            f"Set black and white with --range (in a recipe data.range), such as --range {least:g} {most:g}"
         )
     if low == 0 and values.dtype.kind in "bu":
         scaled = values.astype(np.float32) / np.float32(white)
@@ -161,7 +159,7 @@ def _scaled(name: str, picture: Picture, low: float, white: float) -> NDArray[np
 
 
 def _read_file(path: Path, config: ImagesData) -> Read:
-    """Pictures of one file, with labels of another."""
+    """Read the pictures of one file, with the labels of another."""
     array = _array(path) if path.suffix.lower() in ARRAYS else _idx(path)
     pictures = ((str(path), picture) for picture in _of_array(path, array, config))
     samples, told = _stack(path, len(array), pictures, config)
@@ -184,7 +182,7 @@ def _labelled(samples: NDArray[np.float32], path: Path, labels: NDArray[Any], to
 def _idx(path: Path) -> NDArray[np.uint8]:
     found = read_idx(path)
     if found.ndim != 3 or not found.size:
-        raise DataError(f"data {path} holds bytes of shape {found.shape}; pictures (samples, height, width) are needed")
+        raise DataError(f"data {path} has bytes of shape {found.shape}; pictures (samples, height, width) are needed")
     return found
 
 
@@ -196,18 +194,18 @@ def _array(path: Path) -> NDArray[Any]:
 
 
 def _of_array(path: Path, array: NDArray[Any], config: ImagesData) -> Iterator[Picture]:
-    """The pictures of an array (n, height, width), with 1 or 3 channels last or, where that fits alone, first.
+    """Yield the pictures of an array (n, height, width), with 1 or 3 channels last, or first if last does not fit.
 
     Raises:
-        DataError: it is of another shape or type.
+        DataError: it has another shape or type.
     """
     if array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] not in (1, 3):
         array = np.moveaxis(array, 1, -1)
     channels = array.shape[3] if array.ndim == 4 else 1
     if array.ndim not in (3, 4) or channels not in (1, 3) or not array.size or array.dtype.kind not in "biuf":
-        alpha = "; put transparent pixels before a background first" if channels in (2, 4) else ""
+        alpha = "; blend transparent pixels with a background first" if channels in (2, 4) else ""
         raise DataError(
-            f"data {path} holds {array.dtype} of shape {array.shape}; pictures (samples, height, width), with 1 or 3 "
+            f"data {path} has {array.dtype} of shape {array.shape}; pictures (samples, height, width), with 1 or 3 "
             f"channels last or first, are needed{alpha}"
         )
     white = {"b1": 1.0, "u1": 255.0, "u2": 65535.0}.get(array.dtype.str[1:], 1.0 if array.dtype.kind == "f" else None)
@@ -215,7 +213,7 @@ def _of_array(path: Path, array: NDArray[Any], config: ImagesData) -> Iterator[P
     for values in array:
         if channels == 3 and not config.colour:
             weighed = values.astype(np.float64) @ np.array(_LUMA)
-            yield Picture(weighed.clip(values.min(), values.max()), kind, white)  # not beyond them by rounding
+            yield Picture(weighed.clip(values.min(), values.max()), kind, white)  # rounding may exceed them
             continue
         grey = values[:, :, 0] if values.ndim == 3 and channels == 1 else values
         yield Picture(np.repeat(grey[:, :, None], 3, axis=2) if config.colour and channels == 1 else grey, kind, white)

@@ -1,4 +1,4 @@
-"""Samples and conditions read from user data, both checked."""
+"""Samples and conditions read from user data, and the checks of both."""
 
 import math
 import re
@@ -14,15 +14,15 @@ from models.conditions import LabelCondition, VectorCondition
 from training.errors import DataError
 
 MOST_EXACT = 2**53
-"""Up to here float64 holds every whole number."""
+"""float64 represents every whole number up to this one."""
 
 _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
-"""What tables have where a value is missing, in lower case."""
+"""Texts for missing values in tables, in lower case."""
 
 _COARSE = 2.0**-10
-"""The largest step between neighbouring numbers, as part of a column's spread, that values are told apart by."""
+"""Largest spacing of floating-point numbers that resolves a column, as a share of the column's spread."""
 
-_LISTED = 12  # classes named in the first lines
+_LISTED = 12  # classes or columns listed in the first lines of a run
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Read:
             [0, 1].
         condition: what they are conditioned on, or None.
         conditions: labels (samples,) int64 or vectors (samples, width) float32, or None.
-        told: what was read, in lines for the person who started the run.
+        told: lines for the user that describe what was read.
     """
 
     samples: NDArray[np.floating[Any]]
@@ -45,11 +45,11 @@ class Read:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of numbers with what they are called.
+    """Columns of numbers with their names.
 
     Attributes:
-        rows: (samples, columns), of any type of numbers.
-        names: of the columns.
+        rows: (samples, columns), of any numeric type.
+        names: names of the columns.
     """
 
     rows: NDArray[Any]
@@ -62,7 +62,7 @@ def checked(
     """Check the shapes and numbers of what was read.
 
     Raises:
-        DataError: they do not fit, or a number cannot be kept as it is.
+        DataError: the shapes do not match, or a number cannot be represented.
     """
     if labels is not None and vectors is not None:
         raise DataError(f"data {path}: label and condition are both given; a model takes one of them")
@@ -71,10 +71,10 @@ def checked(
     told = (read, *told)
     if labels is not None:
         if labels.shape != (len(rows),):
-            raise DataError(f"data {path}: labels have shape {labels.shape}; one a sample is needed, ({len(rows)},)")
+            raise DataError(f"data {path}: labels have shape {labels.shape}; one per sample is needed, ({len(rows)},)")
         for place in missing(labels)[:1]:
             found = labels[place].item()
-            raise DataError(f"data {path}: the label of sample {place} (counted from 0) is {found!r}, which is missing")
+            raise DataError(f"data {path}: the label of sample {place} (counted from 0) is missing: it is {found!r}")
         condition, numbers = classes(path, labels)
         return Read(rows, condition, numbers, (*told, told_classes(condition, numbers)))
     if vectors is None:
@@ -86,7 +86,7 @@ def checked(
 
 
 def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | type[np.float64]) -> NDArray[np.float64]:
-    """The columns as float64, checked: finite, whole numbers unchanged, and told apart in the type they are kept in."""
+    """Return the columns as float64, checked: finite, whole numbers exact, and resolved by the type `kept`."""
     rows = columns.rows
     if rows.ndim != 2 or not rows.size or rows.dtype.kind not in "iufb":
         raise DataError(
@@ -98,32 +98,32 @@ def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | t
         _refuse(path, what, rows, (rows > MOST_EXACT) | (rows < -MOST_EXACT), why)
     with np.errstate(over="ignore"):
         bad = ~np.isfinite(rows.astype(np.float32))
-    _refuse(path, what, rows, bad, "is not finite in float32; take such rows out")
+    _refuse(path, what, rows, bad, "is not finite in float32; remove such rows")
     numbers = rows.astype(np.float64)
     for place, name in enumerate(columns.names):
         column = numbers[:, place]
         spread, most = float(column.max() - column.min()), float(np.abs(column).max())
         if spread > 0 and float(np.spacing(kept(most))) > _COARSE * spread:
             raise DataError(
-                f"data {path}: column {name} of {what} lies near {column[0]:.17g} and varies by {spread:g} only, which "
-                f"{kept.__name__} tells apart too coarsely there; subtract an offset before you save it"
+                f"data {path}: column {name} of {what} is near {column[0]:.17g} and varies by only {spread:g}, which "
+                f"{kept.__name__} resolves too coarsely there; subtract an offset before you save it"
             )
     return numbers
 
 
 def _refuse(path: Path, what: str, rows: NDArray[Any], bad: NDArray[np.bool_], why: str) -> None:
-    """Name the first of the bad numbers in a DataError, if there is one."""
+    """Raise a DataError that names the first of the bad numbers, if there are any."""
     places = np.argwhere(bad)
     if len(places):
         row, column = places[0]
         raise DataError(
-            f"data {path}: {what} hold {len(places)} bad numbers, the first {rows[row, column]} in sample {row}, "
+            f"data {path}: {what} have {len(places)} bad numbers, the first {rows[row, column]} in sample {row}, "
             f"column {column} (counted from 0): it {why}"
         )
 
 
 def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
-    """The range of each column, and a word on those that are likely no data."""
+    """Describe the range of each column, and point out those that are probably not data."""
     parts, noted = [], []
     for place, name in enumerate(names):
         column = rows[:, place]
@@ -132,7 +132,7 @@ def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
             part = f"column {name} always {low:.15g}"
         else:
             most = max(abs(low), abs(high))
-            digits = min(17, max(6, 3 + math.ceil(math.log10(most) - math.log10(high - low))))  # that tell them apart
+            digits = min(17, max(6, 3 + math.ceil(math.log10(most) - math.log10(high - low))))  # to tell them apart
             part = f"column {name} from {low:.{digits}g} to {high:.{digits}g}"
         if len(column) > 2 and low in (0, 1) and np.array_equal(column, np.arange(len(column)) + low):
             part += " (it counts the rows: leave it out if it is an index)"
@@ -142,7 +142,7 @@ def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
 
 
 def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[np.int64]]:
-    """Number the classes of labels, words or whole numbers, in their order; names are kept where they say more.
+    """Number the classes of labels, words or whole numbers, in their order; names are kept unless they are 0, 1, 2, ...
 
     Raises:
         DataError: a label is neither a word nor a whole number.
@@ -162,19 +162,19 @@ def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[n
 
 
 def missing(labels: NDArray[Any]) -> list[int]:
-    """The places of labels that stand for nothing: empty ones, and what tables write for a missing value."""
+    """Return the positions of missing labels: empty ones, and texts for missing values."""
     if labels.dtype.kind == "U":
         return [place for place, label in enumerate(labels.tolist()) if label.strip().lower() in _NOTHING]
     return np.flatnonzero(~np.isfinite(labels)).tolist() if labels.dtype.kind == "f" else []
 
 
 def _whole(labels: NDArray[np.str_]) -> NDArray[Any]:
-    """Words that are all numbers as numbers, so that 2 comes before 10 and 1.0 is 1; others as they are."""
+    """Convert words to numbers if all of them are numbers, so that 2 comes before 10 and 1.0 is 1."""
     words = labels.tolist()
     if all(word.isascii() and word.isdecimal() and len(word) < 19 for word in words):
         return labels.astype(np.int64)
     if not all(is_number(word) for word in words) or any(word.isdecimal() for word in words if len(word) > 15):
-        return labels  # such as identifiers, whose digits all count
+        return labels  # such as identifiers, in which every digit counts
     return labels.astype(np.float64)
 
 
@@ -186,7 +186,7 @@ def _odd(labels: NDArray[Any]) -> Any:
 
 
 def told_classes(condition: LabelCondition, numbers: NDArray[np.int64]) -> str:
-    """A line on the classes and how many samples each has."""
+    """Return a line with the classes and the number of samples of each."""
     counts = np.bincount(numbers, minlength=condition.classes)
     names = condition.names or tuple(map(str, range(condition.classes)))
     listed = ", ".join(f"{name} {count:,}" for name, count in zip(names[:_LISTED], counts, strict=False))
@@ -197,5 +197,5 @@ _NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:in
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number as other programs write it, which `float` is more generous about (1_000)."""
+    """Return whether a text is a number as other programs write it; `float` accepts more, such as 1_000."""
     return _NUMBER.fullmatch(text.strip()) is not None

@@ -16,8 +16,8 @@ def read_vectors(config: VectorsData) -> Read:
     """Read rows of numbers.
 
     Raises:
-        DataError: the file is missing, damaged, of another kind, empty, or holds a value that is not a finite number;
-            the message names the row and column.
+        DataError: the file is missing, damaged, of another kind, empty, or has a value that is not a finite number; the
+            message names the row and column.
     """
     path = Path(config.path)
     if path.suffix.lower() not in (".npy", ".npz", ".csv"):
@@ -29,10 +29,10 @@ def read_vectors(config: VectorsData) -> Read:
         raise DataError(f"data {path}: an .npy file has no labels or conditions; use an .npz with one array for each")
     labels = _take(path, arrays, config.label) if config.label else None
     if len(config.condition) > 1:
-        raise DataError(f"data.condition is {config.condition}; of an .npz it names the one array of vectors")
+        raise DataError(f"data.condition is {config.condition}; for an .npz it must name one array of vectors")
     vectors = _take(path, arrays, config.condition[0]) if config.condition else None
     if len(config.columns) > 1:
-        raise DataError(f"data.columns is {config.columns}; of an .npz it names the one array of samples")
+        raise DataError(f"data.columns is {config.columns}; for an .npz it must name one array of samples")
     if config.columns:
         rows = _take(path, arrays, config.columns[0])
     elif len(arrays) == 1:

@@ -1,4 +1,4 @@
-"""Rows of numbers from a .csv file; errors name the line, as an editor counts it."""
+"""Rows of numbers from a .csv file; errors name the line as an editor counts it."""
 
 import csv
 import re
@@ -14,7 +14,7 @@ from training.errors import DataError
 from training.user_data.read import MOST_EXACT, Columns, Read, checked, is_number, missing
 
 _INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
-"""Names of a first column that hold the index of a data frame, which was written and read again or made a column."""
+"""Names of a first column that is the index of a data frame, possibly saved repeatedly or turned into a column."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class _Table:
 
     Attributes:
         path: the file.
-        header: names of the columns, by the first line or numbers from 0.
+        header: names of the columns, from the first line or numbers from 0.
         rows: the cells below, each row as long as the header.
         lines: the line of the file in which each row ends, counted from 1.
-        told: how the first line and column were understood, where that was not plain.
+        told: how the first line and column were interpreted, if that was not obvious.
     """
 
     path: Path
@@ -36,19 +36,19 @@ class _Table:
     told: tuple[str, ...] = ()
 
     def labels(self, name: str) -> NDArray[np.str_]:
-        """The cells of one column, without blanks around them; none may be missing."""
+        """Return the cells of one column, without blanks around them; none may be missing."""
         place = self.header.index(name)
         found = np.array([row[place].strip() for row in self.rows])
         if bad := missing(found):
             raise self._wrong(
                 bad[0],
                 place,
-                f"the first of {len(bad)} labels that are missing; name a class there or take such rows out",
+                f"the first of {len(bad)} labels that are missing; fill in a class or remove such rows",
             )
         return found
 
     def numbers(self, names: Sequence[str]) -> Columns:
-        """The numbers of some columns."""
+        """Return the numbers of some columns."""
         places = [self.header.index(name) for name in names]
         found = np.empty((len(self.rows), len(places)))
         for number, row in enumerate(self.rows):
@@ -64,7 +64,7 @@ class _Table:
             bad = np.argwhere(~np.isfinite(found.astype(np.float32)))
         if len(bad):
             raise self._wrong(
-                bad[0, 0], places[bad[0, 1]], f"the first of {len(bad)} not finite in float32; take such rows out"
+                bad[0, 0], places[bad[0, 1]], f"the first of {len(bad)} numbers not finite in float32; remove such rows"
             )
         return Columns(found, names)
 
@@ -74,11 +74,11 @@ class _Table:
 
 
 def read_table(path: Path, config: VectorsData) -> Read:
-    """Read the columns that are asked for.
+    """Read the columns that the recipe names.
 
     Raises:
         DataError: the file cannot be read, is empty, has rows of different lengths, lacks a column, or has a cell that
-            is no finite number.
+            is not a finite number.
     """
     table = _table(path, config)
     special = {*config.condition, config.label} - {""}
@@ -108,19 +108,19 @@ def _table(path: Path, config: VectorsData) -> _Table:
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"data {path} is not CSV text in UTF-8: {error}; save it as CSV UTF-8") from None
     if not rows:
-        raise DataError(f"data {path} is empty; one row a sample is needed")
+        raise DataError(f"data {path} is empty; one row per sample is needed")
     _check_separator(path, rows, lines)
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(rows[0]):
             raise DataError(
-                f"data {path}: line {line} has {len(row)} columns; the first one has {len(rows[0])}. Where decimals or "
-                "thousands are written with commas, write points and no thousands separators"
+                f"data {path}: line {line} has {len(row)} columns; the first one has {len(rows[0])}. If decimals or "
+                "thousands are written with commas, use decimal points and no thousands separators"
             )
     if not _has_header(path, rows, lines[0], config):
         return _Table(path, [str(number) for number in range(len(rows[0]))], rows, lines)
     header = [cell.strip() for cell in rows[0]]
     if len(rows) == 1:
-        raise DataError(f"data {path} has names of columns and no rows; one row a sample is needed")
+        raise DataError(f"data {path} has column names and no rows; one row per sample is needed")
     table = _without_index(
         _Table(path, header, rows[1:], lines[1:]), {*config.columns, *config.condition, config.label}
     )
@@ -128,20 +128,20 @@ def _table(path: Path, config: VectorsData) -> _Table:
         if name in header[: place - 1]:
             first = header.index(name) + 1
             raise DataError(
-                f"data {path}: line {lines[0]}, columns {first} and {place}: two columns are named {name!r}; give each "
-                "a name of its own"
+                f"data {path}: line {lines[0]}, columns {first} and {place}: two columns are named {name!r}; give them "
+                "different names"
             )
     for place, name in enumerate(table.header, 1 + len(header) - len(table.header)):
         if not name:
-            raise DataError(f"data {path}: line {lines[0]}, column {place} has no name; give it one, or take it out")
+            raise DataError(f"data {path}: line {lines[0]}, column {place} has no name; name it or remove it")
     if all(map(is_number, header)):
-        names = f"line {lines[0]} ({','.join(header)}) was taken for names of columns"
+        names = f"line {lines[0]} ({','.join(header)}) was read as column names"
         return _Table(path, table.header, table.rows, table.lines, (*table.told, names))
     return table
 
 
 def _check_separator(path: Path, rows: list[list[str]], lines: list[int]) -> None:
-    """Refuse tables whose columns are separated by something else, which commas would cut anywhere."""
+    """Refuse tables with another separator, which commas would cut in the wrong places."""
     for row, line in zip(rows[:2], lines, strict=False):
         for sign, name in ((";", "semicolons"), ("\t", "tabs")):
             cut = [cell.split(sign) for cell in row if sign in cell]
@@ -153,10 +153,10 @@ def _check_separator(path: Path, rows: list[list[str]], lines: list[int]) -> Non
 
 
 def _has_header(path: Path, rows: list[list[str]], line: int, config: VectorsData) -> bool:
-    """Whether the first line has names of columns.
+    """Return whether the first line has column names.
 
     Raises:
-        DataError: it might be either, and the recipe does not say.
+        DataError: it may be either, and the recipe does not say.
     """
     if config.header != "auto":
         return config.header == "yes"
@@ -173,21 +173,22 @@ def _has_header(path: Path, rows: list[list[str]], line: int, config: VectorsDat
             f"data {path}: line {line} ({shown}) has the number {odd}, so it is not a line of names, and {bad!r} in "
             f"column {place}, which is not a number; {ask}"
         )
-    # A data frame without names of columns numbers them, or has years. Where it holds floats, all of them have a point.
+    # A data frame without column names numbers its columns, or has years as names. If it has floats, all have a point.
     counted = first == [str(number) for number in range(len(first))]
     whole = any(cell.strip().lstrip("+-").isdecimal() for row in rows[1:] for cell in row)
     named = len(rows) > 1 and len(set(first)) == len(first) and all(map(str.isdecimal, first))
     if not counted and (whole or not named):
         return False
     if not counted or len(first) == 1 or whole:
-        raise DataError(f"data {path}: line {line} ({shown}) may be a sample, or names of columns; {ask}")
+        raise DataError(f"data {path}: line {line} ({shown}) may be a sample or column names; {ask}")
     return True
 
 
 def _without_index(table: _Table, wanted: set[str]) -> _Table:
-    """The table without first columns that are the index of a data frame.
+    """Return the table without first columns that are the index of a data frame.
 
-    Such a column has no name of its own and different whole numbers. Where its name might be meant, it counts the rows.
+    Such a column has no proper name, and its cells are different whole numbers. If its name could be intended, it must
+    also count the rows.
     """
     cells = [row[0].strip() for row in table.rows]
     name = table.header[0]
@@ -213,6 +214,6 @@ def _hint(cell: str) -> str:
 
 
 def _loses(text: str) -> bool:
-    """Whether float64 cannot hold a whole number to its last digit."""
+    """Return whether float64 cannot represent a whole number to its last digit."""
     digits = text.lstrip("+-")
     return digits.isdecimal() and int(float(text)) != int(text)

@@ -1,4 +1,4 @@
-"""LitServe: requests that came within a waiting time are one batch, of which equal ones are solved together.
+"""LitServe: requests that arrive within a waiting time form a batch, and equal ones in it are solved together.
 
 Run as `python -m benchmarks.serving.peers.with_litserve CHECKPOINT PORT SECONDS`. Annotations are not postponed
 here: LitServe reads the type of a request from them.
@@ -28,11 +28,11 @@ class Sampling(litserve.LitAPI):  # pyright: ignore[reportUntypedBaseClass]
         self._solver = Solver(self._checkpoint)
 
     def decode_request(self, request: Request) -> Question:
-        """Return what to solve."""
+        """Return the question to solve."""
         return request.question
 
     def batch(self, inputs: list[Question]) -> list[Question]:
-        """Keep a batch as it came: its requests differ in length."""
+        """Return the batch as it is: its requests differ in length."""
         return inputs
 
     def predict(self, x: list[Question]) -> list[dict[str, object]]:

@@ -1,6 +1,7 @@
 """Triton through pytriton: its dynamic batcher joins requests within a waiting time; equal rows are solved together.
 
-Run as `python -m benchmarks.serving.peers.with_triton CHECKPOINT PORT SECONDS`. A request is a batch, one row a sample.
+Run as `python -m benchmarks.serving.peers.with_triton CHECKPOINT PORT SECONDS`. A request is a batch with one row per
+sample.
 """
 
 from __future__ import annotations

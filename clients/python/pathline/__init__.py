@@ -7,7 +7,8 @@
         print(result)
         result.samples  # np.ndarray of shape (256, 2)
 
-`AsyncClient` is the same with await. `pathline.errors` draws the tree of errors; all can be imported from here.
+`AsyncClient` has the same methods, to be awaited. The docstring of `pathline.errors` shows the tree of errors, all of
+which can be imported from here.
 """
 
 from importlib.metadata import version as _version

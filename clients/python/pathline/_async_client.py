@@ -1,4 +1,4 @@
-"""The client for asyncio. What each call sends and reads is in `_calls`; this moves the bytes and waits."""
+"""The asyncio client. `_calls` defines what each call sends and reads; this module moves the bytes and waits."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class AsyncClient:
     """`Client` for asyncio. Use it in an ``async with`` block, or await `aclose`.
 
     A cancelled call closes its connection, and the service stops computing within one network call. A client may be
-    used in several event loops, as in two calls of `asyncio.run`: each has connections of its own, and they are closed
-    when it ends, at the latest.
+    used in several event loops, as in two calls of `asyncio.run`: each loop has its own connections, which are closed
+    when the loop ends, at the latest.
 
     Args:
         base_url: As for `Client`.
@@ -51,7 +51,7 @@ class AsyncClient:
     Raises:
         InvalidEnvironment: As for `Client`.
         InvalidURL: The URL is not an http or https URL.
-        InvalidKey: The key has characters that no header can carry.
+        InvalidKey: The key has characters that are not allowed in a header.
         TypeError: The URL or the key is not a string.
     """
 
@@ -111,7 +111,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         priority: Literal["interactive", "bulk"] | None = None,
     ) -> SampleResult:
-        """Draw the samples of an earlier answer again; arguments, result and errors as for `Client.replay`."""
+        """Reproduce the samples of an earlier response; arguments, result and errors as for `Client.replay`."""
         given = {"force": force or None, "condition": condition, "conditions": conditions, "negative": negative}
         given |= {"x0": x0, "grid": grid, "save_at": save_at}
         return await self._run(self._calls.replay(token, {**given, "timeout_s": timeout_s, "priority": priority}))
@@ -161,14 +161,14 @@ class AsyncClient:
     def stream(
         self, model: str, num_samples: int | None = None, **options: Unpack[SampleOptions]
     ) -> AsyncGenerator[Event, None]:
-        """Draw samples and follow them (``async for``); arguments, events and errors as for `Client.stream`."""
+        """Draw samples as a stream of events (``async for``); arguments, events and errors as for `Client.stream`."""
         return self._drive(Run(self._calls.stream(model, num_samples, options)))
 
     @spelled_out(SolverOptions)
     async def encode(
         self, model: str, samples: Any, *, decode: bool | None = None, **options: Unpack[SolverOptions]
     ) -> EncodeResult:
-        """Find the noise that data come from; arguments, result and errors as for `Client.encode`."""
+        """Find the noise behind data; arguments, result and errors as for `Client.encode`."""
         return await self._run(self._calls.encode(model, samples, decode, options))
 
     @spelled_out(SolverOptions)
@@ -183,7 +183,7 @@ class AsyncClient:
         decode: bool | None = None,
         **options: Unpack[SolverOptions],
     ) -> LogProbResult:
-        """Find the log-density of data; arguments, result and errors as for `Client.log_prob`."""
+        """Compute the log-density of data; arguments, result and errors as for `Client.log_prob`."""
         own = {"samples": samples, "divergence": divergence, "probes": probes, "seed": seed, "decode": decode}
         return await self._run(self._calls.log_prob(model, own, options))
 
@@ -199,24 +199,24 @@ class AsyncClient:
         x0: Any = None,
         **options: Unpack[SolverOptions],
     ) -> DiagnoseResult:
-        """Take the Jacobian along paths; arguments, result and errors as for `Client.diagnose`."""
+        """Compute the Jacobian along paths; arguments, result and errors as for `Client.diagnose`."""
         own = {"num_samples": num_samples, "times": times, "seed": seed, "first_index": first_index, "x0": x0}
         return await self._run(self._calls.diagnose(model, own, options))
 
     async def models(self) -> ModelList:
-        """Return the models that the service offers, and what in its repository is not a model."""
+        """Return the models that the service offers, and the entries of its repository that are not models."""
         return await self._run(self._calls.models())
 
     async def model(self, name: str) -> ModelInfo:
-        """Return what the service says about one model."""
+        """Return the service's description of one model."""
         return await self._run(self._calls.model(name))
 
     async def frontier(self, name: str, version: int | None = None) -> Frontier:
-        """Return what each measured solver costs a model; arguments and errors as for `Client.frontier`."""
+        """Return the cost and error of each solver on a model; arguments and errors as for `Client.frontier`."""
         return await self._run(self._calls.frontier(name, version))
 
     async def load(self) -> ServiceLoad:
-        """Return how much work the service has left."""
+        """Return how much work the service still has to do."""
         return await self._run(self._calls.load())
 
     async def solvers(self) -> list[SolverInfo]:
@@ -256,7 +256,7 @@ class AsyncClient:
         return run.result
 
     async def _drive(self, run: Run[Any]) -> AsyncGenerator[Any, None]:
-        """Take the steps of a flow and yield what it emits."""
+        """Perform the steps of a flow and yield the values that it emits."""
         outcome: Any = None
         opened: tuple[httpx.Response, AsyncIterator[bytes]] | None = None
         try:
@@ -300,8 +300,8 @@ class AsyncClient:
         except RuntimeError as error:
             if self._pools.is_foreign():
                 raise TransportError(
-                    f"the transport of this client was used in another event loop and cannot be in this one ({error}); "
-                    "make one for each loop, or leave it out"
+                    f"the transport of this client was used in another event loop and cannot be used in this one "
+                    f"({error}); make one for each loop, or leave it out"
                 ) from error
             raise
 

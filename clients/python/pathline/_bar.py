@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for work that takes a while."""
+"""A progress bar on stderr."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _WIDTH = 30
 
 
 class Bar:
-    """Shows how far the work of a ``with`` block is, and the time it took and will take; erased at the end.
+    """Shows the progress of a ``with`` block, with the elapsed and the remaining time; erased at the end.
 
-    It is drawn by a thread of its own, so that time is seen to pass between two updates.
+    A separate thread draws it, so that the elapsed time advances between two updates.
 
     Args:
-        always: Draw it even where stderr is not a terminal, as in a notebook.
+        always: Draw it even if stderr is not a terminal, as in a notebook.
     """
 
     def __init__(self, always: bool = False) -> None:
@@ -70,7 +70,7 @@ class Bar:
 
 @contextmanager
 def following(progress: bool | Follow) -> Iterator[Follow]:
-    """Give what is called with the progress: the user's own function, or a bar's for True."""
+    """Yield the function to call with the progress: the user's own, or for True that of a bar."""
     if callable(progress):
         yield progress
     else:
@@ -79,7 +79,7 @@ def following(progress: bool | Follow) -> Iterator[Follow]:
 
 
 def text(share: float, elapsed_s: float, seconds_left: float | None, rate: float | None = None) -> str:
-    """Return a bar for a share of the work, with the elapsed time and, where known, the rate and the time left."""
+    """Return a bar for a share of the work, with the elapsed time and, if known, the rate and the time left."""
     share = min(1.0, share)
     left = "" if seconds_left is None else f", about {_time(seconds_left)} left"
     pace = "" if rate is None else f", {rate:,.0f} samples/s"

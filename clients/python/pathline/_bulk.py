@@ -1,8 +1,8 @@
 """Bulk jobs: samples from a service, written to files; crashes and restarts never change the rows.
 
 The rows of a job are split into shards. A shard is requested in pages that the service answers in a few seconds, then
-written and given a receipt; repeating the call makes the shards without one. Like every operation this performs no I/O
-itself: a client drives one flow for each worker.
+written and given a receipt; repeating the call makes the shards without one. Like every operation, a job performs no
+I/O itself: a client drives one flow for each worker.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class BulkResult:
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of a call; None where left out, which keeps the value of an existing job."""
+    """The arguments of a call; None for omitted ones, which keeps the value of an existing job."""
 
     model: str
     total: int | None
@@ -124,7 +124,7 @@ class Asked:
         tries: int,
         options: Mapping[str, Any],
     ) -> Asked:
-        """Check what can be checked without the service.
+        """Check the arguments as far as possible without the service.
 
         Raises:
             TypeError: An option is unknown, or a count is not an integer.
@@ -205,12 +205,12 @@ class _Page:
         self._most = 1 << 30
 
     def took(self, rows: int, seconds: float) -> None:
-        """Learn from a page that was answered."""
+        """Adapt to the time that a page took."""
         wanted = int(rows * min(4.0, max(0.25, _PAGE_S / max(seconds, 1e-3))))
         self.rows = max(_LEAST_PAGE, min(self._most, wanted))
 
     def refused(self, rows: int) -> bool:
-        """Learn from a page that was too large; return whether a smaller one can be tried."""
+        """Adapt to the refusal of a page that was too large; return whether a smaller one can be tried."""
         self.rows = self._most = max(_LEAST_PAGE, rows // 2)
         return rows > _LEAST_PAGE
 
@@ -436,7 +436,7 @@ def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
         "version": asked.options.get("version"),
         "checkpoint": "",
         "path": "",
-        "threads": 0,  # the service's own, as are the numbers of the solver
+        "threads": 0,  # decided by the service, as are the numbers of the solver
         "noise": "",
         "request": asked.request,
         "plan": "",

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 AGENT = f"pathline-python/{version('pathline')}"
 DEFAULT_URL = "http://127.0.0.1:8000"
-SERVICE_TIMEOUT_S = 30.0  # what the service allows a request that names no timeout_s
+SERVICE_TIMEOUT_S = 30.0  # the service's limit for a request without timeout_s
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Read:
-    """A step: read on in the response that is open; the outcome is bytes, or None at the end."""
+    """A step: read more of the open response; the outcome is bytes, or None at the end."""
 
 
 @dataclass(frozen=True)
@@ -109,17 +109,21 @@ class Run(Generic[T]):
         self._flow = flow
 
     def advance(self, outcome: Any) -> Step | None:
-        """Tell the flow how its last step went, by a value or an error, and return the next step; None at the end."""
+        """Resume the flow with the outcome of its last step, and return the next step; None at the end.
+
+        Args:
+            outcome: A value, or the error that the step ended with.
+        """
         try:
             return self._flow.throw(outcome) if isinstance(outcome, PathlineError) else self._flow.send(outcome)
         except StopIteration as stop:
             self.result = stop.value
             return None
-        except PathlineError as error:  # its message says what to do; where in the SDK it arose would only hide that
+        except PathlineError as error:  # its message says what to do; a traceback through the SDK would only hide that
             raise error.with_traceback(None) from error.__cause__
 
     def close(self) -> None:
-        """Give the flow up, if it is not over."""
+        """Abandon the flow, unless it has ended."""
         self._flow.close()
 
 
@@ -155,7 +159,7 @@ class Calls:
         return self._followed(request, progress) if progress else self.sampled(request)
 
     def replay(self, token: str | SampleResult, options: Mapping[str, Any]) -> Flow[SampleResult]:
-        """Draw the samples of an earlier answer again."""
+        """Reproduce the samples of an earlier response."""
         text = token.replay if isinstance(token, SampleResult) else token
         return self._asked(replay_request(text, options, self.url), _decode.decode_replay)
 
@@ -183,7 +187,7 @@ class Calls:
                 pages.pin(result.version, result.budget.get("solver"))
                 done += len(result)
                 yield Emit(result)
-                del result  # the next page is not to share the memory with this one
+                del result  # frees this page's memory before the next page arrives
 
     def stream(self, model: str, num_samples: int | None, options: Mapping[str, Any]) -> Flow[None]:
         """Draw samples as a stream; emits its events. Opening it is retried, reading it is not."""
@@ -234,12 +238,12 @@ class Calls:
         return self._operate("encode", model, {"samples": samples, "decode": decode}, options, _decode.encoded)
 
     def log_prob(self, model: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Flow[LogProbResult]:
-        """Find log-densities of data."""
+        """Compute log-densities of data."""
         own = {**own, "seed": chosen_seed(own["seed"])}
         return self._operate("log_prob", model, own, options, _decode.densities)
 
     def diagnose(self, model: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Flow[DiagnoseResult]:
-        """Take Jacobians along paths."""
+        """Compute Jacobians along paths."""
         own = {**own, "seed": chosen_seed(own["seed"])}
         if own["num_samples"] is None and own["x0"] is not None:
             own["num_samples"] = len(own["x0"])
@@ -257,7 +261,7 @@ class Calls:
         return self._asked(request, lambda content, _: _decode.read(content, build))
 
     def _asked(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:
-        """Send a request whose response is binary."""
+        """Send a request for a binary response."""
         headers = {"Accept": _decode.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": request.media}
         whole = request.operation in ("sample", "replay")
         path = f"/v1/{request.operation}" if whole else f"{_path_of(request.model)}/{request.operation}"
@@ -279,12 +283,12 @@ class Calls:
         return self._get(_path_of(name), _info.model_of)
 
     def frontier(self, name: str, version: int | None = None) -> Flow[_frontier.Frontier]:
-        """Show what solvers cost a model."""
+        """Show the cost and error of solvers on a model."""
         query = "" if version is None else f"?version={version:d}"
         return self._get(f"{_path_of(name)}/frontier{query}", _frontier.frontier_of)
 
     def load(self) -> Flow[_info.ServiceLoad]:
-        """Ask how much work is left."""
+        """Report how much work the service still has to do."""
         return self._get("/v1/load", _info.load_of)
 
     def solvers(self) -> Flow[list[_info.SolverInfo]]:
@@ -326,7 +330,7 @@ class Calls:
             yield Wait(wait)
 
     def _explained(self, request: Request, flow: Flow[T]) -> Flow[T]:
-        """Add an example to a refusal that asks for steps and gives none."""
+        """Add an example to a refusal that asks for steps without giving one."""
         try:
             return (yield from flow)
         except InvalidRequest as error:
@@ -339,12 +343,12 @@ class Calls:
 
 def _path_of(model: str) -> str:
     if not model.strip("."):
-        raise ValueError(f"{model!r} cannot be the name of a model; models() lists those there are")
+        raise ValueError(f"{model!r} cannot be the name of a model; models() lists the models")
     return f"/v1/models/{quote(model, safe='')}"
 
 
 def _expect(response: Response, media: str) -> None:
-    if response.status == 407 and response.route.via:  # that is always a proxy's
+    if response.status == 407 and response.route.via:  # only a proxy answers with this status
         raise ProxyRefused(
             f"cannot connect to {response.url}{response.route.via}, which asks for a password; {response.route.detour}"
         )
@@ -359,11 +363,11 @@ def _expect(response: Response, media: str) -> None:
 
 
 def headers(api_key: str | None, given: Mapping[str, str] | None) -> dict[str, str]:
-    """Return what is sent with every request: the user agent, the key, and what the user adds (which wins).
+    """Return the headers of every request: the user agent, the key, and the user's own, which take precedence.
 
     Raises:
         TypeError: The key is not a string.
-        InvalidKey: It has characters that no header can carry; the message does not repeat it.
+        InvalidKey: It has characters that are not allowed in a header; the message does not repeat it.
     """
     key = os.environ.get("PATHLINE_API_KEY", "") if api_key is None else api_key
     if not isinstance(key, str):
@@ -371,8 +375,8 @@ def headers(api_key: str | None, given: Mapping[str, str] | None) -> dict[str, s
     key = key.strip()
     if not all("!" <= letter <= "~" for letter in key):
         raise InvalidKey(
-            "the API key (api_key or PATHLINE_API_KEY) has a character that no header can carry; use visible ASCII "
-            "without spaces, exactly as you were given it"
+            "the API key (api_key or PATHLINE_API_KEY) has a character that is not allowed in a header; use visible "
+            "ASCII without spaces, exactly as you were given it"
         )
     return {"User-Agent": AGENT, **({"Authorization": f"Bearer {key}"} if key else {}), **(given or {})}
 

@@ -1,4 +1,4 @@
-"""The blocking client. What each call sends and reads is in `_calls`; this moves the bytes and waits."""
+"""The blocking client. `_calls` defines what each call sends and reads; this module moves the bytes and waits."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Client:
     """A blocking client; safe to share between threads. Use it in a ``with`` block, or call `close`.
 
     Args:
-        base_url: URL of the service; where left out, ``PATHLINE_URL``, else ``http://127.0.0.1:8000``.
-        api_key: Key of the service, sent as ``Authorization: Bearer``; where left out, ``PATHLINE_API_KEY``, else none.
+        base_url: URL of the service; by default ``PATHLINE_URL``, else ``http://127.0.0.1:8000``.
+        api_key: Key of the service, sent as ``Authorization: Bearer``; by default ``PATHLINE_API_KEY``, else none.
         timeout: Seconds without network activity before giving up; sampling adds the request's own `timeout_s`.
         retry: When to send a request again; ``RetryPolicy(max_attempts=1)`` turns it off.
         headers: Sent with every request.
-        transport: An httpx transport to use instead of sockets; proxies and certificates are then its own business.
+        transport: An httpx transport to use instead of sockets; proxies and certificates are then up to it.
 
     Raises:
-        InvalidEnvironment: A proxy or the certificates that the environment names cannot be used.
+        InvalidEnvironment: The environment names a proxy or certificates that cannot be used.
         InvalidURL: The URL is not an http or https URL.
-        InvalidKey: The key has characters that no header can carry.
+        InvalidKey: The key has characters that are not allowed in a header.
         TypeError: The URL or the key is not a string.
     """
 
@@ -68,7 +68,7 @@ class Client:
             base_url=self._calls.url,
             headers=all_headers(api_key, headers),
             transport=self._route.transport() if transport is None else transport,
-            trust_env=False,  # the route has read it
+            trust_env=False,  # the route has read the environment already
         )
 
     def __repr__(self) -> str:
@@ -92,11 +92,11 @@ class Client:
 
         Args:
             model: Name of the model.
-            num_samples: How many; where left out, the rows of `x0`, else 256.
+            num_samples: How many; by default the rows of `x0`, else 256.
             progress: True draws a progress bar on stderr; a function is called with each `Progress`, which has the
-                `share` that is done and the `seconds_left`.
-            **options: See `SampleOptions`: ``solver="rk4-20"``, or `solver`, `steps`, `rtol`, `atol` and so on apart;
-                `seed`, `condition`, `guidance`, `save_at`, `timeout_s`.
+                `share` of the work done and the `seconds_left`.
+            **options: See `SampleOptions`: ``solver="rk4-20"``, or `solver`, `steps`, `rtol`, `atol` and so on
+                separately; `seed`, `condition`, `guidance`, `save_at`, `timeout_s`.
 
         Raises:
             PathlineError: See `pathline.errors`.
@@ -120,13 +120,13 @@ class Client:
         timeout_s: float | None = None,
         priority: Literal["interactive", "bulk"] | None = None,
     ) -> SampleResult:
-        """Draw the samples of an earlier answer again, bit for bit.
+        """Reproduce the samples of an earlier response, bit for bit.
 
         Args:
             token: The `replay` of a result, or the result.
-            force: Sample even if the bits cannot be promised; `SampleResult.digest_matches` says how it went.
-            condition, x0, grid, save_at: As in the first call, where they were too long to be part of the token.
-            conditions, negative: As in the first call to a model with conditions by name; ``{}`` if it gave none.
+            force: Sample even if the bits cannot be promised; `SampleResult.digest_matches` says whether they match.
+            condition, x0, grid, save_at: As in the first call, if they were too long to be part of the token.
+            conditions, negative: As in the first call, for a model with named conditions; ``{}`` if it gave none.
             timeout_s: Time limit in seconds, queueing included.
             priority: ``"interactive"`` or ``"bulk"``.
 
@@ -157,7 +157,7 @@ class Client:
             model: Name of the model.
             total: How many samples in all.
             batch: How many at a time.
-            progress: As for `sample`; it is that of all pages together.
+            progress: As for `sample`, for all pages together.
             **options: See `SampleOptions`; one `seed` serves all pages, `x0` cannot be paged, and
                 `error_control="batch"` needs one page.
 
@@ -184,8 +184,9 @@ class Client:
         """Draw any number of samples into a folder, or resume the job in it.
 
         Row k of the job is sample ``first_index + k`` of the seed. The folder has the layout of
-        ``python -m fleet sample``, whose ``verify`` and ``export`` read it. Finished shards are kept: after Ctrl-C, a
-        crash or an error, repeat the call to make what is missing. If the service is at capacity, the call waits.
+        ``python -m fleet sample``, so ``python -m fleet verify`` and ``export`` can read it. Finished shards are kept:
+        after Ctrl-C, a crash or an error, repeat the call to make the rest. If the service is at capacity, the call
+        waits.
 
         Args:
             model: Name of the model.
@@ -221,11 +222,11 @@ class Client:
     def stream(
         self, model: str, num_samples: int | None = None, **options: Unpack[SampleOptions]
     ) -> Generator[Event, None, None]:
-        """Draw samples and follow them on their way.
+        """Draw samples as a stream of events.
 
         The first event is `Started`, the last `Completed` with the result; between them come `Progress` and, for each
-        time of `save_at`, a `State`. Leaving the loop early (`break`, then `close` of the iterator or its end of life)
-        closes the connection, and the service stops computing.
+        time of `save_at`, a `State`. Leaving the loop early (`break`, then closing or dropping the iterator) closes
+        the connection, and the service stops computing.
 
         Args:
             model: Name of the model.
@@ -233,8 +234,8 @@ class Client:
             **options: See `SampleOptions`.
 
         Raises:
-            PathlineError: See `pathline.errors`; `IncompleteAnswer` when the connection is cut half-way. A stream that
-                has begun is not begun again.
+            PathlineError: See `pathline.errors`; `IncompleteAnswer` if the connection breaks half-way. A stream that
+                has begun is not retried.
             TypeError, ValueError: As for `sample`; raised by the call, not by the first event.
         """
         return self._drive(Run(self._calls.stream(model, num_samples, options)))
@@ -243,7 +244,7 @@ class Client:
     def encode(
         self, model: str, samples: Any, *, decode: bool | None = None, **options: Unpack[SolverOptions]
     ) -> EncodeResult:
-        """Find the noise that data come from; ``sample(model, x0=result.x0)`` gives the data back.
+        """Find the noise behind data; ``sample(model, x0=result.x0)`` gives the data back.
 
         Args:
             model: Name of the model.
@@ -268,15 +269,15 @@ class Client:
         decode: bool | None = None,
         **options: Unpack[SolverOptions],
     ) -> LogProbResult:
-        """Find the log-density that a model gives to data.
+        """Compute the log-density of data under a model.
 
         Args:
             model: Name of the model.
             samples: Data, shape (n, *data_shape), as `sample` returns them.
             divergence: ``"exact"``, ``"hutchinson"`` (estimated with Rademacher probes), or ``"auto"``: exact for
                 samples of up to 16 numbers.
-            probes: Estimates that are averaged; with two or more there is a standard error.
-            seed: Seed of the probes; drawn here where left out, so that a retry is the same request.
+            probes: Number of estimates to average; with two or more, the result has a standard error.
+            seed: Seed of the probes; drawn by the client if omitted, so that a retry is the same request.
             decode: False if `samples` are states in the model's own coordinates.
             **options: See `SolverOptions`.
 
@@ -298,13 +299,13 @@ class Client:
         x0: Any = None,
         **options: Unpack[SolverOptions],
     ) -> DiagnoseResult:
-        """Take the Jacobian of the velocity along paths from noise to data.
+        """Compute the Jacobian of the velocity along paths from noise to data.
 
         Args:
             model: Name of the model.
-            num_samples: How many samples; where left out, the rows of `x0`, else 16.
-            times: Ascending times in [0, 1]; 0, 0.1, ..., 1 where left out.
-            seed: Seed of the starting noise; drawn here where left out.
+            num_samples: How many samples; by default the rows of `x0`, else 16.
+            times: Ascending times in [0, 1]; by default 0, 0.1, ..., 1.
+            seed: Seed of the starting noise; drawn by the client if omitted.
             first_index: Index of the first sample in the seed's stream.
             x0: Start states, shape (n, *event_shape), in place of noise.
             **options: See `SolverOptions`; the default is rk4 with 20 steps.
@@ -316,28 +317,28 @@ class Client:
         return self._run(self._calls.diagnose(model, own, options))
 
     def models(self) -> ModelList:
-        """Return the models that the service offers, and what in its repository is not a model."""
+        """Return the models that the service offers, and the entries of its repository that are not models."""
         return self._run(self._calls.models())
 
     def model(self, name: str) -> ModelInfo:
-        """Return what the service says about one model."""
+        """Return the service's description of one model."""
         return self._run(self._calls.model(name))
 
     def frontier(self, name: str, version: int | None = None) -> Frontier:
-        """Return what each measured solver costs a model, and how far from the exact end of the path it stops.
+        """Return the cost of each measured solver on a model, and its distance from the exact end of the path.
 
         Args:
             name: Name of the model.
-            version: Its version; the one that answers where left out.
+            version: Its version; by default the one that answers.
 
         Raises:
-            NoFrontier: It was not measured; the message says which command does it.
+            NoFrontier: It has not been measured; the message names the command that does so.
             PathlineError: See `pathline.errors`.
         """
         return self._run(self._calls.frontier(name, version))
 
     def load(self) -> ServiceLoad:
-        """Return how much work the service has left."""
+        """Return how much work the service still has to do."""
         return self._run(self._calls.load())
 
     def solvers(self) -> list[SolverInfo]:
@@ -355,7 +356,7 @@ class Client:
         progress: bool | Callable[[int, int], None] | None = None,
         **options: Unpack[SampleOptions],
     ) -> Comparison:
-        """Run several solvers on the same noise and compare what they cost and where they end.
+        """Run several solvers on the same noise and compare their costs and endpoints.
 
         Args:
             model: Name of the model.
@@ -364,10 +365,10 @@ class Client:
             num_samples: How many samples each draws.
             reference: A high-accuracy solver, such as ``"dopri5@1e-7"``, that all are scored against;
                 `Comparison.recommend` then says which solver the model needs.
-            progress: True draws a progress bar on stderr; a function is called with the number of solvers that are
-                done and of all.
-            **options: See `SampleOptions`; they apply to all solvers, but `max_step` to those under error control only,
-                and `steps` (20 where left out) to those without it that are given by their bare name.
+            progress: True draws a progress bar on stderr; a function is called with the number of solvers done and
+                their total.
+            **options: See `SampleOptions`; they apply to all solvers, except that `max_step` applies only to those
+                under error control, and `steps` (20 by default) only to fixed-step solvers given by their bare name.
 
         Raises:
             PathlineError: See `pathline.errors`.
@@ -388,7 +389,7 @@ class Client:
         self.close()
 
     def _work(self, job: Job, workers: int, tries: int) -> None:
-        """Make a job in threads; if the wait for them is interrupted, they stop."""
+        """Run a job's workers in threads; if waiting for them is interrupted, they stop."""
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def work() -> None:
@@ -419,7 +420,7 @@ class Client:
         return run.result
 
     def _drive(self, run: Run[Any]) -> Generator[Any, None, None]:
-        """Take the steps of a flow and yield what it emits."""
+        """Perform the steps of a flow and yield the values that it emits."""
         outcome: Any = None
         opened: tuple[httpx.Response, Iterator[bytes]] | None = None
         try:

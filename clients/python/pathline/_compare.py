@@ -1,4 +1,4 @@
-"""Comparison of solvers on the same noise: what each costs, how far apart they end, and which one the model needs."""
+"""Comparison of solvers on the same noise: their costs, how far apart they end, and which one the model needs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REFERENCE = "dopri5@1e-7"
 """The default reference of the command line: the smallest tolerance that float32 models allow."""
 
 _STEPS = 20  # of a solver without error control that is given by its bare name
-_MATRIX = 6  # solvers up to which the distances of all pairs are printed
+_MATRIX = 6  # most solvers for which the distances of all pairs are printed
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class ComparisonRow:
     """One solver of a comparison.
 
     Attributes:
-        label: The solver as text, with all that was asked of it.
+        label: The solver as text, with all its settings.
         nfe: Velocity evaluations of the slowest sample.
         nfe_mean: Mean over the samples.
-        solve_s: Seconds of solving, or None where the service did not report them.
+        solve_s: Seconds of solving, or None if the service did not report them.
         total_s: Seconds in the service, or None.
         failed: How many samples did not reach the end.
-        distance: Mean Euclidean distance of its endpoints to those of the reference from the same noise; None where
+        distance: Mean Euclidean distance of its endpoints from those of the reference for the same noise; None if
             there was no reference, or no sample reached the end in both.
         relative: `distance` as a share of the spread of the reference's samples.
     """
@@ -74,10 +74,10 @@ class Recommendation:
     """Which solver a model needs: the one with the fewest evaluations that is close enough to the reference.
 
     Attributes:
-        row: The row of that solver; None where none is close enough.
-        within: How close was asked for, as a share of the spread of the samples.
+        row: The row of that solver; None if no solver is close enough.
+        within: Largest acceptable distance, as a share of the spread of the samples.
         reference: The reference solver as text.
-        closest: The row that comes closest.
+        closest: The row with the smallest distance.
     """
 
     row: ComparisonRow | None
@@ -102,19 +102,20 @@ class Recommendation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """A small table of solvers, which `print` shows; ``comparison["rk4-20"]`` is the result of one of them.
+    """A table of compared solvers, which `print` shows; ``comparison["rk4-20"]`` is the result of one of them.
 
     Attributes:
         model: Name of the model.
         seed: Seed of the common noise.
         num_samples: How many samples each solver drew.
-        rows: One for each solver, in the order asked for.
+        rows: One for each solver, in the requested order.
         distances: ``distances[i, j]`` is the mean over the samples of the Euclidean distance between the endpoints of
             solver i and solver j from the same noise; samples that failed in either are left out.
         max_distances: The greatest such distance.
         results: The full results.
-        reference: The reference solution from the same noise, or None where none was asked for.
-        url: On the service's page: the recommended (or closest) solver beside the reference, else the first two.
+        reference: The result of the reference from the same noise, or None if none was requested.
+        url: Link to the service's page with the recommended (or closest) solver and the reference side by side, or
+            without a reference the first two solvers.
     """
 
     model: str
@@ -136,7 +137,7 @@ class Comparison:
         wanted = format_solver(parse_solver(key))
         found = [result for row, result in zip(self.rows, self.results, strict=True) if row.label in (key, wanted)]
         if not found:
-            raise KeyError(f"{key!r} was not compared; there are {', '.join(row.label for row in self.rows)}")
+            raise KeyError(f"{key!r} was not compared; use one of {', '.join(row.label for row in self.rows)}")
         return found[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -151,25 +152,22 @@ class Comparison:
         return _plot.needed("pandas", "to_dataframe").DataFrame([vars(row) for row in self.rows])
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the table to a file: .csv, .json, .npz or .npy (the distances); `plot` draws figures.
+        """Write the table to a file: .csv, .json, .npz or .npy (the distances), or .png (the figure of `plot`).
 
         Raises:
-            ValueError: The extension is another.
+            ValueError: The extension is none of these, or there is no reference to draw the distances from.
+            ImportError: A figure needs matplotlib.
             OSError: The file cannot be written.
         """
         arrays = {"distances": self.distances, "max_distances": self.max_distances}
         columns = {name: np.array([getattr(row, name) for row in self.rows]) for name in ComparisonRow.__annotations__}
-        return save(Path(path), arrays, self.to_dict(), columns, self._no_picture)
-
-    @staticmethod
-    def _no_picture() -> bytes:
-        raise ValueError("a comparison is not a picture; use plot().figure.savefig(...), or .csv, .json, .npz or .npy")
+        return save(Path(path), arrays, self.to_dict(), columns, lambda: _plot.png(self.plot))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the distance from the reference over the NFE of each solver; needs matplotlib.
 
         Args:
-            ax: Where to draw; a new figure where left out.
+            ax: Where to draw; by default a new figure.
 
         Raises:
             ValueError: There is no reference.
@@ -184,7 +182,7 @@ class Comparison:
 
         Args:
             within: How far its samples may be from the reference's on average, as a share of their spread (the root
-                mean square distance from their mean). The default, 1 %, is far below what a sample's viewer can see.
+                mean square distance from their mean). The default, 1 %, is far too small a difference to see.
 
         Raises:
             ValueError: There is no reference, or `within` is not above 0.
@@ -285,10 +283,10 @@ def compare(
     reference: SolverLike | None = None,
     progress: bool | Callable[[int, int], None] | None = None,
 ) -> Flow[Comparison]:
-    """Ask one solver after the other for the same samples, so that none slows another, and tabulate."""
+    """Draw the same samples with one solver after another, so that none slows down the next, and tabulate."""
     if isinstance(solvers, str) or not solvers:
         raise ValueError(f"solvers={solvers!r} is not allowed; use a list such as ['rk4-20', 'dopri5']")
-    # The reference comes first: it takes longest, and what it takes bounds the estimate for the others.
+    # The reference comes first: it takes longest, and its time bounds the estimate for the others.
     parsed = [solver_options(each) for each in (*(() if reference is None else (reference,)), *solvers)]
     return _compared(calls, model, parsed, num_samples, options, reference is not None, progress)
 
@@ -348,7 +346,7 @@ def _settings(
 
 
 def _likely_nfe(options: Mapping[str, Any], known: Mapping[str, SolverInfo]) -> float:
-    """Guess what a sample costs, for the progress bar: steps times stages, or what a method of order 4 would take."""
+    """Estimate the NFE of a sample for the progress bar: steps times stages, or the NFE of a method of order 4."""
     steps, tolerance = options.get("steps"), options.get("rtol")
     if isinstance(steps, (int, np.integer)):
         info = known.get(str(options.get("solver")))
@@ -358,7 +356,7 @@ def _likely_nfe(options: Mapping[str, Any], known: Mapping[str, SolverInfo]) -> 
 
 
 def solver_options(solver: SolverLike) -> dict[str, Any]:
-    """Return the options of `sample` that describe a solver; an InvalidValue if its text is not understood."""
+    """Return the options of `sample` that describe a solver; raise an InvalidValue if its text is not understood."""
     if not isinstance(solver, (str, Mapping)):
         raise TypeError(f"{solver!r} is not a solver; use text such as 'rk4-20', or a mapping of options of sample()")
     return parse_solver(solver) if isinstance(solver, str) else dict(solver)

@@ -1,6 +1,7 @@
-"""Decoding of responses into results: npz, whose entry `meta` holds the rest as UTF-8 JSON, and plain JSON.
+"""Decoding of responses into results, from npz or from plain JSON.
 
-Nothing is ever unpickled, and no array is allocated that the bytes at hand cannot fill.
+An npz has the arrays, and everything else in an entry `meta`, as UTF-8 JSON. Nothing is ever unpickled, and no array is
+allocated that the received bytes cannot fill.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathline.errors import ProtocolError
 T = TypeVar("T")
 
 MEDIA_TYPE = "application/x-npz"
-_DEFLATE_LIMIT = 1032  # deflate compresses no further, so a larger claim is false
+_DEFLATE_LIMIT = 1032  # deflate's highest compression ratio, so a larger claim is false
 _META = (
     *("model", "version", "checkpoint", "seed", "first_index", "deterministic", "solver", "nfe", "status", "failed"),
     *("latency", "shape", "nfe_per_sample", "trace", "saved", "status_names", "samples"),
@@ -48,7 +49,7 @@ def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
 
 
 def decode_replay(content: bytes, request: ReplayRequest) -> SampleResult:
-    """Turn the bytes of a replay into a result; what was asked for is in the token, which only the service reads.
+    """Turn the bytes of a replay into a result; the request is in the token, which only the service can read.
 
     Raises:
         ProtocolError: It is damaged or incomplete.
@@ -63,7 +64,7 @@ def decode_replay(content: bytes, request: ReplayRequest) -> SampleResult:
 
 
 def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> T:
-    """Build a result from the arrays of a response and the rest of it.
+    """Build a result from the arrays and the metadata of a response.
 
     Raises:
         ProtocolError: It is damaged or incomplete.
@@ -76,7 +77,7 @@ def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) ->
     except Exception as error:  # whatever damaged bytes raise in zipfile, zlib, numpy and json
         raise ProtocolError(
             f"the response of {len(content)} bytes is not a valid npz ({type(error).__name__}: {error}); "
-            "something on the way damaged it, or this is not a Pathline service"
+            "it was damaged on the way, or this is not a Pathline service"
         ) from error
 
 
@@ -101,14 +102,14 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Parse the head of a .npy file; kept, as parsing takes longer than reading a few hundred samples."""
+    """Parse the head of a .npy file; cached, as parsing takes longer than reading a few hundred samples."""
     file = io.BytesIO(content)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     return readers[np.lib.format.read_magic(file)](file)
 
 
 def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: SampleRequest) -> SampleResult:
-    """Build a result from the arrays of a response and the rest of it.
+    """Build a result from the arrays and the metadata of a response.
 
     Raises:
         ProtocolError: Something is missing, or it belongs to another request.
@@ -118,7 +119,7 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
     status = _names(_entry(entries, "status"), meta)
     for name, array in {"samples": samples, "nfe": nfe, "t": t, "status": status}.items():
         if array.shape[:1] != (request.num_samples,):
-            raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were asked for")
+            raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were requested")
     return SampleResult(
         samples=samples,
         nfe=int(_member(meta, "nfe")),
@@ -163,7 +164,7 @@ def _check_request(meta: Any, request: SampleRequest) -> None:
     for key, expected in asked.items():
         found = meta.get(key, expected) if key == "first_index" else _member(meta, key)
         if found != expected:
-            raise ProtocolError(f"the response is for {key}={found!r}, but {key}={expected!r} was asked for")
+            raise ProtocolError(f"the response is for {key}={found!r}, but {key}={expected!r} was requested")
 
 
 def _names(status: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
@@ -171,7 +172,7 @@ def _names(status: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
     if status.dtype.kind == "U":
         return status
     names = np.asarray(_member(meta, "status_names"), dtype=np.str_)
-    # Checked here: NumPy would count a negative code from the end, and take booleans for a mask.
+    # Checked here: NumPy would count a negative code from the end and treat booleans as a mask.
     if status.dtype.kind not in "iu" or (status.size and not 0 <= status.min() <= status.max() < len(names)):
         raise ProtocolError(
             f"the response has a status that is not an index of its {len(names)} status_names; is it damaged?"
@@ -199,14 +200,14 @@ def _saved_t(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> np.n
 
 
 def _entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return an array of a response; a ProtocolError if it is not there."""
+    """Return an array of a response; raise a ProtocolError if it is missing."""
     if name not in entries:
         raise ProtocolError(f"the response has no entry {name!r} (found: {', '.join(entries)}); is the service older?")
     return entries[name]
 
 
 def _member(meta: Any, name: str) -> Any:
-    """Return a member of the rest of a response; a ProtocolError if it is not there."""
+    """Return a member of a response's metadata; raise a ProtocolError if it is missing."""
     if not isinstance(meta, dict) or name not in meta:
         raise ProtocolError(f"the response's meta has no {name!r}; is the service older than this SDK?")
     return meta[name]
@@ -240,7 +241,7 @@ def decode_json(document: Mapping[str, Any], request: SampleRequest) -> SampleRe
         )
     result = _result(entries, document, request)
     if result.samples.shape[0] != request.num_samples:
-        raise ProtocolError(f"{result.samples.shape[0]} samples came, but {request.num_samples} were asked for")
+        raise ProtocolError(f"received {result.samples.shape[0]} samples, but {request.num_samples} were requested")
     return result
 
 
@@ -253,7 +254,7 @@ def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.nda
 
 
 def encoded(entries: Mapping[str, np.ndarray], meta: Any) -> EncodeResult:
-    """Build the result of `encode`; a ProtocolError if something is missing, as for the others."""
+    """Build the result of `encode`; raise a ProtocolError if something is missing, as do the others."""
     return EncodeResult(**_common(meta), x0=_entry(entries, "x0"), residual=entries.get("residual"))
 
 

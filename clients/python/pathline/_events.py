@@ -1,6 +1,6 @@
 """Streamed responses: server-sent events (WHATWG HTML, section 9.2) as progress, states and the result.
 
-Parsed here rather than by httpx-sse: it would be a third dependency in place of twenty lines.
+They are parsed here rather than by httpx-sse, which would be a third dependency to save twenty lines.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from pathline.errors import IncompleteAnswer, ProtocolError
 
 MEDIA_TYPE = "text/event-stream"
 ACCEPT = f"{MEDIA_TYPE}; completed=npz"
-"""Asks for the result as npz, so that it has the bits and the numbers for each sample that `sample` returns."""
+"""Requests the result as npz, so that it has the same bits and the same numbers for each sample as from `sample`."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """The request was accepted; `fields` says what the service made of it (model, version, seed, solver, ...)."""
+    """The request was accepted; `fields` has the service's reading of it (model, version, seed, solver, ...)."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the work has come.
+    """The progress of a request.
 
     Attributes:
-        nfe: Most velocity evaluations that one of the samples has taken so far.
-        t: The time that the sample furthest behind has reached.
+        nfe: Velocity evaluations so far of the sample with the most.
+        t: Time reached by the sample that is furthest behind.
         share: Share of the work that is done, from 0 to 1.
-        seconds_left: Estimate of the seconds until the end, which never grows; None until it can be told.
+        seconds_left: Estimated seconds until the end; the estimate never grows. None until there is one.
         fields: All members of the event.
     """
 
@@ -53,11 +53,11 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The samples on their way.
+    """Intermediate states of the samples.
 
     Attributes:
         t: The time, one of `save_at`.
-        samples: Their states, shape (n, *data_shape), float64; NaN where a sample did not get there.
+        samples: The states, shape (n, *data_shape), float64; NaN for samples that did not reach this time.
         fields: Other members of the event.
     """
 
@@ -85,17 +85,17 @@ Event = Started | Progress | State | Completed
 class Forecast:
     """Estimates the seconds left from the share of the work that is done; the estimate never grows.
 
-    Error control takes its shortest steps near the data, so the first estimates are raised: by half at the beginning,
-    by nothing at the end.
+    Error control takes its shortest steps near the data, so early estimates are raised: by half at the beginning, by
+    nothing at the end.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._began: tuple[float, float] | None = None  # when work was first seen, and its share then
+        self._began: tuple[float, float] | None = None  # when progress was first reported, and its share
         self._left: float | None = None
 
     def left(self, share: float) -> float | None:
-        """Return the seconds left; None until some of the work has been seen to pass."""
+        """Return the seconds left; None until the share has grown."""
         now = self._clock()
         if self._began is None:
             self._began = now, share
@@ -107,7 +107,7 @@ class Forecast:
 
 
 class Reader:
-    """Turns the bytes of a stream into events as they come; unknown kinds are skipped."""
+    """Turns the bytes of a stream into events as they arrive; unknown kinds are skipped."""
 
     def __init__(self, response: Response, request: SampleRequest) -> None:
         self._response, self._request = response, request
@@ -117,7 +117,7 @@ class Reader:
         self.ended = False
 
     def feed(self, content: bytes) -> Iterator[Event]:
-        """Yield the events that are complete with these bytes.
+        """Yield the events that these bytes complete.
 
         Raises:
             APIError: The service reports that the request failed.
@@ -137,13 +137,13 @@ class Reader:
                     yield event
 
     def close(self) -> None:
-        """Note that nothing more will come.
+        """Check that the result has arrived; call it at the end of the stream.
 
         Raises:
             IncompleteAnswer: The last event was not the result.
         """
         if not self.ended:
-            raise IncompleteAnswer(f"the stream of {self._response.url} ended before its result; ask again")
+            raise IncompleteAnswer(f"the stream of {self._response.url} ended before its result; repeat the request")
 
     def _note(self, line: bytes) -> None:
         name, _, value = line.partition(b":")  # a line that begins with a colon only keeps the connection open

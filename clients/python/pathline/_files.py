@@ -27,7 +27,7 @@ def save(
     """Write one result in the format of the path's extension.
 
     Args:
-        path: Where to.
+        path: Where to write.
         arrays: All arrays by name, the main one first.
         said: Everything else, as plain values.
         columns: The table of a CSV file, (n,) each.
@@ -41,7 +41,7 @@ def save(
     extension = path.suffix.lower()
     if extension not in EXTENSIONS:
         raise ValueError(f"{str(path)!r} has no known extension; use one of {', '.join(EXTENSIONS)}")
-    content = picture() if extension == ".png" else b""  # before the file is made
+    content = picture() if extension == ".png" else b""  # before the file is created
     with replacing(path) as file:
         if extension == ".npz":
             parts["meta"] = np.frombuffer(json.dumps(said).encode(), np.uint8)
@@ -59,7 +59,7 @@ def save(
 
 
 def _real(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield arrays by name; a complex one as its real and imaginary part, as the service writes it."""
+    """Yield arrays by name; a complex one as its real and imaginary parts, as the service writes it."""
     for name, array in arrays.items():
         if array.dtype.kind == "c":
             yield from ((f"{name}_real", np.real(array)), (f"{name}_imag", np.imag(array)))
@@ -71,7 +71,7 @@ def write_csv(file: IO[bytes], columns: Mapping[str, np.ndarray], head: bool = T
     """Write columns as CSV with enough digits to read the same bits back.
 
     Args:
-        file: Where to.
+        file: Where to write.
         columns: Name -> (n,).
         head: Whether to begin with a line of names.
     """
@@ -100,15 +100,15 @@ def numbers(array: np.ndarray) -> list[Any]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a new file beside `path` that takes its name when the block succeeds, and vanishes when it fails.
+    """Open a new file beside `path` that takes its name if the block succeeds, and is removed if it fails.
 
     Raises:
-        OSError: It cannot be written there; raised before the block begins where that can be known.
+        OSError: It cannot be written there; raised before the block begins if this is known by then.
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(21, "is a folder; name a file", str(path))
-    if target.exists() and not target.is_file():  # it would be replaced by a file, as /dev/full by root
+    if target.exists() and not target.is_file():  # a file would replace it, as root can do to /dev/full
         raise OSError(22, "is a device, not a file; choose another place", str(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
@@ -128,7 +128,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"not written ({error.strerror}), and nothing is left of it; make room, or choose another place",
+            f"not written ({error.strerror}), and the partial file was removed; make room, or choose another place",
             str(path),
         ) from error
     finally:

@@ -1,13 +1,18 @@
-"""The frontier of a model: what each solver costs on it, and how far from the exact end of the path it stops."""
+"""The frontier of a model: the cost of each solver, and its distance from the exact end of the path."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
+from pathline import _plot
 from pathline.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _WIDTH, _HEIGHT = 56, 14
 
@@ -19,11 +24,11 @@ class FrontierPoint:
     Attributes:
         solver: Its text, as `sample` takes it.
         nfe: Velocity evaluations of a sample, mean.
-        nfe_most: Those of the slowest sample.
+        nfe_most: Velocity evaluations of the slowest sample.
         error: Endpoint error, root mean square over samples.
-        error_95: The distance that 95 % of samples keep, with 95 % confidence.
+        error_95: The endpoint error that 95 % of samples stay within, with 95 % confidence.
         failed: Samples that did not reach the end.
-        best: Whether no other solver is both cheaper and closer.
+        best: Whether no other solver is both cheaper and more accurate.
     """
 
     solver: str
@@ -42,9 +47,9 @@ class FrontierCurve:
     Attributes:
         guidance: None for an unconditional model.
         samples: How many paths were solved.
-        spread: What errors are shares of, in the model's own coordinates.
-        complete: Whether every candidate was measured in the time that was given.
-        points: All solvers, by NFE.
+        spread: The spread that errors are shares of, in the model's own coordinates.
+        complete: Whether every candidate was measured in the time allowed.
+        points: All solvers, ordered by NFE.
     """
 
     guidance: float | None
@@ -55,7 +60,7 @@ class FrontierCurve:
 
     @property
     def best(self) -> tuple[FrontierPoint, ...]:
-        """The solvers that no other beats, by NFE."""
+        """The solvers that no other beats, ordered by NFE."""
         return tuple(point for point in self.points if point.best)
 
     def table(self) -> str:
@@ -65,7 +70,7 @@ class FrontierCurve:
         return "\n".join(rows)
 
     def chart(self) -> str:
-        """Return all solvers as a chart of text, both axes logarithmic: `o` is one of the best, `.` another."""
+        """Return all solvers as a text chart with logarithmic axes: `o` is one of the best, `.` any other."""
         shown = [point for point in self.points if point.error_95 > 0]
         if not shown:
             return ""
@@ -82,23 +87,28 @@ class FrontierCurve:
         scale = f"{10**left:g}".ljust(_WIDTH - 8) + f"{10**right:.0f}".rjust(8)
         return "\n".join(["error 95 %", *lines, f"{'':>8} +{'-' * _WIDTH}", f"{'':>10}{scale} NFE"])
 
+    @property
+    def label(self) -> str:
+        """The guidance as text; empty for an unconditional model."""
+        return "" if self.guidance is None else f"guidance {self.guidance:g}"
+
     def __str__(self) -> str:
-        head = "" if self.guidance is None else f"guidance {self.guidance:g}\n"
-        tail = "" if self.complete else "\nnot all solvers were measured in the time that was given"
+        head = self.label and f"{self.label}\n"
+        tail = "" if self.complete else "\nnot all solvers were measured in the time allowed"
         return f"{head}{self.chart()}\n\n{self.table()}{tail}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Frontier:
-    """The frontier of a version.
+    """The frontier of a model's version, which a notebook shows as a table of the best solvers.
 
     Attributes:
         model: Name of the model.
         version: Its version.
         checkpoint: Digest of its files.
-        tight: The solution that stands for the exact one.
-        conditions: The conditions that the samples had; empty for an unconditional model.
-        curves: One for each guidance that was measured.
+        tight: The solution that was taken as exact.
+        conditions: The conditions of the samples; empty for an unconditional model.
+        curves: One for each measured guidance.
         fields: All members of the service's description.
     """
 
@@ -110,10 +120,41 @@ class Frontier:
     curves: tuple[FrontierCurve, ...]
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    def __repr__(self) -> str:
+        measured = sum(len(curve.points) for curve in self.curves)
+        best = sum(len(curve.best) for curve in self.curves)
+        return f"Frontier({self.model} v{self.version}: {measured} solvers measured, {best} on the frontier)"
+
     def __str__(self) -> str:
+        return "\n\n".join([self._title(), *map(str, self.curves)])
+
+    def _title(self) -> str:
         said = f"; conditions: {self.conditions}" if self.conditions else ""
-        head = f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.tight}{said}"
-        return "\n\n".join([head, *map(str, self.curves)])
+        return f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.tight}{said}"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("guidance", "solver", "nfe", "error", "error 95 %"))
+        rows = "".join(
+            f"<tr><td>{'' if curve.guidance is None else f'{curve.guidance:g}'}</td><td>{escape(point.solver)}</td>"
+            f"<td>{point.nfe:.1f}</td><td>{100 * point.error:.2g} %</td><td>{100 * point.error_95:.2g} %</td></tr>"
+            for curve in self.curves
+            for point in curve.best
+        )
+        return f"<table><caption>{escape(self._title())}</caption><tr>{head}</tr>{rows}</table>"
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row for each measured solver and guidance; needs pandas."""
+        rows = [{"guidance": curve.guidance, **vars(point)} for curve in self.curves for point in curve.points]
+        return _plot.needed("pandas", "to_dataframe").DataFrame(rows)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the error of each solver over its NFE; a line joins the best ones. Needs matplotlib.
+
+        Args:
+            ax: Where to draw; by default a new figure.
+        """
+        title = f"{self.model} v{self.version}, against {self.tight}"
+        return _plot.trade_offs({curve.label: curve.points for curve in self.curves}, ax, title)
 
 
 def frontier_of(document: Any) -> Frontier:

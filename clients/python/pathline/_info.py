@@ -16,7 +16,7 @@ class Axis:
     Attributes:
         min: The smallest.
         max: The largest.
-        multiple: What sizes are multiples of.
+        multiple: Sizes are multiples of this number.
     """
 
     min: int
@@ -30,7 +30,7 @@ class ModelInfo:
 
     Attributes:
         name: Its name.
-        version: The version that is served where none is asked for, or None.
+        version: The version that answers by default, or None.
         fields: All members of the service's description.
     """
 
@@ -43,18 +43,18 @@ class ModelInfo:
 
     @property
     def fallback_from(self) -> int | None:
-        """The version that should be served but cannot be loaded, so that an older one is; None as a rule."""
+        """The version that should answer but cannot be loaded, so that an older one does; usually None."""
         version = self.fields.get("fallback_from")
         return version if isinstance(version, int) else None
 
     @property
     def event_shape(self) -> tuple[int | str, ...] | None:
-        """Shape of the state that the solver moves, a name for each free axis; None if it is not reported."""
+        """Shape of the state that the solver moves, with a name for each free axis; None if it is not reported."""
         return _shape(self._described("event_shape"))
 
     @property
     def data_shape(self) -> tuple[int | str, ...] | None:
-        """Shape of a decoded sample, a name or a text such as `256*T` for each free size; None if not reported."""
+        """Shape of a decoded sample, with a name or text such as `256*T` for each free size; None if not reported."""
         return _shape(self._described("data_shape"))
 
     @property
@@ -74,7 +74,7 @@ class ModelInfo:
 
     @property
     def conditions(self) -> Mapping[str, Any]:
-        """Conditions of requests, by name: dtype, shape, null, ...; `condition` if the model's only one is unnamed."""
+        """Conditions of requests, by name: dtype, shape, null, ...; an only, unnamed one is called `condition`."""
         found = self._described("conditions")
         return found if isinstance(found, dict) else {}
 
@@ -94,7 +94,7 @@ class ModelList(list[ModelInfo]):
     """The models that the service offers.
 
     Attributes:
-        passed_over: Entries of the service's repository that are not models: path -> why, and what to do.
+        passed_over: Entries of the service's repository that are not models: path -> why not, and what to do.
     """
 
     def __init__(self, models: Iterable[ModelInfo] = (), passed_over: Mapping[str, str] | None = None) -> None:
@@ -109,7 +109,7 @@ class SolverInfo:
     Attributes:
         name: Its name.
         order: Order of accuracy.
-        adaptive: Whether it runs by error control unless `steps` is given.
+        adaptive: Whether it runs under error control unless `steps` is given.
         cost: Velocity evaluations as a formula.
         fields: All members of the service's description.
     """
@@ -126,7 +126,7 @@ class SolverInfo:
 
 @dataclass(frozen=True)
 class ServiceLoad:
-    """How much work a service has left.
+    """How much work a service still has to do.
 
     Attributes:
         accepts: Whether it accepts requests.
@@ -147,7 +147,7 @@ class ServiceLoad:
 
 
 def models_of(document: Any) -> ModelList:
-    """Read the response of ``/v1/models``: an object whose `models` is a list of descriptions."""
+    """Read the response of ``/v1/models``: an object with `models`, a list of descriptions."""
     models = [model_of(item) for item in _listed(document, "models")]
     odd = document.get("passed_over")
     entries = [each for each in odd if isinstance(each, dict)] if isinstance(odd, list) else []
@@ -162,7 +162,7 @@ def model_of(item: Any) -> ModelInfo:
 
 
 def solvers_of(document: Any) -> list[SolverInfo]:
-    """Read the response of ``/v1/solvers``: an object whose `solvers` is a list of descriptions."""
+    """Read the response of ``/v1/solvers``: an object with `solvers`, a list of descriptions."""
     return [_solver_of(_described(item, "solver")) for item in _listed(document, "solvers")]
 
 
@@ -172,7 +172,7 @@ def load_of(document: Any) -> ServiceLoad:
         accepts, jobs = bool(document["accepts"]), int(document["jobs"])
         return ServiceLoad(accepts, jobs, float(document["work"]), float(document["seconds"]), document)
     except (KeyError, TypeError, ValueError):
-        raise ProtocolError("the response says nothing of work left; is the service an older one?") from None
+        raise ProtocolError("the response does not say how much work is left; is the service older?") from None
 
 
 def _solver_of(item: Mapping[str, Any]) -> SolverInfo:

@@ -1,4 +1,4 @@
-"""Links to the service's page, whose address says after # what it shows."""
+"""Links to the service's page; the part of the address after # says what it shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from pathline._solver_text import format_number, format_solver
 
 _COMMON = ("model", "num_samples", "seed", "condition", "guidance")
-_AS_THEY_ARE = "/(),@="  # may stand in a fragment; a plus would be read as a space
+_AS_THEY_ARE = "/(),@="  # allowed in a fragment; a plus would be read as a space
 
 
 def page_url(url: str, common: Mapping[str, Any], *solvers: Mapping[str, Any]) -> str:
@@ -18,7 +18,7 @@ def page_url(url: str, common: Mapping[str, Any], *solvers: Mapping[str, Any]) -
 
     Args:
         url: Base URL of the service.
-        common: Its `model`, `num_samples`, `seed`, `condition` and `guidance`, where given.
+        common: The request's `model`, `num_samples`, `seed`, `condition` and `guidance`, if given.
         solvers: As responses name them, with all their parameters.
     """
     parts = {name: _text(common[name]) for name in _COMMON if common.get(name) is not None}

@@ -1,4 +1,4 @@
-"""Pictures of samples as PNG files, by NumPy and zlib alone: a scatter plot of points, or a sheet of pictures."""
+"""Pictures of samples as PNG files, made with NumPy and zlib alone: a scatter plot, or a sheet of pictures."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MOST_PIXELS = 1 << 24
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 16, 32  # margins of the frame in pixels
 _GAP = 2  # pixels between the pictures of a sheet
-_WISHED = 56  # pixels that a small picture is enlarged to, about
+_WISHED = 56  # approximate pixels to which a small picture is enlarged
 _PAPER, _GRID, _FRAME, _INK = 255, 232, 190, 90
 _POINT = np.array([37.0, 99.0, 235.0])
 
 
 def layout(shape: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return height, width and channels of one picture; None where samples of this shape are not pictures.
+    """Return height, width and channels of one picture; None if samples of this shape are not pictures.
 
     Args:
         shape: Of one sample: (h, w), or with 1 or 3 channels before or after.
@@ -36,7 +36,7 @@ def layout(shape: Sequence[int]) -> tuple[int, int, int] | None:
 
 
 def refusal(count: int, shape: Sequence[int]) -> str:
-    """Return why samples of this shape or number cannot be drawn and what to do; empty if they can be."""
+    """Return why samples of this shape or number cannot be drawn, and what to do; empty if they can be."""
     if tuple(shape) == (2,):
         return ""
     found = layout(shape)
@@ -153,7 +153,7 @@ def _ticks(pixels: np.ndarray, axis: int, low: float, high: float, size: int, sc
         pixels[row : row + height, column : column + width][mask[:, :width]] = _INK
 
 
-_ROWS = {  # five rows of three pixels each, a digit a row
+_ROWS = {  # five rows of three pixels each, one octal digit per row
     "0123456789": "75557 26227 71747 71717 55711 74717 74757 71222 75757 75717",
     "-.e+": "00700 00002 07567 02720",
 }

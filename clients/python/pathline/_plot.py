@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,17 @@ from pathline._picture import draw_sheet, layout
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_CURVES = 32  # samples whose steps are drawn, at most
+    from pathline._frontier import FrontierPoint
+
+_CURVES = 32  # most samples for which steps are drawn
+_DPI = 300  # of a figure that is written to a file
 
 
 def needed(package: str, call: str) -> Any:
     """Return an optional package.
 
     Raises:
-        ImportError: It is not installed; the message says which call needs it and how to get it.
+        ImportError: It is not installed; the message says which call needs it and how to install it.
     """
     try:
         return import_module(package)
@@ -57,7 +61,7 @@ def samples(array: np.ndarray, ax: Axes | None, title: str) -> Axes:
 
 
 def steps(sample: np.ndarray, t: np.ndarray, h: np.ndarray, accepted: np.ndarray, ax: Axes | None) -> Axes:
-    """Draw the size of each attempted step over the time at which it began; all arrays have one entry a step.
+    """Draw the size of each attempted step over the time at which it began; all arrays have one entry per step.
 
     Raises:
         ValueError: There are no steps.
@@ -82,6 +86,35 @@ def curves(t: np.ndarray, values: np.ndarray, ax: Axes | None, name: str, title:
     ax.plot(t, values.T, linewidth=1, alpha=0.7)
     ax.set(xlabel="t", ylabel=name, title=title)
     return ax
+
+
+def trade_offs(curves: Mapping[str, Sequence[FrontierPoint]], ax: Axes | None, title: str) -> Axes:
+    """Draw the error of each measured solver over its NFE, the best of each curve joined by a line.
+
+    Args:
+        curves: The points of each curve by its label.
+        ax: Where to draw; by default a new figure.
+        title: Of the figure.
+    """
+    ax = _axes(ax)
+    for label, points in curves.items():
+        best, others = ([(p.nfe, 100 * p.error) for p in points if p.best is kind] for kind in (True, False))
+        (line,) = ax.plot(*zip(*best, strict=True), "o-", linewidth=1, markersize=4, label=label) if best else (None,)
+        if others:
+            ax.plot(*zip(*others, strict=True), ".", color=line and line.get_color(), markersize=3, alpha=0.4)
+    ax.set(xscale="log", yscale="log", xlabel="NFE (mean over samples)", ylabel="error in % of spread", title=title)
+    if len(curves) > 1:
+        ax.legend()
+    return ax
+
+
+def png(plot: Callable[[Axes], Axes]) -> bytes:
+    """Return what `plot` draws as a PNG of 1,920 x 1,440 pixels, 16 cm wide at 300 dpi."""
+    figure = needed("matplotlib.figure", "save").Figure(figsize=(6.4, 4.8), layout="constrained")
+    plot(figure.add_subplot())
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=_DPI)
+    return content.getvalue()
 
 
 def frontier(labels: Sequence[str], nfe: Sequence[float], shares: Sequence[float], ax: Axes | None, title: str) -> Axes:

@@ -1,7 +1,7 @@
 """Connections of an asynchronous client: a pool for each event loop, closed when its loop ends.
 
-Connections belong to the loop that opened them. A client that outlives a loop, as one that a script makes once and uses
-in two calls of `asyncio.run`, gets new ones in the next.
+Connections belong to the loop that opened them. A client that outlives a loop, such as one that is used in two calls of
+`asyncio.run`, gets new connections in the next.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Protocol
 import httpx
 
 _open: dict[asyncio.AbstractEventLoop, set[_Pool]] = {}
-"""The pools of each loop; held here too: what closes them must live until the loop ends, a client need not."""
+"""The pools of each loop, kept alive until the loop ends, because a client may be gone by then."""
 
 
 class _Pool:
-    """An httpx client that is closed when its loop ends: whoever ends one lets its asynchronous generators finish.
+    """An httpx client that is closed when its loop ends: the loop's asynchronous generators are closed then.
 
     Args:
-        loop: The loop, which runs.
+        loop: The running loop.
         http: The client, not used yet.
     """
 
@@ -38,7 +38,7 @@ class _Pool:
         await self._closer.__anext__()
 
     async def aclose(self) -> None:
-        """Close it, unless it is being closed already."""
+        """Close the client, unless it is being closed already."""
         if not self._ending:
             await self._closer.aclose()
 
@@ -52,18 +52,18 @@ class _Pool:
 
 
 class Pools(Protocol):
-    """Gives the httpx client to use."""
+    """Provides the httpx client to use."""
 
     async def here(self) -> httpx.AsyncClient:
-        """Return that of the running event loop."""
+        """Return the client of the running event loop."""
         ...
 
     def is_foreign(self) -> bool:
-        """Whether what `here` gives may have connections of another loop."""
+        """Whether the client may have connections of another loop."""
         ...
 
     async def aclose(self) -> None:
-        """Close the connections; `here` gives nothing after that."""
+        """Close the connections; they cannot be used after that."""
         ...
 
 
@@ -86,7 +86,7 @@ class OwnPools:
             RuntimeError: The client was closed.
         """
         if self._closed:
-            raise RuntimeError("this AsyncClient is closed; make another")
+            raise RuntimeError("this AsyncClient is closed; create another")
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None or pool.http.is_closed:
@@ -97,11 +97,11 @@ class OwnPools:
         return pool.http
 
     def is_foreign(self) -> bool:
-        """Return False: each loop has its own."""
+        """Return False, because each loop has its own client."""
         return False
 
     async def aclose(self) -> None:
-        """Close the connections of this loop; those of others are closed when these end."""
+        """Close the connections of this loop; those of other loops are closed when the loops end."""
         self._closed = True
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         self._pools.clear()
@@ -110,10 +110,10 @@ class OwnPools:
 
 
 class GivenPool:
-    """The transport that the user gave; whether it can serve a second loop is up to it.
+    """A client on a transport given by the user, which may or may not work in a second loop.
 
     Args:
-        http: The client that uses it.
+        http: The client.
     """
 
     def __init__(self, http: httpx.AsyncClient) -> None:
@@ -130,7 +130,7 @@ class GivenPool:
         return self._loop not in (None, asyncio.get_running_loop())
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the client."""
         # Connections of a loop that has ended cannot be closed in another one.
         with suppress(*([RuntimeError] if self.is_foreign() else [])):
             await self._http.aclose()

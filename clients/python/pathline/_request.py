@@ -30,26 +30,26 @@ _NAMED = ("conditions", "negative")
 
 
 class SolverOptions(TypedDict, total=False):
-    """Options of every operation; the service's defaults apply to those left out.
+    """Options of every operation; the service's defaults apply to omitted ones.
 
     Attributes:
-        solver: A name from `solvers`, or text that says more: ``"rk4-20"``, ``"dopri5@1e-5"``, ``"ab3-12/shift(3)"``.
+        solver: A name from `solvers`, or text with settings: ``"rk4-20"``, ``"dopri5@1e-5"``, ``"ab3-12/shift(3)"``.
         steps: Number of fixed steps.
         rtol: Relative tolerance of error control.
         atol: Absolute tolerance of error control.
-        version: Version of the model; the highest where left out.
+        version: Version of the model; by default the highest.
         grid: Time grid of fixed steps: a name, an object with the name and its parameters, or explicit times.
         start: Start of a multistep method: ``"ramp"`` or ``"rk"``.
         error_control: ``"sample"`` (each sample has its own steps) or ``"batch"`` (one step size for the request).
         controller: Step-size controller: ``"paper"``, ``"i"`` or ``"pi"``.
-        first_step: Size of the first step of error control; automatic where left out.
-        max_step: Longest step of error control, in units of t; no bound where left out.
+        first_step: Size of the first step of error control; automatic by default.
+        max_step: Longest step of error control, in units of t; unlimited by default.
         max_nfe: Most velocity evaluations of a sample.
         condition: Class label or vector of a conditional model.
-        conditions: Conditions by name, each one for all samples or one for each: numbers, lists, NumPy arrays or torch
-            tensors. Arrays keep their dtype.
-        negative: Conditions that take the place of nulls in guidance, likewise.
-        shape: Size of each free axis of the samples, by name: ``{"T": 344}``. Leave out what follows from a condition.
+        conditions: Conditions by name, each either one for all samples or one for each: numbers, lists, NumPy arrays or
+            torch tensors. Arrays keep their dtype.
+        negative: Conditions that replace nulls in guidance, in the same form.
+        shape: Size of each free axis of the samples, by name: ``{"T": 344}``. Omit axes that a condition determines.
         guidance: Strength of classifier-free guidance, or an object with terms, interval and channels.
         timeout_s: Time limit in seconds, queueing included.
         priority: ``"interactive"``, or ``"bulk"`` for work that yields to others: the default of `log_prob` and
@@ -79,12 +79,12 @@ class SolverOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a request may cost, or how far off it may be, in place of a solver: the service chooses one.
+    """Limits on the cost and error of a request, in place of a solver: the service chooses one within them.
 
     Attributes:
-        max_error: Endpoint error that 95 % of samples keep, as a share of the spread of the data: 0.01 is 1 %.
+        max_error: Endpoint error that 95 % of samples stay within, as a share of the spread of the data: 0.01 is 1 %.
         max_nfe: Velocity evaluations of a sample.
-        max_ms: Milliseconds of solving at the service's present pace, without waiting for others.
+        max_ms: Milliseconds of solving at the service's current speed, without the time in the queue.
     """
 
     max_error: float | None = None
@@ -93,7 +93,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.max_error is None and self.max_nfe is None and self.max_ms is None:
-            raise InvalidValue("Budget() says nothing; give max_error, max_nfe or max_ms, or several", "budget")
+            raise InvalidValue("Budget() has no limits; give max_error, max_nfe or max_ms, or several", "budget")
 
     @classmethod
     def parse(cls, text: str) -> Budget:
@@ -117,19 +117,19 @@ class Budget:
         return cls(**found)
 
     def body(self) -> dict[str, Any]:
-        """Return the budget as a request has it."""
+        """Return the budget in the form of a request body."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 class SampleOptions(SolverOptions, total=False):
-    """Options of `sample`, `iter_samples`, `stream` and `compare`, beside those of `SolverOptions`.
+    """Options of `sample`, `iter_samples`, `stream` and `compare`, in addition to those of `SolverOptions`.
 
     Attributes:
-        seed: Integer in [0, 2**63); drawn here where left out, so that a retry is the same request.
+        seed: Integer in [0, 2**63); drawn by the client if omitted, so that a retry is the same request.
         first_index: Index of the first sample in the seed's stream.
         x0: Start states, shape (num_samples, *event_shape).
         t_span: Where to start and end; noise is at 0, data at 1.
-        trace: How much of the steps to report: ``"none"``, ``"summary"`` or ``"full"``.
+        trace: How much detail to report about the steps: ``"none"``, ``"summary"`` or ``"full"``.
         save_at: Times at which to return the state too.
         decode: Whether to turn latent states into data.
         budget: A `Budget`, a mapping with its members, or a text such as ``"error=0.01"``, in place of a solver.
@@ -161,7 +161,7 @@ _MEANT = {
     "timeout": ("timeout_s",),
     "num_samples": ("total",),
 }
-"""What other libraries call an option -> what it may be called here."""
+"""Name of an option in other libraries -> its possible names here."""
 
 
 def spelled_out(options: type) -> Callable[[F], F]:
@@ -188,8 +188,8 @@ class Request:
     Attributes:
         model: Name of the model.
         operation: The last part of the address: ``sample``, ``encode``, ``log_prob`` or ``diagnose``.
-        settings: The members of the body but for states.
-        body: The body: JSON, or npz where it holds arrays.
+        settings: The members of the body, except states.
+        body: The body: JSON, or npz if it has arrays.
         media: Its content type.
     """
 
@@ -201,7 +201,7 @@ class Request:
 
     @property
     def timeout_s(self) -> float | None:
-        """The time limit asked of the service in seconds, or None for its default."""
+        """The requested time limit in seconds, or None for the service's default."""
         return self.settings.get("timeout_s")
 
 
@@ -211,10 +211,10 @@ class SampleRequest(Request):
 
     Attributes:
         num_samples: How many.
-        seed: The seed, drawn here where none was given.
+        seed: The seed; drawn by the client if none was given.
         first_index: Index of the first sample in the seed's stream.
-        t_end: Where the samples end.
-        url: Base URL of the service that it is for.
+        t_end: Time at which the samples end.
+        url: Base URL of the service.
     """
 
     num_samples: int
@@ -226,10 +226,10 @@ class SampleRequest(Request):
 
 @dataclass(frozen=True)
 class ReplayRequest(Request):
-    """A request for the samples of an earlier answer.
+    """A request for the samples of an earlier response.
 
     Attributes:
-        url: Base URL of the service that it is for.
+        url: Base URL of the service.
     """
 
     url: str
@@ -240,7 +240,7 @@ def replay_request(token: str, options: Mapping[str, Any], url: str = "") -> Rep
 
     Args:
         token: The text of the token.
-        options: Other members of the body; None is left out.
+        options: Other members of the body; those that are None are omitted.
         url: Base URL of the service.
 
     Raises:
@@ -259,11 +259,11 @@ def replay_request(token: str, options: Mapping[str, Any], url: str = "") -> Rep
 
 
 def sample_request(model: str, num_samples: int | None, options: Mapping[str, Any], url: str = "") -> SampleRequest:
-    """Check what can be checked here, and build the request. Only what was given is sent.
+    """Check what can be checked without the service, and build the request. Only given options are sent.
 
     Args:
         model: Name of the model.
-        num_samples: How many samples; where left out, the rows of `x0`, else 256.
+        num_samples: How many samples; by default the rows of `x0`, else 256.
         options: See `SampleOptions`.
         url: Base URL of the service.
 
@@ -288,7 +288,7 @@ def operation_request(operation: str, model: str, own: Mapping[str, Any], option
     Args:
         operation: The last part of its address.
         model: Name of the model, which is part of the address.
-        own: What only this operation takes.
+        own: Arguments that only this operation takes.
         options: See `SolverOptions`.
     """
     given = {**plain_options(own, tuple(own)), **plain_options(options, _SOLVER, tuple(own))}
@@ -296,7 +296,7 @@ def operation_request(operation: str, model: str, own: Mapping[str, Any], option
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in ("samples", "x0", *_NAMED)}  # of any size
+    return {name: value for name, value in given.items() if name not in ("samples", "x0", *_NAMED)}  # may be large
 
 
 def draw_seed() -> int:
@@ -321,8 +321,8 @@ def chosen_seed(seed: SupportsIndex | None) -> int:
 class Pages:
     """Requests that together ask for `total` samples of one seed, `batch` at a time.
 
-    Once `pin` was told which version answered, the others ask for the same version, so that a model that is replaced
-    meanwhile does not mix two versions into one set of samples.
+    Once `pin` has been called with the version that answered, the others request the same version, so that replacing
+    the model meanwhile does not mix two versions in one set of samples.
 
     Raises:
         TypeError: As `sample_request`; raised here, not at the first page.
@@ -339,8 +339,8 @@ class Pages:
             raise ValueError("x0 cannot be paged; call sample() for each slice of your start states")
         if options.get("error_control") == "batch" and self.total > self._batch:
             raise ValueError(
-                f"error_control='batch' couples all samples of a request, so {total} samples cannot come in pages "
-                f"of {batch}; use error_control='sample', or batch={total}"
+                f"error_control='batch' couples all samples of a request, so {total} samples cannot be split into "
+                f"pages of {batch}; use error_control='sample', or batch={total}"
             )
         self._url = url
         self._model, self._options = model, {**options, "seed": chosen_seed(options.get("seed"))}
@@ -351,7 +351,7 @@ class Pages:
         return map(self._page, range(0, self.total, self._batch))
 
     def pin(self, version: int, solver: str | None = None) -> None:
-        """Ask for this version from now on, and for this solver where a budget chose it."""
+        """Request this version from now on, and this solver if a budget chose it."""
         self._options["version"] = version
         if solver is not None and self._options.pop("budget", None) is not None:
             self._options["solver"] = solver
@@ -367,7 +367,7 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
     Args:
         options: By name.
         allowed: Their names.
-        arguments: Names of the call's other arguments, which a misspelt one may mean too.
+        arguments: Names of the call's other arguments, which a misspelt option may mean too.
 
     Raises:
         TypeError: One is not among those allowed.
@@ -383,7 +383,7 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
 
 
 def _said(name: str, value: Any) -> Any:
-    """Return the value of an option as the body says it; only a budget is said in other words."""
+    """Return the value of an option in the form of the request body; only a budget has another form."""
     if name != "budget":
         return value
     budget = Budget.parse(value) if isinstance(value, str) else value
@@ -407,10 +407,10 @@ def integer(name: str, value: Any) -> int:
 
 
 def _encoded(document: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return a body and its content type: JSON, or npz where conditions hold arrays.
+    """Return a body and its content type: JSON, or npz if conditions have arrays.
 
     Raises:
-        TypeError, InvalidValue: JSON cannot represent a value; with its place.
+        TypeError, InvalidValue: JSON cannot represent a value; the message says where it is.
     """
     arrays = {
         f"{member}.{name}": value
@@ -437,7 +437,7 @@ def _json(document: Mapping[str, Any]) -> str:
 
 
 def _fault(document: Mapping[str, Any], error: Exception) -> Exception:
-    """Return the error for a document that json refused: it says that something is wrong, but not where."""
+    """Return an error that says where a document has a value that json refused, because json does not say so."""
     for name, content in document.items():
         for place, value in _leaves(name, content):
             if isinstance(value, float) and not math.isfinite(value):
@@ -466,7 +466,7 @@ def _plain(value: Any, arrays: bool = False) -> Any:
 
     Args:
         value: The value.
-        arrays: Whether arrays stay arrays, of NumPy.
+        arrays: Whether to return arrays as NumPy arrays instead.
     """
     if isinstance(value, np.generic):
         return value.item()
@@ -481,8 +481,8 @@ def _plain(value: Any, arrays: bool = False) -> Any:
 
 
 def _array(value: Any) -> np.ndarray:
-    """Return an array of any library as one of NumPy; bfloat16, which that lacks, as float32."""
-    if hasattr(value, "detach"):  # a tensor of torch, perhaps of another device
+    """Return an array of any library as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
+    if hasattr(value, "detach"):  # a torch tensor, perhaps on another device
         value = value.detach().cpu()
         try:
             return np.asarray(value)

@@ -1,4 +1,4 @@
-"""An HTTP response, and the error that it or a failed exchange stands for."""
+"""HTTP responses, and the errors for unsuccessful responses and failed exchanges."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ import httpx
 from pathline import errors
 from pathline._route import Route
 
-_SHOWN = 200  # characters of an unexpected body that a message repeats
+_SHOWN = 200  # characters of an unexpected body that a message quotes
 
 
 @dataclass(frozen=True)
 class Response:
     """A response that has been read to its end.
 
-    It holds only its bytes: an `httpx.Response` that was read keeps them in a reference cycle, so a large page would
-    stay until the next garbage collection.
+    It keeps only the bytes: an `httpx.Response` that has been read has them in a reference cycle, so a large page would
+    stay in memory until the next garbage collection.
 
     Attributes:
         url: Where it came from.
         status: HTTP status.
         reason: Reason phrase of the status.
-        headers: Its headers; names in any case.
-        content: Its body; empty where it is a stream that is still to be read.
+        headers: Its headers; names are case-insensitive.
+        content: Its body; empty for a stream that is still to be read.
         route: The route by which it came.
     """
 
@@ -63,13 +63,13 @@ class Response:
 def problem(response: Response) -> errors.APIError:
     """Return the error for a response of status 4xx or 5xx.
 
-    The problem type decides; where the response is not a problem document (a proxy's, for example), the status does.
+    The problem type decides; if the response is not a problem document (a proxy's, for example), the status does.
     """
     return problem_of(_document(response), response)
 
 
 def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIError:
-    """Return the error for a problem document; what it leaves out is taken from the response's head."""
+    """Return the error for a problem document; missing members are taken from the response's status and headers."""
     given = document.get("status")
     status = given if isinstance(given, int) and response.is_success else response.status
     slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
@@ -170,7 +170,7 @@ def reading(url: str) -> Iterator[None]:
 
 def _unproxied(url: str, route: Route, reason: str) -> errors.ConnectError:
     """Return the error for a proxy that answered, but made no connection."""
-    # A proxy's 5xx, and its equivalent in SOCKS, mean that it could not reach the service: that may pass.
+    # A proxy's 5xx, and its equivalent in SOCKS, mean that it could not reach the service, perhaps temporarily.
     kind = errors.ConnectError if re.match(r"5\d\d\b|.*could not connect", reason) else errors.ProxyRefused
     return kind(f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}")
 

@@ -29,7 +29,7 @@ _DISPLAY_SCALE = 2  # pixels of a picture for each pixel of a notebook, for shar
 
 @dataclass(frozen=True)
 class Latency:
-    """Where the time of a request went, in seconds, as the service measured it; None where it did not report it.
+    """Where the time of a request went, in seconds, as the service measured it; None if not reported.
 
     Attributes:
         queue_s: Waiting for the first network call.
@@ -55,7 +55,7 @@ class Latency:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Attempted steps, one entry each; empty where none was asked for.
+    """Attempted steps, one entry each; empty if none were requested.
 
     Attributes:
         sample: Row of the sample, int64.
@@ -89,7 +89,7 @@ class Trace:
         """Draw step sizes over t, rejected steps as crosses; needs matplotlib.
 
         Args:
-            ax: Where to draw; a new figure where left out.
+            ax: Where to draw; by default a new figure.
 
         Raises:
             ValueError: There are no steps; `sample` reports them with ``trace="summary"`` or ``"full"``.
@@ -113,7 +113,7 @@ class Failure:
 
 
 class ArrayResult:
-    """Base of all results: each acts as its main array, and gives its others by name.
+    """Base of all results: each acts as its main array, and has its other arrays by name.
 
     ``np.asarray(result)``, ``len(result)`` and ``result[:10]`` are those of the main array; ``result["nfe"]`` is the
     array of that name.
@@ -152,7 +152,7 @@ class ArrayResult:
             return self._main[key]
         found = self.arrays()
         if key not in found:
-            raise KeyError(f"{key!r} is not an array of this result; there are {', '.join(found)}")
+            raise KeyError(f"{key!r} is not an array of this result; use one of {', '.join(found)}")
         return found[key]
 
     def __len__(self) -> int:
@@ -170,7 +170,7 @@ class ArrayResult:
         return _plot.needed("pandas", "to_dataframe").DataFrame(self._columns())
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """Return the columns of the table; arrays of several numbers a sample become columns x0, x1, ..."""
+        """Return the columns of the table; a main array with several numbers per sample becomes x0, x1, ..."""
         columns: dict[str, np.ndarray] = {}
         for name, array in self.arrays().items():
             if array.ndim > 1 and array is self._main:
@@ -191,7 +191,7 @@ class ArrayResult:
             The path.
 
         Raises:
-            ValueError: The extension is another, or the result cannot be drawn.
+            ValueError: The extension is none of these, or the result cannot be drawn.
             OSError: The file cannot be written.
         """
         return save(Path(path), self.arrays(), self.describe(), self._columns(), self.picture)
@@ -212,8 +212,8 @@ class ArrayResult:
         """Return the main array as a PNG: points in the plane as a scatter plot, pictures as a sheet.
 
         Args:
-            most: The number of samples to draw, from the first.
-            scale: Size: a scatter plot is 480 pixels times this wide, 1440 as a rule, which is 12 cm at 300 dpi.
+            most: Draw only the first samples, up to this number.
+            scale: Size: a scatter plot is 480 times this many pixels wide; the default, 1440, is 12 cm at 300 dpi.
 
         Raises:
             ValueError: Samples of this shape or number cannot be drawn; the message says which can.
@@ -224,7 +224,7 @@ class ArrayResult:
         """Draw the main array: points as a scatter plot, pictures as a sheet, numbers as a histogram.
 
         Args:
-            ax: Where to draw; a new figure where left out. Needs matplotlib.
+            ax: Where to draw; by default a new figure. Needs matplotlib.
 
         Raises:
             ValueError: Samples of this shape cannot be drawn.
@@ -238,7 +238,7 @@ class ArrayResult:
             return None
 
     def _facts(self) -> dict[str, str]:
-        """Return what the summary shows, by name."""
+        """Return the lines of the summary, by name."""
         raise NotImplementedError
 
     def _title(self) -> str:
@@ -267,13 +267,13 @@ class ArrayResult:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SampleResult(ArrayResult):
-    """Samples, what they cost, and how to get them again.
+    """Samples, their cost, and everything needed to reproduce them.
 
     Attributes:
         samples: The samples, shape (n, *data_shape).
         nfe: Sequential velocity evaluations of the slowest sample.
         nfe_per_sample: Velocity evaluations of each sample, shape (n,), int64.
-        status: ``"success"`` when all samples are, else the worst.
+        status: ``"success"`` if that of all samples is, else the worst.
         status_per_sample: Status of each sample, shape (n,), strings.
         t: Time that each sample reached, shape (n,), float64.
         failed: The samples that did not reach the end.
@@ -284,18 +284,18 @@ class SampleResult(ArrayResult):
         checkpoint: Digest of its files.
         seed: Seed of the starting noise; with it, the call can be repeated exactly.
         first_index: Index of the first sample in the seed's stream.
-        solver: The solver as it was used: its name and every parameter that belongs to it.
+        solver: The solver as it was used: its name and all its parameters.
         deterministic: Whether the service promises the same bits for the same request.
-        budget: What the service chose for a `Budget`: `solver`, `promised_error`, `reason` and more; empty without one.
-        digest: SHA-256 of the bytes of `samples`; empty where the service did not say.
-        replay: Token that `Client.replay` takes to get the same samples again; empty where the service gave none.
-        digest_matches: Of a replay: whether the samples have the bits of the first answer; None otherwise.
-        differences: Of a replay with `force`: why that could not be promised; each has `what`, `token`, `here` and
-            `reason`.
+        budget: The service's choice for a `Budget`: `solver`, `promised_error`, `reason` and more; empty without one.
+        digest: SHA-256 of the bytes of `samples`; empty if the service did not report it.
+        replay: Token that `Client.replay` takes to reproduce the samples; empty if the service gave none.
+        digest_matches: For a replay: whether the samples have the bits of the original response; None otherwise.
+        differences: For a replay with `force`: why the same bits could not be promised; each has `what`, `token`,
+            `here` and `reason`.
         saved: States at the times of `save_at`, shape (n, times, *data_shape), or None.
         saved_t: Those times, or None.
         extra: Members of the response that this version of the SDK does not know.
-        page: The service's URL, and what was asked of it beside the solver: what `url` is made of.
+        page: The service's URL and the settings of the request other than the solver, from which `url` is made.
     """
 
     samples: np.ndarray
@@ -326,13 +326,13 @@ class SampleResult(ArrayResult):
 
     @property
     def url(self) -> str:
-        """Address of the service's page with this request, as far as the page has its settings."""
+        """Link that opens this request on the service's page, as far as the page has its settings."""
         asked = {"model": self.model, "num_samples": len(self), "seed": self.seed}
         return page_url(self.page[0], {**self.page[1], **asked}, self.solver)
 
     @property
     def fallback_from(self) -> int | None:
-        """The version that should have answered but cannot be loaded, so that an older one did; None as a rule."""
+        """The version that should have answered but cannot be loaded, so that an older one did; usually None."""
         return self.extra.get("fallback_from")
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -379,7 +379,7 @@ class OperationResult(ArrayResult):
     Attributes:
         nfe: Sequential velocity evaluations of the slowest sample.
         network_rows: Rows of all network calls.
-        status: ``"success"`` when all samples are, else the worst.
+        status: ``"success"`` if that of all samples is, else the worst.
         failed: The samples that did not reach the end; their numbers are NaN.
         latency: Where the time went.
         model: Name of the model.
@@ -412,7 +412,7 @@ class OperationResult(ArrayResult):
     def _facts(self) -> dict[str, str]:
         failed = f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""
         nfe = f"{self.nfe} ({self.network_rows} network rows)"
-        return {"found": self._what(), "nfe": nfe, "status": self.status + failed, "latency": str(self.latency)}
+        return {"result": self._what(), "nfe": nfe, "status": self.status + failed, "latency": str(self.latency)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -421,18 +421,18 @@ class EncodeResult(OperationResult):
 
     Attributes:
         x0: The noise, shape (n, *event_shape), as `sample` takes it.
-        residual: For each sample, the largest difference from what its state decodes to; None without a decoder.
+        residual: For each sample, its largest difference from the decoding of its state; None without a decoder.
     """
 
     x0: np.ndarray
     residual: np.ndarray | None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays by name: x0, and residual where there is one."""
+        """Return all arrays by name: x0, and residual if there is one."""
         return _present(x0=self.x0, residual=self.residual)
 
     def _what(self) -> str:
-        return f"{len(self.x0)} samples"
+        return f"noise of {len(self.x0)} samples"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -443,7 +443,7 @@ class LogProbResult(OperationResult):
         log_prob: In nats, shape (n,), float64.
         standard_error: Of the mean over probes, shape (n,); None for fewer than two probes.
         residual: As in `EncodeResult`.
-        divergence: How it was taken: its `method`, and `probes` and `seed` of an estimate.
+        divergence: How the divergence was computed: `method`, and `probes` and `seed` for an estimate.
     """
 
     log_prob: np.ndarray
@@ -452,7 +452,7 @@ class LogProbResult(OperationResult):
     divergence: Mapping[str, Any]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays by name: log_prob, and standard_error and residual where there are any."""
+        """Return all arrays by name: log_prob, and standard_error and residual if there are any."""
         return _present(log_prob=self.log_prob, standard_error=self.standard_error, residual=self.residual)
 
     def _what(self) -> str:
@@ -461,19 +461,19 @@ class LogProbResult(OperationResult):
     def _facts(self) -> dict[str, str]:
         finite = self.log_prob[np.isfinite(self.log_prob)]
         mean = f", mean {finite.mean():.4f} nats" if len(finite) else ""
-        return {**super()._facts(), "found": f"{self._what()}{mean} ({self.divergence.get('method', '?')})"}
+        return {**super()._facts(), "result": f"{self._what()}{mean} ({self.divergence.get('method', '?')})"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DiagnoseResult(OperationResult):
-    """Jacobians along the paths of n samples at m times; NaN where a sample did not get to.
+    """Jacobians along the paths of n samples at m times; NaN at times that a sample did not reach.
 
     Attributes:
-        times: Where they were taken, shape (m,).
+        times: Times at which they were computed, shape (m,).
         eigenvalues: By ascending real part, shape (n, m, numbers of a state), complex128.
         condition_number: Largest over smallest singular value, shape (n, m); infinite for a singular Jacobian.
-        stiffness: How fast the fastest direction contracts, as a rate by t, shape (n, m); the main array.
-        stiffness_ratio: Largest over smallest absolute real part, shape (n, m).
+        stiffness: How fast the fastest direction contracts, per unit of t, shape (n, m); the main array.
+        stiffness_ratio: Largest over smallest absolute real part of the eigenvalues, shape (n, m).
         seed: Seed of the starting noise.
         first_index: Index of the first sample in the seed's stream.
     """
@@ -501,7 +501,7 @@ class DiagnoseResult(OperationResult):
         """Draw the stiffness of each sample over t; needs matplotlib.
 
         Args:
-            ax: Where to draw; a new figure where left out.
+            ax: Where to draw; by default a new figure.
         """
         return _plot.curves(self.times, self.stiffness, ax, "stiffness", self._title())
 

@@ -1,4 +1,4 @@
-"""Retries: whether to send a request again, and after how long. This is the one place where that is decided."""
+"""Retries: whether to send a request again, and after how long. All retries are decided here."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RetryPolicy:
 
     The wait before attempt k + 1 is ``base_s * 2**(k - 1)``, at most `cap_s`, times a random factor in [0.5, 1] so that
     many clients do not come back at once; it is never shorter than the response's Retry-After. A request is given up
-    when it was sent `max_attempts` times, or when the next attempt would begin later than `max_total_s` after the
-    first, or `connect_s` where no connection can be made: an address where nothing listens is usually wrong.
+    when it has been sent `max_attempts` times, or when the next attempt would begin later than `max_total_s` after the
+    first (`connect_s` if no connection can be made, as an address where nothing listens is usually wrong).
 
     Attributes:
         max_attempts: Most times a request is sent; 1 turns retries off.
@@ -62,12 +62,12 @@ class RetryPolicy:
         planned = min(self.cap_s, self.base_s * 2.0 ** min(attempt - 1, 60)) * factor
         if retry_after_s is None:
             return planned
-        # A little is added to Retry-After too: all who were told the same second would collide in it.
+        # Retry-After gets a little jitter too, or clients that were given the same second would collide.
         return max(planned, retry_after_s + min(planned, 0.1 * retry_after_s))
 
 
 class Attempts:
-    """The attempts of one request: counts them and says how long to wait, or to give up."""
+    """The attempts of one request: counts them, and decides how long to wait or when to give up."""
 
     def __init__(
         self,

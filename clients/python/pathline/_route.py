@@ -45,7 +45,7 @@ class Route:
 
     @property
     def via(self) -> str:
-        """The proxy in words, with a space before them and without its password; empty where there is none."""
+        """The proxy in words, with a leading space and without its password; empty for a direct connection."""
         return "" if self.proxy is None else f" through the proxy {_shown(self.proxy.url)} that {self.variable} names"
 
     @property
@@ -63,7 +63,7 @@ class Route:
 
 
 def route_to(address: str) -> Route:
-    """Return the route to a service that the environment asks for; to this machine it is always direct.
+    """Return the route to a service by the environment's settings; to this machine it is always direct.
 
     The variables are ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY``, ``NO_PROXY`` (lower case takes precedence),
     ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. Only those that matter for this address are read.
@@ -135,8 +135,8 @@ def _proxy_url(text: str, variable: str, host: str) -> httpx.URL:
         raise InvalidEnvironment(f"{variable} is not the URL of a proxy; {advice}") from None
     if url.scheme not in _SCHEMES:
         raise InvalidEnvironment(
-            f"{variable} names the proxy {_shown(url)}, whose scheme is unknown; it may begin with "
-            f"{', '.join(f'{scheme}://' for scheme in _SCHEMES)}; {advice}"
+            f"{variable} names the proxy {_shown(url)}, which has an unknown scheme (known: "
+            f"{', '.join(f'{scheme}://' for scheme in _SCHEMES)}); {advice}"
         )
     if not url.host or not 0 < (url.port or 1) < 65536:
         raise InvalidEnvironment(f"{variable} names the proxy {_shown(url)}, which is not a valid address; {advice}")

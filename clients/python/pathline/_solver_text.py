@@ -5,7 +5,7 @@
     fixed:     NAME-STEPS[/GRID][+OPTION...]
     adaptive:  NAME[@RTOL[/ATOL]][+OPTION...]
 
-GRID is a name, with its parameters in parentheses where it has any, or a list of times in parentheses. OPTION is
+GRID is a name, with its parameters in parentheses if it has any, or a list of times in parentheses. OPTION is
 `ramp`, `rk`, `paper`, `i`, `pi`, `sample`, `batch`, or `first_step=`, `max_step=` or `max_nfe=` with a number.
 """
 
@@ -48,7 +48,7 @@ _OPTION = re.compile(rf"\+([a-z_]+)(?:=({_NUMBER}))?")
 
 
 def parse_solver(text: str) -> dict[str, Any]:
-    """Return the options of `sample` that the text of a solver stands for: `solver` and what else it says.
+    """Return the options of `sample` given by the text of a solver: `solver` and its settings.
 
     Raises:
         InvalidValue: It is not understood; also a ValueError.
@@ -111,7 +111,7 @@ def expand_solver(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of `sample` in which the text of `solver` is spelled out as separate fields.
 
     Raises:
-        InvalidValue: The text is not understood, or says otherwise than a field given beside it.
+        InvalidValue: The text is not understood, or contradicts a separate field.
     """
     text = options.get("solver")
     if not isinstance(text, str):
@@ -145,7 +145,7 @@ def format_solver(fields: Mapping[str, Any]) -> str:
         text += f"@{rtol}" if rtol == atol else f"@{rtol}/{atol}"
     usual = {
         "start": "ramp",
-        # The SDK has no catalogue, and asks none to print: tests hold it and the service to one table of texts.
+        # The SDK has no catalogue, and needs none to print: tests hold it and the service to one table of texts.
         "controller": "paper" if name == "dopri5" else "i",
         "error_control": "sample",
         "max_nfe": DEFAULT_MAX_NFE,

@@ -5,10 +5,10 @@
 ::
 
     PathlineError
-     +- InvalidURL                     the base URL is not one (also a ValueError)
+     +- InvalidURL                     the base URL is not valid (also a ValueError)
      +- InvalidEnvironment             the environment names an unusable proxy or certificates (also a ValueError)
      +- InvalidKey                     the API key cannot be sent (also a ValueError)
-     +- InvalidValue                   the value cannot be sent, and nothing was (also a ValueError)
+     +- InvalidValue                   the value cannot be sent, so nothing was (also a ValueError)
      +- BulkConflict                   the folder holds another job, or the model has changed since
      +- BulkIncomplete                 the shards in `failed` were given up; the others are done
      +- APIError                       the service answered with a problem
@@ -110,9 +110,9 @@ class PathlineError(Exception):
     """Any error that the SDK raises.
 
     Attributes:
-        attempts: How often the request was sent before it was given up.
+        attempts: How often the request was sent before it was abandoned.
         elapsed_s: Seconds from the first attempt to the last failure.
-        hint: What to do, where the message itself does not say so; appended to it.
+        hint: What to do, if the message itself does not say so; appended to it.
     """
 
     retryable: ClassVar[bool] = False
@@ -136,7 +136,7 @@ class InvalidKey(PathlineError, ValueError):
 
 
 class InvalidEnvironment(PathlineError, ValueError):
-    """A proxy or the certificates that a variable of the environment names cannot be used; the message says which."""
+    """An environment variable names a proxy or certificates that cannot be used; the message says which."""
 
 
 class InvalidValue(PathlineError, ValueError):
@@ -214,12 +214,12 @@ class APIError(PathlineError):
 
     Attributes:
         status: HTTP status.
-        type: Problem type, such as ``/problems/overloaded``; empty where the response was not a problem document.
+        type: Problem type, such as ``/problems/overloaded``; empty if the response was not a problem document.
         title: What kind of error it is.
         detail: What happened here, in the service's words.
-        request_id: ID to quote to whoever runs the service; empty where none was sent.
+        request_id: ID to quote when reporting the error to the service's operator; empty if none was sent.
         errors: One mapping with `field` and `message` for each field at fault.
-        retry_after_s: Seconds after which another attempt makes sense, where the service said so.
+        retry_after_s: Seconds after which another attempt makes sense, if the service reported them.
     """
 
     slugs: ClassVar[tuple[str, ...]] = ()
@@ -246,7 +246,7 @@ class APIError(PathlineError):
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without this, an error raised in a worker process would not survive the way back.
+        # Without this, an error raised in a worker process could not be passed back to its parent.
         return _restore, (type(self), self.args, dict(self.__dict__))
 
 
@@ -281,13 +281,13 @@ class Unauthorized(APIError):
 
 
 class Forbidden(APIError):
-    """This address is closed, or the key does not open it."""
+    """This address is disabled, or the key does not give access to it."""
 
     slugs, statuses = ("forbidden",), (403,)
 
 
 class NotFound(APIError):
-    """What was asked for does not exist."""
+    """The requested resource does not exist."""
 
     slugs, statuses = ("not-found",), (404,)
 
@@ -299,7 +299,7 @@ class NoSuchRoute(NotFound):
 
 
 class NoFrontier(NotFound):
-    """The model's solvers were not measured; the message says which command does it."""
+    """The model's solvers have not been measured; the message names the command that does so."""
 
     slugs, statuses = ("no-frontier",), ()
 
@@ -327,7 +327,7 @@ class Unsupported(APIError):
 
 
 class NotAcceptable(Unsupported):
-    """The service does not offer the format asked for."""
+    """The service does not offer the requested format."""
 
     slugs, statuses = ("not-acceptable",), (406,)
 
@@ -357,7 +357,7 @@ class HeadTooLarge(TooLarge):
 
 
 class SlowRequest(APIError):
-    """The request did not reach the service in the time it allows."""
+    """The request did not arrive in the time that the service allows."""
 
     slugs, statuses, retryable = ("request-timeout",), (408,), True
 
@@ -369,7 +369,7 @@ class Overloaded(APIError):
 
 
 class ReplayDiffers(APIError):
-    """The same bits cannot be promised: weights, versions, machine or device are others; `force` samples anyway.
+    """The same bits cannot be promised: weights, versions, machine or device differ; `force` samples anyway.
 
     Attributes:
         differences: One mapping for each thing that differs, with `what`, `token`, `here` and `reason`.
@@ -383,7 +383,7 @@ class DeadlineExceeded(APIError):
     """The request's `timeout_s` passed; use a longer one, fewer samples or a cheaper solver.
 
     Attributes:
-        share: How much of the work was done, from 0 to 1; None where the progress was not asked for.
+        share: How much of the work was done, from 0 to 1; None if progress was not requested.
     """
 
     slugs, statuses = ("deadline-exceeded",), (504,)
@@ -413,7 +413,7 @@ class Unavailable(APIError):
 
 
 class Draining(Unavailable):
-    """The service is shutting down; its successor may response soon."""
+    """The service is shutting down; its successor may respond soon."""
 
     slugs, statuses = ("draining",), ()
 

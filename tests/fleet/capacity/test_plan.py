@@ -88,7 +88,7 @@ def test_impossible_plans_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "give --service URL" in capsys.readouterr().err
     assert main(["plan", "--rate", "1", "--p99", "0.01", *mix, "--call-ms", "0.75", "--row-us", "26"]) == 1
     assert (
-        "no number of replicas holds a p99 of 0.01 s: alone, one request in 100 takes 0.0233 s"
+        "no number of replicas meets a p99 of 0.01 s: even alone, one request in 100 takes 0.0233 s"
         in capsys.readouterr().err
     )
     assert main(["plan", "--rate", "1", "--p99", "1", *mix, "--service", "http://127.0.0.1:9"]) == 1

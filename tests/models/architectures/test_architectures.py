@@ -20,7 +20,7 @@ def test_every_architecture_builds_and_answers(name: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ArchitectureError, match=f"architecture is 'resnet'; known are {', '.join(ARCHITECTURES)}$"):
+    with pytest.raises(ArchitectureError, match=f"architecture is 'resnet'; use one of {', '.join(ARCHITECTURES)}$"):
         build("resnet", {})
 
 

@@ -59,5 +59,5 @@ def test_it_is_a_checkpoint_like_any_other(tmp_path: Path):
 
 @pytest.mark.parametrize("shape", [(1, 10, 8), (1, 8, 6), (0, 8, 8), (1, 1 << 13, 1 << 13)])
 def test_a_picture_that_does_not_halve_is_refused(shape: tuple[int, int, int]):
-    with pytest.raises(ArchitectureError, match="3 levels need a height and a width that 4 divides"):
+    with pytest.raises(ArchitectureError, match="3 levels need a height and a width divisible by 4"):
         build("unet", {"shape": shape})

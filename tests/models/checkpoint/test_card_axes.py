@@ -1,4 +1,4 @@
-"""Free axes in cards: what they must say, and that cards without them keep their bytes."""
+"""Free axes in cards: their validation, and that cards without them keep their bytes."""
 
 import json
 from pathlib import Path
@@ -40,10 +40,10 @@ def test_a_card_says_axes_and_noise(folder: Path) -> None:
     [
         ({"axes": {}}, "axes has no 'T'"),
         ({"axes": {"T": {"max": 40}, "K": {"max": 3}}}, "axes has 'K', which no shape has"),
-        ({"axes": {"T": {"max": 30}}}, "the max of T is 40 in condition 'mu', and in axes 30"),
+        ({"axes": {"T": {"max": 30}}}, "the max of T is 40 in condition 'mu', but 30 in axes"),
         ({"axes": {"T": {"max": 1 << 26}}}, "may hold more than"),
         ({"axes": {"T": {"max": 4, "min": 5}}}, "no multiple of 1 is from 5 to 4"),
-        ({"noise": "philox-ndtri-v1"}, "needs the other one"),
+        ({"noise": "philox-ndtri-v1"}, "needs philox-ndtri-free-v1"),
         ({"event_shape": [3, "N"]}, "that of the decoder"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Frontier files: bound to the weights, refused with a reason when damaged, replaced whole."""
+"""Frontier files: bound to the weights, refused with a reason if damaged, and replaced atomically."""
 
 import os
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_a_full_disk_leaves_what_was_there(saved: Path, monkeypatch: pytest.Monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("models.checkpoint.bound.write_atomically", full)
-    with pytest.raises(FrontierError, match="No space left on device; it is as it was"):
+    with pytest.raises(FrontierError, match="No space left on device; nothing was changed"):
         write_frontier(saved, _frontier(saved))
     assert (saved / FRONTIER_FILE).read_bytes() == before
 

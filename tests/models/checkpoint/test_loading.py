@@ -21,7 +21,7 @@ from models.noise import noise
 
 
 def edit(folder: Path, **fields: Any) -> None:
-    """Change fields of a card as somebody would by hand."""
+    """Change fields of a card, as by hand."""
     card = json.loads((folder / "card.json").read_text())
     card.pop("card_sha256", None)
     card.update(fields)
@@ -29,7 +29,7 @@ def edit(folder: Path, **fields: Any) -> None:
 
 
 def replace_weights(folder: Path, content: bytes) -> None:
-    """Put in other weights, with the right hash."""
+    """Replace the weights, with the right hash."""
     (folder / "weights.safetensors").write_bytes(content)
     edit(folder, weights_sha256=hashlib.sha256(content).hexdigest())
 
@@ -39,7 +39,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def refused(folder: Path) -> str:
-    """Load a bad checkpoint; its error is one line and hides no other."""
+    """Load a bad checkpoint and return its error, which must be one line without a hidden cause."""
     with pytest.raises(CheckpointError) as caught:
         load(folder)
     message = str(caught.value)
@@ -80,7 +80,7 @@ def test_analytic_fields_are_checkpoints_like_any_other(tmp_path: Path, field: G
 def test_the_digest_tells_card_and_weights(folder: Path) -> None:
     before = load(folder).digest
     edit(folder)
-    assert load(folder).digest == before  # the same card without its own hash
+    assert load(folder).digest == before  # the same card, except for its own hash
     edit(folder, seed=8)
     seed = load(folder).digest
     changed = weights(folder)
@@ -96,7 +96,7 @@ def test_every_flipped_bit_is_seen(folder: Path, file: str) -> None:
     positions = [*range(0, len(content), max(1, len(content) // 150)), len(content) - 2]
     for position in positions:
         if content[position : position + 1].isspace():
-            continue  # in a card it says the same with other white space
+            continue  # in a card, other white space has the same meaning
         damaged = bytearray(content)
         damaged[position] ^= 1 << (position % 8)
         path.write_bytes(damaged)
@@ -145,7 +145,7 @@ def test_a_pickle_is_not_read_and_said_so(tmp_path: Path) -> None:
         ({"weights_sha256": "abc"}, "weights_sha256"),
         ({"event_shape": [3]}, r"event_shape is \[3\], but that of the decoder is \[2\]"),
         ({"training": {"loss": float("nan")}}, "card.json"),
-        ({"architecture": {"name": "resnet", "config": {}}}, "'resnet'; known are residual_mlp"),
+        ({"architecture": {"name": "resnet", "config": {}}}, "'resnet'; use one of residual_mlp"),
         ({"architecture": {"name": "residual_mlp", "config": {"dim": 2, "width": 1}}}, "width: Extra"),
         ({"architecture": {"name": "residual_mlp", "config": {"dim": 2, "hidden": 10**9}}}, "hidden: .*16384"),
         ({"architecture": {"name": "gaussian", "config": {"dim": 5}}}, r"event_shape: found \[2\], .* has \[5\]"),
@@ -221,7 +221,7 @@ def test_a_header_that_promises_more_than_the_file_holds_is_refused(folder: Path
 
 
 def test_nothing_big_is_allocated_for_a_card_that_claims_it(folder: Path) -> None:
-    config = {"dim": 2, "hidden": 16384, "blocks": 32}  # 70 GB, each field within its bounds
+    config = {"dim": 2, "hidden": 16384, "blocks": 32}  # 70 GB in total, with each field within its bounds
     edit(folder, architecture={"name": "residual_mlp", "config": config})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB
     message = refused(folder)
@@ -230,7 +230,7 @@ def test_nothing_big_is_allocated_for_a_card_that_claims_it(folder: Path) -> Non
 
 
 def test_an_unknown_device_is_a_checkpoint_error(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="cannot be put on device 'abacus'"):
+    with pytest.raises(CheckpointError, match="cannot be moved to device 'abacus'"):
         load(folder, device="abacus")
 
 
@@ -280,7 +280,7 @@ def test_nothing_of_a_file_that_is_no_card_is_quoted(folder: Path, text: str) ->
 
 
 def header(keys: int, length: int = 20) -> bytes:
-    """A safetensors file with this number of empty tensors, each with a name of this length."""
+    """Return a safetensors file with this many empty tensors, with names of this length."""
     empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
     content = json.dumps({f"{key:0{length}}": empty for key in range(keys)}).encode()
     return struct.pack("<Q", len(content)) + content
@@ -310,6 +310,6 @@ def test_few_names_are_compared_however_many_differ(folder: Path, monkeypatch: p
 
 def test_a_file_far_larger_than_its_tensors_is_not_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (folder / "weights.safetensors").open("r+b") as file:
-        file.truncate(1 << 40)  # takes no space on the disk
+        file.truncate(1 << 40)  # a sparse file, which takes no space on the disk
     monkeypatch.setattr(hashlib, "file_digest", None)
-    assert "it has 1099511627776 bytes, the tensors of this architecture take " in refused(folder)
+    assert "it has 1099511627776 bytes, but the tensors of this architecture take " in refused(folder)

@@ -1,4 +1,4 @@
-"""Tuned plans beside a checkpoint: written and read, and every way in which a file is refused."""
+"""Tuned plans of a checkpoint: written and read, and every reason for refusing a file."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def change(edit: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]
         (lambda content: content.replace(b"0.7", b"NaN"), "weights"),
         (lambda content: content.replace(b"0.7", b"1e999"), "weights"),
         (lambda content: content.replace(b"0.5", b"0.1"), "strictly from 0 to 1"),
-        (change(lambda fields: fields["plans"][0].update(solver="rk4-2")), "is not a tuned one"),
-        (change(lambda fields: fields["plans"][0].update(solver="tuned-3")), "has 2 steps"),
+        (change(lambda fields: fields["plans"][0].update(solver="rk4-2")), "is not a tuned solver"),
+        (change(lambda fields: fields["plans"][0].update(solver="tuned-3")), "times are for 2 steps"),
         (change(lambda fields: fields["plans"][0].update(weights=[[0.4], [0.1]])), "rows of 1 to 2 weights"),
         (change(lambda fields: fields["plans"][0].update(weights=None)), "weights are missing"),
         (change(lambda fields: fields["plans"][1].update(weights=[[1], [1, 1], [1, 1, 1]])), "for learned plans"),
-        (change(lambda fields: fields["plans"].append(fields["plans"][0])), "tuned-2 is there twice"),
+        (change(lambda fields: fields["plans"].append(fields["plans"][0])), "tuned-2 is listed twice"),
         (change(lambda fields: fields.update(plans=[])), "plans"),
         (change(lambda fields: fields.update(format=2)), "format"),
         (change(lambda fields: fields.update(code="import os")), "code"),
@@ -107,7 +107,7 @@ def test_plans_of_another_checkpoint_are_refused_with_both_hashes(folder: Path) 
     written(folder, weights_sha256="ab" * 32)
     with pytest.raises(PlansError) as caught:
         read_plans(folder, mine)
-    assert "is of other weights" in str(caught.value)
+    assert "belongs to other weights" in str(caught.value)
     assert mine in str(caught.value)
     assert "ab" * 32 in str(caught.value)
 
@@ -130,7 +130,7 @@ def test_a_disk_that_refuses_leaves_what_was_there(folder: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(PlansError, match="cannot be written: No space left on device; it is as it was"):
+    with pytest.raises(PlansError, match="cannot be written: No space left on device; nothing was changed"):
         written(folder, plans=(GRID,))
     assert (folder / PLANS_FILE).read_bytes() == before
     assert not list(folder.glob("*.tmp"))

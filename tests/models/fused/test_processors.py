@@ -1,4 +1,4 @@
-"""A fused network has the same bits on every kind of processor: code for others is compiled and run here."""
+"""A fused network has the same bits on every kind of processor: code for other kinds is compiled and run here."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 OLDER = {"x86_64": ("haswell", "+avx2,+fma"), "aarch64": ("cortex-a53", "+neon")}
-"""Processors whose code others of the same kind run, by machine: with narrower registers than those of today."""
+"""Older processors by machine, with narrower registers; newer ones of the same kind run their code."""
 
 _CODE = """
 import torch

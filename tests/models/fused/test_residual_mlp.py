@@ -20,7 +20,7 @@ ROWS = [*range(1, 52), 95, 96, 97, 143, 144, 145, 287, 300, 511, 1023, 1100]
 def network(**sizes: Any) -> ResidualMLP:
     torch.manual_seed(0)
     made = ResidualMLP(ResidualMLPConfig(**sizes)).requires_grad_(False)
-    for parameter in made.parameters():  # nothing is zero or one, as it is in a network that is untrained
+    for parameter in made.parameters():  # no weight is zero or one, as in an untrained network
         parameter.add_(0.05 * torch.randn_like(parameter))
     return made
 

@@ -1,4 +1,4 @@
-"""Lanes that a fused network runs by itself end with the bits that they have call by call."""
+"""Lanes that a fused network runs on its own end with the same bits as call by call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def fused(condition: ConditionConfig | None = None) -> FusedResidualMLP:
 
 
 def admitted(condition: ConditionConfig | None, saving: bool = True) -> tuple[Lanes, Callable[[], Tensor | None]]:
-    """Lanes of every solver, some under batch error control, some that save if wanted; and each lane's condition."""
+    """Lanes of every solver, some under batch error control, some saving if requested; and each lane's condition."""
     lanes, admissions = Lanes((2,)), []
     for owner, name in enumerate(solvers()):
         admissions.append(Admission(resolve(solver=name, steps=5 + owner), noise(owner, 0, 3, (2,)), owner))

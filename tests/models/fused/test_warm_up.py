@@ -1,4 +1,4 @@
-"""Nothing of a fused network is compiled after its warm-up: no request waits for the compiler."""
+"""A fused network compiles nothing after its warm-up, so no request waits for the compiler."""
 
 import subprocess
 import sys

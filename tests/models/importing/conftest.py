@@ -1,4 +1,4 @@
-"""A small network that has learned something, so that its convention shows."""
+"""A small trained network, so that its convention can be detected."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ CONFIG: dict[str, Any] = {"dim": 2, "hidden": 64, "blocks": 2, "time_width": 16,
 
 @pytest.fixture(scope="session")
 def trained() -> dict[str, Tensor]:
-    """The state dict of a network trained for seconds on four points far apart."""
+    """The state dict of a network trained for a few seconds on four distant points."""
     torch.manual_seed(0)
     network = ResidualMLP(ResidualMLPConfig(**CONFIG))
     points = torch.tensor([[2.0, 2.0], [-2.0, 2.0], [2.0, -2.0], [-2.0, -2.0]])
@@ -33,7 +33,7 @@ def trained() -> dict[str, Tensor]:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[..., Path]:
-    """Save something with torch.save under a name."""
+    """Save an object with torch.save under a name."""
 
     def save(content: object, name: str = "weights.pt") -> Path:
         torch.save(content, tmp_path / name)

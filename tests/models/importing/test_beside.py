@@ -1,4 +1,4 @@
-"""Decoders and preludes at import: what they become, by Python and by the command line, and what is refused."""
+"""Decoders and preludes at import: how they are stored, from Python and the command line, and which are refused."""
 
 import json
 from collections.abc import Callable
@@ -166,7 +166,7 @@ def test_decoders_that_are_refused(files: dict[str, Path], tmp_path: Path) -> No
 
     assert "the decoder mixes rows" in refused(Mixed())
     assert "not finite" in refused(Infinite())
-    assert "takes states of the shape [5], and the network's have [4]" in refused(nn.Linear(5, 2), 5)
+    assert "takes states of the shape [5], but the network's have [4]" in refused(nn.Linear(5, 2), 5)
     assert "with --decoder" in refused(nn.Linear(4, 2), scale=2.0)
     with pytest.raises(ForeignError, match="takes 3 tensors, image, missing, strength"):
         make_decoder((3, 4, 4), F32, {"program": files["prelude"]})
@@ -211,7 +211,7 @@ def test_programs_that_do_not_take_all_states_are_refused(tmp_path: Path) -> Non
     assert "takes 1 to 64 where the axis W of the network's states is 2 to 65" in refused(larger(tmp_path))
     assert "takes 4 to 64 where the axis W" in refused(larger(tmp_path, 4), W=Axis(min=3, max=9))
     assert "where that axis of the network's states is 65 to 65" in refused(larger(tmp_path), (1, 5, 65))
-    assert "takes states of the shape [1, 'H', 'W'], and the network's have [2, 'H', 'W']" in refused(
+    assert "takes states of the shape [1, 'H', 'W'], but the network's have [2, 'H', 'W']" in refused(
         larger(tmp_path), (2, "H", "W")
     )
     side = torch.export.Dim("side", max=64)
@@ -220,7 +220,7 @@ def test_programs_that_do_not_take_all_states_are_refused(tmp_path: Path) -> Non
     half = free_decoder(tmp_path, nn.Conv1d(1, 1, 2, stride=2), (1, 8), {2: torch.export.Dim("T", min=4, max=64)})
     assert "multiple of one axis" in refused(half, (1, "T"), T=Axis(min=4, max=9))
     plain = export(nn.Conv1d(1, 1, 1), (torch.randn(4, 1, 8),), tmp_path / "plain.pt2")
-    assert "takes states of the shape [1, 8], and the network's have [1, 'T']" in refused(
+    assert "takes states of the shape [1, 8], but the network's have [1, 'T']" in refused(
         plain, (1, "T"), T=Axis(max=9)
     )
 

@@ -1,4 +1,4 @@
-"""The sizes of a decoder's data: which expressions of axes are found, and which are refused."""
+"""The sizes of a decoder's data: expressions of axes that are found, and others that are refused."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The convention is detected from a trained network, whichever it is."""
+"""Every convention is detected from a trained network."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_every_convention_is_detected(trained: dict[str, Tensor], noise_at: int,
 
 
 def test_a_convention_that_cannot_be_detected_is_said() -> None:
-    # with Gaussian data noise is as good as data at either end
+    # with Gaussian data, noise and data fit either end equally well
     found = detect(Gaussian(), (2,), torch.float64)
     assert found.time is None
     assert "declare it with --noise-at, --time-scale and --sign" in str(found)

@@ -1,4 +1,4 @@
-"""Samples as letters."""
+"""Previews of samples as text."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from models.importing.preview import sketch
 @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (3, 8, 8)])
 def test_pictures_side_by_side(shape: tuple[int, ...]) -> None:
     samples = np.zeros((3, *shape))
-    samples[..., 0] = 1.0  # a bright line on the left
+    samples[..., 0] = 1.0  # a bright vertical line on the left
     lines = sketch(samples).splitlines()
     assert lines == ["@         @         @"] * 8
 

@@ -1,4 +1,4 @@
-"""Exported programs: the same numbers as the network they come from, and nothing but data is read of them."""
+"""Exported programs: the same numbers as their network, and nothing in them is executed when they are read."""
 
 import io
 import json
@@ -29,7 +29,7 @@ OURS = Declared(0, 1.0, 1)
 
 
 class Convolutional(nn.Module):
-    """A small network with what people use: convolutions, norms, attention, an embedding of t, constants."""
+    """A small network of common parts: convolutions, norms, attention, an embedding of t, constants."""
 
     frequencies: Tensor
     shift: Tensor
@@ -91,7 +91,7 @@ def test_it_answers_as_the_network_does(network: Convolutional, archive: Path, t
         torch.testing.assert_close(checkpoint.velocity(x, t), network(t, x), rtol=0, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, while it decomposes
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # raised by torch during decomposition
 def test_decomposed_programs_and_the_other_order(tmp_path: Path) -> None:
     class Swapped(nn.Module):
         def __init__(self) -> None:
@@ -113,7 +113,7 @@ def test_decomposed_programs_and_the_other_order(tmp_path: Path) -> None:
 
 
 class Centred(nn.Module):
-    """A network that looks at its whole batch."""
+    """A network that mixes the rows of its batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,8 +146,8 @@ def test_our_numbers_of_types_are_those_of_torch() -> None:
     assert schema.SCHEMA_VERSION[0] == 8
 
 
-# What an archive can be made to do. Each of these runs code, or does something like it, in torch.export.load or when
-# the program that it returns is called; here it is refused or passed over, and nothing is run.
+# Attacks by archives. Each of these runs code, or something like it, in torch.export.load or when
+# the returned program is called; here it is refused or ignored, and nothing is run.
 
 
 class Evil:
@@ -162,7 +162,7 @@ Change = Callable[[dict[str, bytes], Path], None]
 
 
 def rewritten(archive: Path, target: Path, change: Change) -> Path:
-    """Change members of an archive, by their names below its folder."""
+    """Change members of an archive, named by their path below its folder."""
     with zipfile.ZipFile(archive) as old:
         members = {name.split("/", 1)[1]: old.read(name) for name in old.namelist()}
     change(members, target.parent / "was-run")
@@ -230,7 +230,7 @@ def huge_weight(members: dict[str, bytes], target: Path) -> None:
 
 
 def evil_size(members: dict[str, bytes], target: Path) -> None:
-    """Symbolic sizes are text that torch hands to sympify, which evaluates it."""
+    """Symbolic sizes are text that torch passes to sympify, which evaluates it."""
     text = f"__import__('os').mkdir({str(target)!r})"
 
     def change(document: Any) -> None:
@@ -458,7 +458,7 @@ def test_no_archive(tmp_path: Path, content: bytes) -> None:
 
 
 class Labelled(nn.Module):
-    """A network that is asked as f(t, x, y), with one label more for none."""
+    """A network with the signature f(t, x, y), with an additional label for no class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -496,7 +496,7 @@ class Three(nn.Module):
 def test_a_vector_as_condition(tmp_path: Path) -> None:
     path = export(
         Three(lambda x, t, c: x * t[:, None] + c.sum(1, keepdim=True)),
-        (torch.randn(4, 2), torch.rand(4), torch.randn(4, 2)),  # states come first where the shapes are the same
+        (torch.randn(4, 2), torch.rand(4), torch.randn(4, 2)),  # states come first if the shapes are equal
         tmp_path / "net.pt2",
     )
     checkpoint = load(take(path, tmp_path).path)

@@ -1,4 +1,4 @@
-"""Foreign state dicts become checkpoints; what does not fit is named, and nothing is run."""
+"""Foreign state dicts become checkpoints; mismatches are named, and no code is run."""
 
 import json
 import os
@@ -165,7 +165,7 @@ def test_no_tensors_and_no_file(saved: Save, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "config", "said"),
-    [("resnet", {}, "known are"), ("residual_mlp", {"dim": 0}, "dim"), ("residual_mlp", {"size": 2}, "size")],
+    [("resnet", {}, "use one of"), ("residual_mlp", {"dim": 0}, "dim"), ("residual_mlp", {"size": 2}, "size")],
 )
 def test_architectures(trained: State, saved: Save, architecture: str, config: dict[str, Any], said: str) -> None:
     file = saved(trained)
@@ -263,7 +263,7 @@ def test_double_beside_single_becomes_single_and_is_said(trained: State, saved: 
         (lambda w: torch.zeros(w.shape, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "is float4_e2m1fn_x2"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*quant.*")  # torch's own
+@pytest.mark.filterwarnings("ignore:.*quant.*")  # torch's own warning
 @pytest.mark.filterwarnings("ignore:.*nested tensors.*")
 def test_types_that_cannot_be_taken_are_named(
     trained: State, saved: Save, change: Callable[[Tensor], Tensor], said: str
@@ -284,7 +284,7 @@ def test_expanded_tensors_are_written_whole(trained: State, saved: Save) -> None
 def test_containers_that_share_their_parts_are_gone_through_once(trained: State, saved: Save) -> None:
     nested: Any = {"a": 1.0}
     for _ in range(30):
-        nested = {"a": nested, "b": nested}  # a billion paths
+        nested = {"a": nested, "b": nested}  # a billion paths through shared containers
     assert "under the prefix 'net.'" in take(saved({"more": nested, "net": trained})).report[0]
 
 
@@ -305,7 +305,7 @@ def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def eps() -> State:
-    """A network that predicts the noise of Song et al.'s path."""
+    """A network that predicts the noise on Song et al.'s path."""
     torch.manual_seed(0)
     network = ResidualMLP(ResidualMLPConfig(**CONFIG))
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
@@ -350,7 +350,7 @@ def test_a_network_that_predicts_noise_is_sampled_by_its_authors_settings(eps: S
     ends = integrate(
         checkpoint.velocity, torch.randn(200, 2), solver="euler", grid=SolverSpec.parse(sampling.solver).grid
     ).x
-    assert float((ends.abs() - 1).abs().median()) < 0.15  # data are at +-1 in each coordinate
+    assert float((ends.abs() - 1).abs().median()) < 0.15  # the data are at +-1 in each coordinate
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An engine with small real networks, and one with a field that fails as it is told."""
+"""An engine with small real networks, and one with a field that fails on request."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Settings:
 
 @dataclass
 class Observed:
-    """Keeps what the engine reports."""
+    """Records the reports of the engine."""
 
     batches: list[tuple[str, int, int, int]]
     cancelled_nfe: int = 0
@@ -45,7 +45,7 @@ class Observed:
 
 
 class Field(nn.Module):
-    """The network of `net`, with a hook that sees every call and may raise."""
+    """The network of `net`, with a hook that is called for every call and may raise."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def engine(net: Checkpoint, field: Field, observed: Observed) -> Iterator[Engine
 
 
 def job(num_samples: int = 1, *, model: str = "net", dtype: torch.dtype = torch.float32, **arguments: Any) -> Job:
-    """A job from solver arguments and job fields."""
+    """Return a job from solver arguments and job fields."""
     if (given := arguments.pop("condition", None)) is not None:
         arguments["conditions"] = {"condition": Distinct.from_rows(given)}
     own = {key: arguments.pop(key) for key in tuple(arguments) if key in Job.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""The real engine under a pretended clock, with a network of known cost: no thread, no waiting, the same every time."""
+"""The real engine on a simulated clock, with a network of known cost: no threads, no waiting, always the same."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from service.engine.job import DeadlineExceeded, Job, JobResult, Overloaded, Too
 from .conftest import Field, Settings, job
 
 START = 1000.0
-"""When a simulated service has its model loaded, by its clock."""
+"""The time at which a simulated service has loaded its model, on its clock."""
 
 
 @dataclass
 class Told:
-    """What became of one request: asked when, answered when, and how.
+    """The outcome of one request, and when it was sent and answered.
 
     Attributes:
-        outcome: `200`, `429`, `422` or `504`, as HTTP says it.
-        retry_s: what a refusal promised.
+        outcome: `200`, `429`, `422` or `504`, as in HTTP.
+        retry_s: the wait that a refusal promised.
     """
 
     asked: float
@@ -39,12 +39,12 @@ class Told:
 
 
 class Service:
-    """A simulated engine with one model, `net`, whose calls cost `call_s` and `row_s` for each row."""
+    """A simulated engine with one model, `net`; a call costs `call_s`, and `row_s` for each row."""
 
     def __init__(self, net: Checkpoint, call_s: float = 5e-4, row_s: float = 8e-5, slower: Sequence[Any] = ()) -> None:
         self.world, self.told = World(), []
-        self.calls: list[tuple[float, int]] = []  # when, and of how many rows
-        self.slower = slower  # (from, until, how many times)
+        self.calls: list[tuple[float, int]] = []  # time and number of rows
+        self.slower = slower  # (from, until, factor)
         field = Field(net.velocity)
 
         def hook(x: Tensor, t: Tensor) -> None:
@@ -79,7 +79,7 @@ class Service:
         return told
 
     def arrivals(self, rate: float, seconds: float, seed: int, draw: Callable[[Random], dict[str, Any]]) -> None:
-        """Requests come by chance, `rate` a second."""
+        """Send requests at random times, `rate` per second."""
         chance, when = Random(seed), self.world.now
         while True:
             when += chance.expovariate(rate)

@@ -1,4 +1,4 @@
-"""Admission beside snapshots that lag behind: every job counts once, whether the engine's thread has seen it or not."""
+"""Admission with outdated snapshots: every job counts once, whether or not the engine's thread has seen it."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
 
 from .conftest import job
 
-CURVE = Curve([(1.0, 0.001)])  # in proportion: a millisecond a row
+CURVE = Curve([(1.0, 0.001)])  # proportional: a millisecond per row
 
 
 class Loop:
-    """The engine's thread, which sees what it is told to see."""
+    """A stand-in for the engine's thread, which sees jobs when a test says so."""
 
     def __init__(self, max_queue: int = 100) -> None:
         self.now, self.snapshot = 50.0, EngineSnapshot()
@@ -66,7 +66,7 @@ def test_a_job_counts_once_before_and_after_it_is_seen() -> None:
 def test_a_job_that_ended_before_it_was_ever_shown_is_not_counted() -> None:
     loop = Loop(max_queue=1)
     entry = loop.take()
-    loop.publish(entry.number)  # taken, and cancelled, between two snapshots
+    loop.publish(entry.number)  # accepted and cancelled between two snapshots
     assert loop.admission.jobs == 0
     loop.take()
 
@@ -87,7 +87,7 @@ def test_a_promise_holds_whether_its_job_has_been_seen_or_not(seen: bool) -> Non
     if seen:
         loop.see(0)
     with pytest.raises(Overloaded, match="at capacity") as caught:
-        loop.take(16, steps=50, deadline=loop.now + 9.0)  # in time itself, but the first one would not be
+        loop.take(16, steps=50, deadline=loop.now + 9.0)  # in time itself, but it would make the first one late
     assert 0.1 <= caught.value.retry_after_s < 1.0
     loop.take(1, steps=1, deadline=loop.now + 9.0)
 
@@ -97,7 +97,7 @@ def test_forecasts_count_jobs_once() -> None:
     loop.take(16, steps=50)
     before = loop.admission.ends_s()
     loop.see(0)
-    loop.now += 1.0  # no forecast of a while ago
+    loop.now += 1.0  # so that the forecast is renewed
     after = loop.admission.ends_s()
     assert list(before) == list(after) == [loop.taken[0].number]
     assert after == pytest.approx(before)

@@ -1,4 +1,4 @@
-"""Fields of average velocity in the engine: steps of any grids in one call, with the bits that each has alone."""
+"""Fields of average velocity in the engine: steps of any grids share calls, with the same bits as alone."""
 
 from itertools import pairwise
 from typing import Any
@@ -34,7 +34,7 @@ JOBS: list[dict[str, Any]] = [{"steps": 1}, {"steps": 2}, {"steps": 4}, {"grid":
 
 
 def solved(arena: Arena, jobs: dict[int, Job]) -> tuple[dict[tuple[int, int], torch.Tensor], int]:
-    """The samples of jobs that start together, by job and index; and the network calls that they took."""
+    """Return the samples of jobs that start together, by job and index, and the number of network calls."""
     arena.admit([(owner, 0, each.num_samples, each) for owner, each in jobs.items()])
     found: dict[tuple[int, int], torch.Tensor] = {}
     calls = 0

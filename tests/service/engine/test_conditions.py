@@ -1,4 +1,4 @@
-"""Conditional models in the engine: each sample its own condition, guidance beside none, and what it costs."""
+"""Conditional models in the engine: a condition for each sample, guidance beside none, and its cost."""
 
 import time
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def conditional(labels: Checkpoint) -> Iterator[Engine]:
 
 
 def kept(engine: Engine) -> int:
-    """Jobs whose conditions the arena still holds."""
+    """Return the jobs with conditions that the arena still keeps."""
     arena = engine.prepared("net", 1, Operation.SAMPLE)
     assert arena is not None
     assert arena.network._conditions is not None
@@ -78,7 +78,7 @@ def test_each_sample_has_its_own_condition(conditional: Engine, labels: Checkpoi
     result = conditional.submit(job(3, condition=CONDITION, guidance=guidance, **EULER)).result(60)
     torch.testing.assert_close(result.x, expected(labels, CONDITION, guidance, **EULER), rtol=0, atol=1e-5)
     assert result.nfe.tolist() == [4, 4, 4]
-    assert result.rows == 12 * (2 if guidance == 2.5 else 1)  # two rows a call only where both velocities are needed
+    assert result.rows == 12 * (2 if guidance == 2.5 else 1)  # two rows per call only if both velocities are needed
 
 
 def test_no_condition_is_the_null(conditional: Engine) -> None:
@@ -101,11 +101,11 @@ def test_alone_and_among_others_are_the_same_bits(conditional: Engine) -> None:
         result = future.result(60)
         assert torch.equal(before.x, result.x)
         assert before.rows == result.rows
-    assert kept(conditional) == 0  # nothing is kept of jobs that ended
+    assert kept(conditional) == 0  # nothing is kept of finished jobs
 
 
 def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
-    many = torch.arange(9000) % 5  # over the row budget: fed in slices
+    many = torch.arange(9000) % 5  # over the row budget, so it is admitted in slices
     whole = conditional.submit(job(9000, condition=many, guidance=2.0, **EULER)).result(60)
     part = conditional.submit(job(2, condition=many[8990:8992], guidance=2.0, first_index=8990, **EULER)).result(60)
     assert torch.equal(whole.x[8990:8992], part.x)
@@ -142,7 +142,7 @@ def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoin
     called = [rows for _, rows, _, _ in observed.batches]
     assert sum(called) == 4 * 2 * 2 * budget
     assert max(called) <= budget
-    # What ticks cost is learned by network rows, too.
+    # The cost of ticks is learned by network rows too.
     assert {rows.bit_length() for rows in called} <= set(sizes)
 
 

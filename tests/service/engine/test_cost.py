@@ -1,4 +1,4 @@
-"""Costs: NFE of a job before it has begun; seconds of a tick, robust against stalls, quick to see a slower machine."""
+"""Costs: NFE of a job before it starts; seconds of a tick, robust to stalls and quick to notice a slower machine."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_what_a_short_step_costs_is_not_expected_of_others() -> None:
 
 
 class Clock:
-    """Feeds ticks one after the other."""
+    """Feeds ticks to the model one after another."""
 
     def __init__(self, model: TickCostModel) -> None:
         self.model, self.now = model, 100.0
@@ -76,14 +76,14 @@ def test_measured_sizes_are_interpolated_and_extended(model: TickCostModel) -> N
 def test_ticks_replace_what_was_measured(model: TickCostModel, clock: Clock) -> None:
     model.measured(64, 0.001)
     clock.ticks(4, 64, 0.003)
-    assert model.seconds(64) == pytest.approx(0.001)  # the first ones count for nothing
+    assert model.seconds(64) == pytest.approx(0.001)  # the first ones are ignored
     clock.ticks(20, 64, 0.003)
     assert model.seconds(64) == pytest.approx(0.003)
 
 
 def test_slow_first_ticks_do_not_poison_a_size(model: TickCostModel, clock: Clock) -> None:
     model.measured(64, 0.001)
-    clock.ticks(1, 64, 2.0)  # machine code is compiled
+    clock.ticks(1, 64, 2.0)  # machine code is being compiled
     assert model.seconds(64) == pytest.approx(0.001)
     clock.ticks(6, 64, 0.001)
     assert model.seconds(64) < 0.002
@@ -98,7 +98,7 @@ def test_one_stall_hardly_moves_the_forecast(model: TickCostModel, clock: Clock)
 def test_a_rare_size_seen_in_a_slow_moment_is_not_believed(model: TickCostModel, clock: Clock) -> None:
     clock.ticks(30, 512, 0.004)
     clock.ticks(6, 100, 0.5)
-    assert model.seconds(100) <= 0.0041  # no more than a larger tick
+    assert model.seconds(100) <= 0.0041  # no more than for a larger tick
 
 
 def test_cores_that_others_want_stretch_every_size(model: TickCostModel, clock: Clock) -> None:

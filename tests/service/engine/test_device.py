@@ -1,4 +1,4 @@
-"""Devices: the engine's calls, seen by a device that only pretends to be elsewhere."""
+"""Devices: the engine's calls, recorded by a fake remote device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .conftest import job
 
 
 class Elsewhere(Device):
-    """The CPU, but data must be sent there and fetched back."""
+    """The CPU as a remote device: data must be sent there and fetched back."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"), compile=False)
@@ -70,9 +70,9 @@ def test_every_call_is_waited_for_and_everything_is_sent_and_fetched(net: Checkp
     given = torch.randn(3, 2)
     jobs = job(4, solver="rk4", steps=2), job(3, solver="euler", steps=5, x0=given, save_at=None)
     found = _run(arena, *jobs)
-    assert device.asked["finish"] == 8  # one a network call
+    assert device.asked["finish"] == 8  # one for each network call
     assert device.asked["send"] == 2  # the noise of all jobs at once, and what one job gave
-    assert device.asked["fetch"] == 2  # both ended apart
+    assert device.asked["fetch"] == 2  # the two ended at different times
     plain = _run(Arena(net, device_of(torch.device("cpu"), compile=False)), *jobs)
     assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
 
@@ -143,7 +143,7 @@ def test_calls_with_conditions_are_never_recorded() -> None:
 
 
 class FarAway(Elsewhere):
-    """A device of which graphs are asked for."""
+    """A device that reports support for graphs."""
 
     def prepare(self, velocity: torch.nn.Module, condition: Conditioning | None) -> Prepared:
         return Prepared(Captured(velocity), False, "pretended")

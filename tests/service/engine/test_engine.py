@@ -97,7 +97,7 @@ def test_a_large_job_under_batch_control_is_called_in_parts_that_others_share(
     assert set(one.result(60).status) == {"success"}
     result = large.result(120)
     ended = [name for name, *_ in observed.batches].index("end")
-    assert ended - begun < 40  # its calls are among those of the parts, not after them
+    assert ended - begun < 40  # its calls come between those of the parts, not after them
     assert max(rows for _, rows, _, _ in observed.batches) <= budget // 4 + 1
     assert result.saved is not None
     assert torch.equal(result.saved[:, 2], result.x)
@@ -259,7 +259,7 @@ def test_memory_that_suffices_for_slices_only_costs_nobody_anything(
 def test_jobs_that_were_to_be_admitted_together_are_admitted_once(
     engine: Engine, field: Field, observed: Observed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory fails for the second of two: both are tried again alone, and the first has no lanes twice."""
+    """Memory runs out for the second of two: both are retried alone, and the first gets no lanes twice."""
     arena = engine.prepared("net", 1, Operation.SAMPLE)
     assert arena is not None
     bank = arena.lanes[Priority.INTERACTIVE].bank
@@ -319,7 +319,7 @@ def test_max_nfe_too_small_to_begin_costs_no_call(engine: Engine, observed: Obse
 
 
 class Crossings:
-    """An event loop that counts how often it is called from another thread."""
+    """An event loop that counts calls from other threads."""
 
     def __init__(self) -> None:
         self.told: list[int] = []
@@ -366,7 +366,7 @@ def test_a_dead_thread_answers_everybody(engine: Engine, field: Field) -> None:
     field.hook = die
     futures = [engine.submit(job(1, solver="euler", steps=1000))]
     assert entered.wait(60)
-    futures.append(engine.submit(job(1, solver="euler", steps=1000)))  # not seen when the thread dies
+    futures.append(engine.submit(job(1, solver="euler", steps=1000)))  # not yet seen when the thread dies
     go.set()
     for future in futures:
         with pytest.raises(EngineFailed):

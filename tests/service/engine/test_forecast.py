@@ -1,4 +1,4 @@
-"""Forecasts against queues whose end can be counted by hand."""
+"""Forecasts for queues with an end that can be computed by hand."""
 
 import math
 
@@ -13,7 +13,7 @@ BUDGET = 100
 
 
 def linear(rows: float) -> float:
-    """A millisecond a row."""
+    """A millisecond per row."""
     return 0.001 * rows
 
 
@@ -57,7 +57,7 @@ def test_large_jobs_share_three_quarters_equally() -> None:
     assert walk([demand(0, 1000, 3)], BUDGET, flat) == pytest.approx([0.4])
     assert walk([demand(0, 1000, 3), demand(1, 500, 3)], BUDGET, flat) == pytest.approx([0.6, 0.4])
     small = [demand(k, 25, 100) for k in (1, 2, 3)]
-    assert walk([demand(0, 250, 10), *small], BUDGET, flat)[0] == pytest.approx(1.0)  # a quarter is left to it
+    assert walk([demand(0, 250, 10), *small], BUDGET, flat)[0] == pytest.approx(1.0)  # it gets a quarter
 
 
 def test_who_joins_later_finds_what_is_left_then() -> None:
@@ -106,7 +106,7 @@ def fits(present: Lot, newcomer: Demand, joins_s: float = 0.0) -> bool:
 
 
 def test_a_newcomer_is_taken_only_if_all_stay_in_time() -> None:
-    here = lot(promised(0, 20, 50, 2.8))  # a second of its own
+    here = lot(promised(0, 20, 50, 2.8))  # a second by itself
     assert fits(here, promised(1, 4, 40, 2.8, runs=False))
     assert not fits(here, promised(1, 20, 40, 9.0, runs=False))  # it would end in time, the other would not
     assert not fits(here, promised(1, 4, 40, 0.5, runs=False))  # it would be late itself
@@ -128,4 +128,4 @@ def test_the_job_that_wants_most_is_given_up() -> None:
     first, second = lot(promised(0, 20, 40, 1.0), promised(1, 20, 60, 1.2)), lot(demand(2, 1, 1))
     assert hopeless([first, second]) == (first, 1)
     assert hopeless([first.without(1), second]) is None
-    assert hopeless([lot(promised(0, 20, 60, 0.1))]) is None  # nobody would gain
+    assert hopeless([lot(promised(0, 20, 60, 0.1))]) is None  # no other job would gain

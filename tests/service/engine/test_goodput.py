@@ -1,4 +1,4 @@
-"""More than can be done, on a pretended clock: what was taken is done in time, and refusals say the truth."""
+"""Overload on a simulated clock: accepted jobs finish in time, and refusals are truthful."""
 
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from .simulation import START, Service, Told
 
 DOPRI5 = {"num_samples": 20, "solver": "dopri5"}
 SATURATION = 10.7
-"""Requests like that a second that keep the pretended device busy: 58 calls a sample, 80 microseconds a row."""
+"""Requests per second that keep the simulated device busy: 58 calls per sample, 80 microseconds per row."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 def loaded(mixture: Checkpoint, rate: float, *kinds: dict[str, Any], seconds: float = 15, **world: Any) -> Service:
-    """Requests of some kinds, each as likely, for some seconds."""
+    """Send requests of several kinds, equally likely, for some seconds."""
     service, seeds = Service(mixture, **world), iter(range(10**6))
 
     def draw(chance: Random) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def test_mixed_loads_keep_their_promises_and_starve_nobody(mixture: Checkpoint, 
 @pytest.mark.parametrize("limit_s", [0.6, 2.0, 10.0])
 @pytest.mark.parametrize("many", [1, 5])
 def test_retry_after_is_true_within_a_factor_of_two(mixture: Checkpoint, limit_s: float, many: int) -> None:
-    """Nobody else comes: the same request, asked again and again, is taken about when it was told."""
+    """Without other requests, the same request, sent again and again, is accepted at about the promised time."""
     asked = {"num_samples": 20, "solver": "rk4", "steps": 15, "limit_s": limit_s, "dtype": torch.float64}
     service = Service(mixture)
     while (told := service.ask(**asked | {"num_samples": 20 * many})).outcome != "429":
@@ -120,7 +120,7 @@ def test_a_kind_of_error_control_that_was_seen_is_known_to_be_too_slow(mixture: 
     service, asked = Service(mixture), {**DOPRI5, "dtype": torch.float64, "limit_s": 0.1}
     unknown = service.ask(**asked)
     service.run()
-    assert unknown.outcome == "504"  # nobody could know
+    assert unknown.outcome == "504"  # this could not be known before
     service.ask(**asked | {"limit_s": 5.0})
     service.run()
     assert service.ask(**asked).outcome == "422"
@@ -149,12 +149,12 @@ def test_a_long_request_with_little_time_to_spare_keeps_short_ones_from_nothing(
 
 
 def test_who_cannot_be_in_time_is_told_early_and_leaves_the_rest_in_time(mixture: Checkpoint) -> None:
-    """The machine becomes three times as slow once eight jobs are taken."""
+    """The machine becomes three times slower once eight jobs have been accepted."""
     service = Service(mixture, slower=[(START + 0.05, START + 100, 3.0)])
     told = [service.ask(num_samples=20, solver="rk4", steps=15, dtype=torch.float64) for _ in range(8)]
     service.run()
     assert {each.outcome for each in told} == {"200", "504"}
-    assert sum(each.outcome == "200" for each in told) >= 3  # without it, nobody
+    assert sum(each.outcome == "200" for each in told) >= 3  # otherwise, none
     assert any(each.answered < each.asked + 1.5 for each in told if each.outcome == "504")
 
 

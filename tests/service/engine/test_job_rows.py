@@ -1,4 +1,4 @@
-"""Rows of jobs: each distinct condition is held once, and taking a job in does not touch those of others."""
+"""Rows of jobs: each distinct condition is stored once, and adding a job does not move the rows of others."""
 
 import numpy as np
 import torch

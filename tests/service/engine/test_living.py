@@ -1,4 +1,4 @@
-"""Models come and go while others are served."""
+"""Models are loaded and unloaded while others are served."""
 
 import gc
 import time
@@ -17,13 +17,13 @@ from .conftest import Field, job
 
 
 def resident() -> int:
-    """Bytes of memory that this process has in use."""
+    """Return the resident memory of this process in bytes."""
     [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")]
     return int(line.split()[1]) << 10
 
 
 class Heavy(torch.nn.Module):
-    """A field with 4 MiB of weights: a hundred of them would show."""
+    """A field with 4 MiB of weights, so that a leak of a hundred would be noticed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def test_jobs_of_an_unloaded_model_finish(engine: Engine, field: Field) -> None:
 
 
 def test_a_model_is_freed_when_it_is_let_go(engine: Engine, net: Checkpoint) -> None:
-    gc.disable()  # reference counting alone must do
+    gc.disable()  # reference counting alone must be enough
     try:
         loaded = engine.load("other", 1, net)
         engine.submit(job(3, model="other", solver="euler", steps=2)).result(10)
@@ -72,7 +72,7 @@ def test_the_same_version_loaded_again_outlives_the_first(engine: Engine, net: C
 
 
 def test_loading_does_not_stop_what_runs(engine: Engine, net: Checkpoint) -> None:
-    """A job goes on while another model is being measured: its network is called meanwhile."""
+    """A job continues while another model is being measured: its network is called meanwhile."""
     ticks: list[float] = []
     held = Field(net.velocity)
     engine.load("watched", 1, Checkpoint(held, net.decoder, net.card, net.path, net.digest))

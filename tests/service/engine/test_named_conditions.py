@@ -43,7 +43,7 @@ def engine(made: tuple[Named, Checkpoint]) -> Iterator[Engine]:
 
 
 def given(length: int, samples: int, seed: int = 0) -> dict[str, Any]:
-    """Values of all conditions; a picture for all samples, the others one for each."""
+    """Return values of all conditions: one picture for all samples, and the others one for each."""
     generator = np.random.default_rng(seed)
     return {
         "text": generator.normal(size=(samples, length, 4)).astype(np.float32),
@@ -72,7 +72,7 @@ def solved(engine: Engine, *jobs: Job) -> list[Any]:
 
 
 def told(values: dict[str, Any], samples: int, without: tuple[str, ...] = (), **other: Tensor) -> tuple[Tensor, ...]:
-    """What the network itself takes."""
+    """Return the arguments that the network itself takes."""
     length = values["mask"].shape[-1]
     image = torch.full((3, 2, 2), 128.0) if "image" in without else torch.from_numpy(values["image"]).float()
     found = {
@@ -125,7 +125,7 @@ def test_negative_interval_and_channels(engine: Engine, made: tuple[Named, Check
         return torch.cat(((2 * whole - network(x, t, *away))[:, :2], whole[:, 2:]), 1)
 
     torch.testing.assert_close(found.x, integrate(field, x0, **EULER).x, rtol=0, atol=1e-4)
-    assert found.rows == 4 * (2 * 1 + 2 * 2)  # two of four calls lie in the interval
+    assert found.rows == 4 * (2 * 1 + 2 * 2)  # two of four calls are in the interval
 
 
 def test_alone_and_among_sixteen_others_are_the_same_bits(engine: Engine, made: tuple[Named, Checkpoint]) -> None:
@@ -147,5 +147,5 @@ def test_alone_and_among_sixteen_others_are_the_same_bits(engine: Engine, made: 
         assert arena is not None
         conditions = arena.network._conditions
         assert conditions is not None
-        assert len(conditions.rows) == 0  # nothing is kept of jobs that ended
+        assert len(conditions.rows) == 0  # nothing is kept of finished jobs
         assert all(store.held == 0 for store in conditions.rows.stores.values())

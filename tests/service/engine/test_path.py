@@ -1,4 +1,4 @@
-"""Network path: fused where there is a fused form, else the torch module, and told either way."""
+"""The network's path: fused if there is a fused form, else the torch module, and reported in both cases."""
 
 import logging
 
@@ -54,7 +54,7 @@ def test_where_it_cannot_be_compiled_one_line_says_so(
 
 
 def test_a_plan_alone_runs_in_few_compiled_calls(net: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine looks at commands and deadlines between them, so there is more than one."""
+    """The engine checks commands and deadlines between them, so there is more than one."""
     engine = Engine(Settings())
     engine.start()
     try:

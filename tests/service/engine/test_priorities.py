@@ -14,7 +14,7 @@ LONG = {"num_samples": 400, "solver": "euler", "steps": 300, "priority": Priorit
 
 
 def _solved(engine: Engine, *jobs: Job) -> tuple[list[JobResult], list[int]]:
-    """The results, and the places of the jobs in the order they ended."""
+    """Return the results, and the indices of the jobs in the order in which they ended."""
     ended: list[int] = []
 
     def note(place: int) -> Callable[[object], None]:
@@ -61,6 +61,6 @@ def test_an_error_beside_the_network_costs_its_own_priority_only(engine: Engine,
     broken.absorb = fail
     interactive, bulk = (engine.submit(job(5, solver="euler", steps=500, priority=each)) for each in Priority)
     assert "no room for lanes" in str(bulk.exception(30))
-    # Both may have stood in the call that failed; what comes later is served.
+    # Both may have been in the call that failed; later requests are served.
     assert interactive.exception(30) is None or "no room for lanes" in str(interactive.exception(30))
     assert set(engine.submit(job(5, priority=Priority.BULK)).result(30).status) == {"success"}

@@ -1,4 +1,4 @@
-"""Results: where and when their memory is allocated, and what stands in them where nothing was reached."""
+"""Results: where and when their memory is allocated, and their values for states that were not reached."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ TIMES = np.array([0.5, 1.0])
 
 @pytest.fixture
 def allocated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the threads that allocated room for saved states."""
+    """Names of the threads that allocated memory for saved states."""
     names: list[str] = []
     allocate = ResultBuilder._room_for_saved
 
@@ -34,7 +34,7 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @contextmanager
 def held(engine: Engine, field: Field) -> Iterator[None]:
-    """The engine is in a network call meanwhile, so that nothing new is admitted."""
+    """Hold the engine in a network call, so that nothing new is admitted."""
     began, go = threading.Event(), threading.Event()
 
     def hook(x: torch.Tensor, t: torch.Tensor) -> None:

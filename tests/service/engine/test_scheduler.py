@@ -8,7 +8,7 @@ from service.engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns, part_o
 
 
 def backlog(scheduler: Scheduler) -> float:
-    """Expected network rows of everything that is present."""
+    """Return the expected network rows of all jobs."""
     return sum(place.work(scheduler.tick) for place in scheduler.snapshot().places)
 
 
@@ -66,7 +66,7 @@ def test_a_guided_sample_takes_two_rows_of_the_arena() -> None:
     assert scheduler.grant() == [(1, 0, 8)]
     assert not scheduler.ended(0, 1)
     assert scheduler.grant() == [(2, 0, 1)]
-    assert scheduler.active_rows == 63  # of the last row only half a guided sample could be had
+    assert scheduler.active_rows == 63  # the last row has room for only half a guided sample
     assert not scheduler.snapshot().enters_at_once(2, 0)
     scheduler.remove(0)
     assert scheduler.active_rows == 17
@@ -172,9 +172,7 @@ def test_every_job_ends_and_every_sample_is_admitted_once(budget: int, sizes: li
             most = max(1, part_of(budget) // sizes[number][2])
             rows += min(count, most if parted else count) * sizes[number][2]
         assert scheduler.active_rows == rows
-        if (
-            scheduler.active_rows > budget
-        ):  # one that fits no better, alone: a whole job, or a pair of rows in an arena of one
+        if scheduler.active_rows > budget:  # fits only alone: a whole job, or a pair of rows in an arena of one
             assert len(granted) == 1
             assert budget == 1
         ended |= finish(scheduler, granted)
@@ -211,7 +209,7 @@ def test_a_job_that_takes_longer_than_thought_is_repriced() -> None:
     scheduler.grant()
     scheduler.tick = 20
     assert backlog(scheduler) == 2
-    scheduler.reprice(0, nfe=20, share=0.5, least=0.25)  # the rest as was thought, after the calls it has had
+    scheduler.reprice(0, nfe=20, share=0.5, least=0.25)  # the rest as expected, after its calls so far
     assert backlog(scheduler) == 2 * (20 + 0.5 * 8 - 20)
     [place] = scheduler.snapshot().places
     assert place.calls == 20 + 0.75 * 8
@@ -220,7 +218,7 @@ def test_a_job_that_takes_longer_than_thought_is_repriced() -> None:
 def test_a_guess_gives_way_to_the_pace_so_far() -> None:
     scheduler = Scheduler(64)
     scheduler.add(Entry(0, 2, cost=8, known=False))
-    assert scheduler.reprice(0, nfe=20, share=0.5, least=0.1) is None  # too early to tell
+    assert scheduler.reprice(0, nfe=20, share=0.5, least=0.1) is None  # too early for an estimate
     place = scheduler.reprice(0, nfe=30, share=0.75, least=0.5)
     assert place is not None
     assert (place.cost, place.calls) == (40, 60)

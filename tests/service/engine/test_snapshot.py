@@ -1,4 +1,4 @@
-"""The workload falls from what is asked to nothing as calls are made, on a simulated clock."""
+"""The workload falls from all requested work to zero as calls are made, on a simulated clock."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_work_is_rows_times_calls_that_are_left(net: Checkpoint) -> None:
     assert (asked.arenas[key].interactive, asked.arenas[key].bulk) == (10 * 20, 3 * 7)
     assert asked.work == 221
     begin = service.world.now
-    service.run(lambda: service.world.now > begin + 0.022)  # what is known is 20 ms old at most
+    service.run(lambda: service.world.now > begin + 0.022)  # snapshots are at most 20 ms old
     under_way = service.engine.workload()
     assert 0 < under_way.work < 221
     service.run()

@@ -1,4 +1,4 @@
-"""Stages: slices are shared among requests, what fails is told apart, and states that are not finite stay out."""
+"""Stages: slices are shared among requests, failures are isolated, and non-finite states are left out."""
 
 import time
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def latent(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 class Counted:
-    """Doubles numbers, and fails where one is over 5; counts calls and their rows."""
+    """Doubles numbers, and fails if one is over 5; counts calls and their rows."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -52,7 +52,7 @@ def counted() -> Counted:
 
 @pytest.fixture
 def stage(latent: Checkpoint, counted: Counted, tmp_path: Path) -> Stage:
-    there = replace(latent, path=tmp_path)  # without what was measured of others
+    there = replace(latent, path=tmp_path)  # without the measurements of others
 
     def examples(rows: int) -> tuple[Tensor, ...]:
         return (torch.linspace(-1, 1, rows)[:, None].expand(rows, 3),)
@@ -197,7 +197,7 @@ def test_jobs_are_decoded_beside_each_other(engine: Engine, latent: Checkpoint) 
 def test_a_small_request_does_not_wait_for_a_large_one_to_be_decoded(engine: Engine, latent: Checkpoint) -> None:
     decoder = engine._versions["latent", 1].decoder
     assert decoder is not None
-    before, decoder.at_once = decoder.at_once, 1  # ever so many slices
+    before, decoder.at_once = decoder.at_once, 1  # very many slices
     try:
         large = engine.submit(job(3000, latent, seed=1))
         small = engine.submit(job(1, latent, seed=2)).result(60)
@@ -216,7 +216,7 @@ def test_a_job_that_is_late_leaves_the_decoder(
     inside, end = decoder._call, time.monotonic() + 2.0
 
     def slow(*given: Tensor) -> Tensor:
-        while time.monotonic() < end:  # the first slice lasts until the job is late
+        while time.monotonic() < end:  # the first slice takes until the job is late
             time.sleep(0.01)
         return inside(*given)
 

@@ -1,4 +1,4 @@
-"""Threads of a network where the settings name none."""
+"""Threads of a network if the settings name no number."""
 
 import os
 

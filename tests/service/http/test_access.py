@@ -1,4 +1,4 @@
-"""Keys, the addresses that need none, and pages of other origins."""
+"""Keys, routes that need none, and pages of other origins."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -147,7 +147,7 @@ FOREIGN = [
 OURS = [
     {},
     {"Origin": "http://localhost:8000"},
-    {"Origin": "https://proxy.example", "Sec-Fetch-Site": "same-origin"},  # a proxy has changed Host
+    {"Origin": "https://proxy.example", "Sec-Fetch-Site": "same-origin"},  # as if a proxy had changed Host
     {"Sec-Fetch-Site": "none"},
 ]
 DOORS = ["/v1/sample", "/sample", "/v1/sample/stream", "/v1/models/moons/encode", "/v1/models:reload"]

@@ -1,4 +1,4 @@
-"""Many at once go on a few at a time, in order; whoever only looks passes by."""
+"""Bursts of requests proceed a few at a time and in order; health checks are not held up."""
 
 import asyncio
 from itertools import pairwise
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 async def test_so_many_in_each_turn_and_in_order() -> None:
     limiter = BurstLimiter(3)
     entered: list[int] = []
-    seen = [0]  # how many have entered, as somebody sees it who is ready in each turn
+    seen = [0]  # number of requests that have entered, as seen by a task that runs in every turn
 
     async def enter(number: int) -> None:
         await limiter.enter()
@@ -38,7 +38,7 @@ async def test_few_never_wait() -> None:
     for _ in range(5):
         for _ in range(3):
             coroutine = limiter.enter()
-            with pytest.raises(StopIteration):  # it ends without giving the loop a turn
+            with pytest.raises(StopIteration):  # it ends without yielding to the loop
                 coroutine.send(None)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -66,12 +66,12 @@ def test_it_serves_a_loop_after_another_was_left() -> None:
         await asyncio.wait_for(asyncio.gather(*(limiter.enter() for _ in range(4))), 5)
 
     for _ in range(2):
-        asyncio.run(leave())  # three of four never get in
+        asyncio.run(leave())  # three of the four never enter
         asyncio.run(crowd())
 
 
 async def _most_in_a_turn(asking: list[asyncio.Task[httpx.Response]]) -> int:
-    """Most requests that end in one turn of the loop, beside a task that is ready in each turn, like a health check."""
+    """Return the most requests that end in one turn of the loop, beside a task that runs in every turn."""
     seen = [0]
     while seen[-1] < len(asking):
         await asyncio.sleep(0)

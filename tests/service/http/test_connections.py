@@ -19,7 +19,7 @@ WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 _SAVE = {"solver": "euler", "steps": 50, "save_at": [k / 50 for k in range(51)], "trace": "none"}
 _ASK = json.dumps({"model": "moons", "num_samples": 50_000, **_SAVE}).encode()
 LARGE = HEAD + b"Accept: application/x-npz\r\nContent-Length: %d\r\n\r\n" % len(_ASK) + _ASK
-"""An answer of 20 MB: more than the buffers of the system take in."""
+"""A response of 20 MB: more than the buffers of the system hold."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_half_a_request(address: tuple[str, int], sent: bytes) -> None:
 def test_a_byte_now_and_then_does_not_help(address: tuple[str, int]) -> None:
     with socket.create_connection(address, 10) as raw:
         raw.sendall(HEAD)
-        end = time.monotonic() + 60  # a guard: the connection is closed long before
+        end = time.monotonic() + 60  # only a safeguard: the connection is closed long before that
         with pytest.raises((BrokenPipeError, ConnectionResetError)):  # noqa: PT012  (whichever byte finds the connection closed)
             while time.monotonic() < end:
                 raw.sendall(b"X")
@@ -144,7 +144,7 @@ def test_garbage_in_the_same_piece_does_not_cost_the_answer(address: tuple[str, 
     status, _, body = _ask(address, WHOLE + b"garbage\r\n\r\n", b"more garbage\r\n\r\n", pause=pause)
     assert status == 200
     assert body.count(b"HTTP/1.1 400 ") == 1
-    status, _, body = _ask(address, WHOLE + CHUNKED + b"zz\r\n")  # the second fails in its body, and is never begun
+    status, _, body = _ask(address, WHOLE + CHUNKED + b"zz\r\n")  # the second one has a bad body and is never started
     assert status == 200
     assert body.count(b"HTTP/1.1 400 ") == 1
     assert body.count(b"HTTP/1.1 200 ") == 0
@@ -187,12 +187,12 @@ def test_a_trailer_is_no_header(address: tuple[str, int]) -> None:
 def test_many_requests_in_one_piece_are_taken_in_a_few_at_a_time(address: tuple[str, int]) -> None:
     asked = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
     _, _, received = _ask(address, asked * 3000)
-    assert received.count(b"HTTP/1.1 200 ") == 2999  # besides the first, which is taken apart
+    assert received.count(b"HTTP/1.1 200 ") == 2999  # in addition to the first one, which is counted separately
 
 
 def test_two_requests_in_one_piece(address: tuple[str, int]) -> None:
     _, _, received = _ask(address, WHOLE + WHOLE)
-    assert received.count(b"HTTP/1.1 200 ") == 1  # besides the first, which is taken apart
+    assert received.count(b"HTTP/1.1 200 ") == 1  # in addition to the first one, which is counted separately
 
 
 def test_an_upgrade_that_is_not_offered_is_answered_as_http_1(address: tuple[str, int]) -> None:
@@ -205,7 +205,7 @@ def test_a_client_that_never_reads_is_cut_off(address: tuple[str, int]) -> None:
         text = httpx.get(f"http://{address[0]}:{address[1]}/metrics").text
         return float(next(line.split()[1] for line in text.splitlines() if line.startswith("pathline_active_jobs")))
 
-    with socket.create_connection(address, 60) as raw:  # solving may take long on a busy machine
+    with socket.create_connection(address, 60) as raw:  # solving may take a while on a busy machine
         raw.sendall(LARGE)
         first = raw.recv(1)
         time.sleep(2)
@@ -219,7 +219,7 @@ def test_a_client_that_never_reads_is_cut_off(address: tuple[str, int]) -> None:
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60  # what was computed for nobody may still be on its way on a busy machine
+    deadline = time.monotonic() + 60  # abandoned work may take a while to end on a busy machine
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -243,7 +243,7 @@ def test_the_longest_idle_gives_way() -> None:
     limit = ConnectionLimit(3)
     first, second, third = _taken(limit, 3)
     limit.mark_busy(first)
-    limit.mark_idle(first)  # now the second is idle longest
+    limit.mark_idle(first)  # now the second one has been idle longest
     assert limit.take(_Holder()) is False
     assert [holder.gave_way for holder in (first, second, third)] == [0, 1, 0]
 
@@ -269,7 +269,7 @@ def test_a_slot_is_released_once() -> None:
     (holder,) = _taken(limit, 1)
     limit.release(holder)
     limit.release(holder)
-    limit.mark_idle(holder)  # it has no slot, so it cannot be idle
+    limit.mark_idle(holder)  # it has no slot, so it does not count as idle
     _taken(limit, 1)
     assert holder.gave_way == 0
 

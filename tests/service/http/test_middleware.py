@@ -1,4 +1,4 @@
-"""Request ids, timing headers, and answers that break half-way."""
+"""Request IDs, timing headers, and responses that break half-way."""
 
 import asyncio
 import re
@@ -78,7 +78,7 @@ async def test_who_is_cancelled_by_a_server_that_ends_is_told_so(draining: bool)
 
     service = SimpleNamespace(state=SimpleNamespace(service=SimpleNamespace(draining=draining)))
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "app": service}
-    if not draining:  # somebody else's business, such as a time limit around the whole
+    if not draining:  # cancellation by other code, such as a time limit around the whole
         with pytest.raises(asyncio.CancelledError):
             await Observe(app, Metrics())(scope, receive, send)
         assert not sent

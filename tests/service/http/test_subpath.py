@@ -1,4 +1,4 @@
-"""The service behind a proxy that serves it under a path: one that takes the path away, and one that leaves it."""
+"""The service behind a proxy that serves it under a path: one that strips the path, and one that keeps it."""
 
 import re
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ KEY = {"X-API-Key": "a-key"}
 
 
 class Proxy:
-    """Passes on what is under `ROOT`, with or without that; answers 418 to the rest, which is not its business."""
+    """A proxy that passes on requests below `ROOT`, with or without this path, and answers all others with 418."""
 
     def __init__(self, app: ASGIApp, strips: bool) -> None:
         self._app, self._strips = app, strips
@@ -72,7 +72,7 @@ async def test_docs_ask_for_the_description_and_that_for_the_service(proxy: str,
         script = await http.get(urljoin(str(page), "docs/start.js"))
         named = re.search(r'url: "(.*?)"', script.text)
         assert named is not None
-        description = await http.get(urljoin(str(page), named.group(1)))  # a script's addresses are the page's
+        description = await http.get(urljoin(str(page), named.group(1)))  # scripts use the page's address
         assert description.url.path == f"{ROOT}/openapi.json"
         [server] = description.json()["servers"]
         base = urljoin(str(description.url), server["url"]).rstrip("/")
@@ -93,13 +93,27 @@ async def test_links_lead_somewhere(proxy: str, repository: Path, engine: Any) -
 
 
 @both
+async def test_the_type_of_a_problem_leads_to_its_explanation(proxy: str, repository: Path, engine: Any) -> None:
+    address = {"public_url": f"https://lab.example{ROOT}"} if proxy == "strips" else {}
+    request = {"model": "moons", "num_samples": 0, "solver": "euler", "steps": 2}
+    async with behind(proxy, repository, engine, **address) as http:
+        for answer in (await http.get(f"{ROOT}/nowhere"), await http.post(f"{ROOT}/v1/sample", json=request)):
+            assert answer.status_code in (404, 422)
+            link = answer.json()["type"]
+            assert link.startswith(f"{ROOT}/problems/")
+            explained = await http.get(urljoin(str(answer.url), link), headers={"Accept": "application/json"})
+            assert explained.status_code == 200
+            assert explained.json()["status"] == answer.status_code
+
+
+@both
 async def test_the_sdk_takes_the_whole_address(proxy: str, repository: Path, engine: Any) -> None:
     async with behind(proxy, repository, engine) as http:
         client = AsyncClient(f"https://lab.example{ROOT}/", transport=http._transport)
         assert len(await client.sample("moons", 3, steps=2, solver="euler")) == 3
         assert "moons" in [model.name for model in await client.models()]
         metrics = (await http.get(f"{ROOT}/metrics")).text
-        assert 'route="/v1/sample"' in metrics  # the path in front is no part of a route
+        assert 'route="/v1/sample"' in metrics  # the prefix is not part of a route
         assert "lab.example" not in metrics
 
 

@@ -1,4 +1,4 @@
-"""Traces: one server span a request with its stages in it; nothing where none are asked for."""
+"""Traces: one server span per request, with its stages; nothing if traces are off."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def exporter() -> InMemorySpanExporter:
 async def http(
     repository: Path, engine: Any, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client; the spans are in the exporter once the application has ended."""
+    """A client; the exporter has the spans once the application has ended."""
     monkeypatch.setattr(tracing, "exporting_to", lambda endpoint: tracing.Traces(exporter))
     app = create_app(Settings(models_dir=repository, otel_endpoint="http://collector:4318"), engine)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:

@@ -1,10 +1,8 @@
-"""A real service: `python -m service` in a process of its own, on a free port, with small models."""
+"""A real service: `python -m service` in its own process, on a free port, with small models."""
 
 import contextlib
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,7 @@ from models.architectures.analytic import Gaussian, Mixture
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-
-ROOT = Path(__file__).parents[3]
+from tests.service.serving import serving
 
 
 @dataclass
@@ -35,7 +32,7 @@ class Live:
         return host, int(port)
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+        """Return the sum of a metric over its labels."""
         text = httpx.get(f"{self.url}/metrics", timeout=30).text
         return sum(float(value) for value in re.findall(rf"^pathline_{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
 
@@ -60,42 +57,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def launched(models: Path, **settings: object) -> Iterator[Live]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PATHLINE_")}
-    own = {"PATHLINE_MODELS_DIR": str(models), "PATHLINE_PORT": "0", "PATHLINE_THREADS": "1"}
-    own |= {f"PATHLINE_{name.upper()}": str(value) for name, value in settings.items()}
-    running = subprocess.Popen(
-        [sys.executable, "-m", "service"],
-        cwd=ROOT,
-        env=clean | own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert running.stdout is not None
-    said = []
-    try:
-        for line in running.stdout:
-            said.append(line)
-            if found := re.search(r" on (http://[\d.]+:\d+)", line):
-                yield Live(running, found.group(1))
-                break
-        else:
-            pytest.fail("the service did not start: " + "".join(said))
-    finally:
-        running.kill()
-        running.wait()
-        running.stdout.close()
+    with serving(models, **settings) as (url, process):
+        yield Live(process, url)
 
 
 @pytest.fixture
 def launch(models: Path) -> Iterator[Callable[..., Live]]:
-    """Starts services with settings of their own."""
+    """Start services, each with its own settings."""
     with contextlib.ExitStack() as stack:
         yield lambda **settings: stack.enter_context(launched(models, **settings))
 
 
 @pytest.fixture(scope="session")
 def live(models: Path) -> Iterator[Live]:
-    """One service for all tests that leave it as they found it."""
+    """A service shared by all tests that leave it unchanged."""
     with launched(models) as service:
         yield service

@@ -1,14 +1,12 @@
-"""A process that may open few files: it says so, and refuses connections instead of resetting them."""
+"""A process that may open few files: it reports this, and refuses connections instead of resetting them."""
 
-import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import httpx
 
-from .conftest import ROOT
+from tests.processes import environment, running
 
 _FEW = """
 import resource, sys
@@ -19,34 +17,16 @@ sys.exit(main([]))
 
 
 def test_a_hundred_and_twenty_eight_files(models: Path) -> None:
-    running = subprocess.Popen(
-        [sys.executable, "-c", _FEW],
-        cwd=ROOT,
-        env={"PATHLINE_MODELS_DIR": str(models), "PATHLINE_PORT": "0", "PATHLINE_THREADS": "1", "PATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert running.stdout is not None
-    try:
-        said = ""
-        for line in running.stdout:
-            said += line
-            if found := re.search(r" on (http://([\d.]+):(\d+))", line):
-                break
-        else:
-            raise AssertionError(said)
-        assert "128 files may be open, too few for PATHLINE_MAX_CONNECTIONS=2000: 48 connections are taken" in said
-        held = [socket.create_connection((found[2], int(found[3])), 10) for _ in range(200)]
-        assert httpx.get(f"{found[1]}/livez", timeout=30).status_code == 200
+    with running((sys.executable, "-c", _FEW), environment(models)) as service:
+        said = service.log.read_text()
+        assert "128 open files is too low for PATHLINE_MAX_CONNECTIONS=2000, so at most 48 connections are acc" in said
+        port = int(service.url.rsplit(":", 1)[1])
+        held = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(200)]
+        assert httpx.get(f"{service.url}/livez", timeout=30).status_code == 200
         closed = 0
         for raw in held[:150]:
             raw.settimeout(10)
-            closed += raw.recv(100) == b""  # closed in order: a reset would raise
+            closed += raw.recv(100) == b""  # closed properly: a reset would raise
         assert closed == 150
         for raw in held:
             raw.close()
-    finally:
-        running.kill()
-        running.wait()
-        running.stdout.close()

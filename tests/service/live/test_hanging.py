@@ -1,19 +1,19 @@
-"""An engine that hangs or dies, in a real process: deadlines hold, /livez tells, and the process can be ended."""
+"""An engine that hangs or dies, in a real process: deadlines are kept, /livez fails, and the process can be stopped."""
 
-import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.processes import Running, environment, running
+
 from ..waiting import eventually
-from .conftest import ROOT
 
 _SICK = """
 import sys, threading
@@ -33,32 +33,19 @@ sys.exit(main([]))
 """
 BODY = {"model": "gaussian", "num_samples": 1, "timeout_s": 0.3}
 
+Start = Callable[..., Running]
+
 
 @pytest.fixture
-def sick(models: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
-    """Starts services whose engine hangs or dies at the first network call."""
-    started = []
+def sick(models: Path) -> Iterator[Start]:
+    """Start services with an engine that hangs or dies at the first network call."""
+    with ExitStack() as started:
 
-    def start(how: str, **settings: object) -> tuple[subprocess.Popen[str], str]:
-        own = {"PATHLINE_MODELS_DIR": str(models), "PATHLINE_PORT": "0", "PATHLINE_THREADS": "1"}
-        own |= {f"PATHLINE_{name.upper()}": str(value) for name, value in settings.items()}
-        command = [sys.executable, "-c", _SICK, how]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PATHLINE_")} | own
-        running = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        started.append(running)
-        assert running.stdout is not None
-        for line in running.stdout:
-            if found := re.search(r" on (http://[\d.]+:\d+)", line):
-                return running, found.group(1)
-        raise AssertionError("the service did not start")
+        def start(how: str, **settings: object) -> Running:
+            command = (sys.executable, "-c", _SICK, how)
+            return started.enter_context(running(command, environment(models, **settings)))
 
-    yield start
-    for running in started:
-        running.kill()
-        running.wait()
-        running.stdout.close()
+        yield start
 
 
 def _status(url: str) -> int:
@@ -66,10 +53,9 @@ def _status(url: str) -> int:
 
 
 @pytest.mark.parametrize("on_timeout", ["error", "partial"])
-def test_a_deadline_holds_where_the_engine_hangs(
-    sick: Callable[..., tuple[subprocess.Popen[str], str]], on_timeout: str
-) -> None:
-    running, url = sick("hang", stall_s=60)
+def test_a_deadline_holds_where_the_engine_hangs(sick: Start, on_timeout: str) -> None:
+    service = sick("hang", stall_s=60)
+    url = service.url
     body = {**BODY, "on_timeout": on_timeout}
     answer = httpx.post(f"{url}/v1/sample", json=body, timeout=60)
     assert (answer.status_code, answer.json()["type"]) == (504, "/problems/deadline-exceeded")
@@ -80,42 +66,37 @@ def test_a_deadline_holds_where_the_engine_hangs(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(httpx.post, f"{url}/v1/sample", json={**BODY, "timeout_s": 300}, timeout=60)
         assert eventually(lambda: _hangs(url))
-        running.send_signal(signal.SIGTERM)
+        service.process.send_signal(signal.SIGTERM)
         assert eventually(lambda: _status(f"{url}/readyz") == 503)
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(30) == 128 + signal.SIGTERM
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(30) == 128 + signal.SIGTERM
         told = waiting.result()
         assert (told.status_code, told.json()["type"]) == (503, "/problems/draining")
-
-
-def _said(running: subprocess.Popen[str]) -> str:
-    assert running.stdout is not None
-    return running.stdout.read()
 
 
 def _hangs(url: str) -> bool:
     return float(re.findall(r"^pathline_active_jobs (\S+)$", httpx.get(f"{url}/metrics").text, re.MULTILINE)[0]) >= 3
 
 
-def test_livez_tells_of_a_hang_and_the_process_ends(sick: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
-    running, url = sick("hang", stall_s=2)
-    assert httpx.post(f"{url}/v1/sample", json=BODY, timeout=60).status_code == 504
-    assert eventually(lambda: _status(f"{url}/livez") == 503)
-    assert running.wait(60) == 1
-    assert "a network call has not ended" in _said(running)
+def test_livez_tells_of_a_hang_and_the_process_ends(sick: Start) -> None:
+    service = sick("hang", stall_s=2)
+    assert httpx.post(f"{service.url}/v1/sample", json=BODY, timeout=60).status_code == 504
+    assert eventually(lambda: _status(f"{service.url}/livez") == 503)
+    assert service.process.wait(60) == 1
+    assert "a network call has not ended" in service.log.read_text()
 
 
-def test_one_signal_ends_a_service_that_hangs(sick: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
-    running, url = sick("hang", stall_s=60, drain_s=0.1)
-    assert httpx.post(f"{url}/v1/sample", json=BODY, timeout=60).status_code == 504
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(60) == 1
-    assert "does not stop its work" in _said(running)
+def test_one_signal_ends_a_service_that_hangs(sick: Start) -> None:
+    service = sick("hang", stall_s=60, drain_s=0.1)
+    assert httpx.post(f"{service.url}/v1/sample", json=BODY, timeout=60).status_code == 504
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(60) == 1
+    assert "does not stop its work" in service.log.read_text()
 
 
-def test_a_dead_engine_ends_the_process(sick: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
-    running, url = sick("die")
-    answer = httpx.post(f"{url}/v1/sample", json={**BODY, "timeout_s": 60}, timeout=60)
+def test_a_dead_engine_ends_the_process(sick: Start) -> None:
+    service = sick("die")
+    answer = httpx.post(f"{service.url}/v1/sample", json={**BODY, "timeout_s": 60}, timeout=60)
     assert (answer.status_code, answer.json()["type"]) == (500, "/problems/engine-failed")
-    assert running.wait(60) == 1
-    assert "the engine has stopped; the process ends" in _said(running)
+    assert service.process.wait(60) == 1
+    assert "the engine has stopped; the process ends" in service.log.read_text()

@@ -1,4 +1,4 @@
-"""Clients that leave, wait too long, or do not read: nothing is left behind, and nobody else notices."""
+"""Clients that leave, wait too long, or do not read: nothing is left behind, and other clients are not affected."""
 
 import asyncio
 import itertools
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.anyio
 LONG: dict[str, Any] = {"model": "net", "num_samples": 3, "solver": "euler", "steps": 10_000, "timeout_s": 60}
 
 HARD: dict[str, Any] = {"model": "gaussian", "num_samples": 3, "solver": "bosh3", "rtol": 1e-13, "atol": 1e-13}
-"""Tens of thousands of calls, which nobody knows beforehand."""
+"""Tens of thousands of calls, which cannot be known beforehand."""
 
 
 def sent(live: Live, body: dict[str, Any], path: str = "/v1/sample") -> socket.socket:
-    """A connection with a request on it whose answer is not read."""
+    """Open a connection and send a request without reading the response."""
     content = json.dumps(body).encode()
     raw = socket.create_connection(live.address, 10)
     head = (
@@ -39,7 +39,7 @@ def test_five_hundred_clients_that_vanish_leave_nothing(live: Live) -> None:
         LONG,
         {**LONG, "num_samples": 20_000, "on_timeout": "partial"},
         {**LONG, "priority": "bulk"},
-    ]  # the large ones wait in a queue
+    ]  # the large ones are queued
     paths = ["/v1/sample", "/v1/sample/stream"]
     connections = [sent(live, kinds[k % 3], paths[k % 2]) for k in range(500)]
     assert eventually(lambda: live.metric("active_jobs") > 100)
@@ -94,7 +94,7 @@ def test_a_client_that_never_reads_holds_nobody_up(live: Live) -> None:
             received += part
             assert received.startswith(b"HTTP/1.1 200 "), received
             time.sleep(0.001)
-        assert received.endswith(b"}\r\n0\r\n\r\n")  # slowly, but all of it
+        assert received.endswith(b"}\r\n0\r\n\r\n")  # slowly, but to the end
         assert len(received) > 1_000_000
     finally:
         for raw in [*held, slow]:
@@ -116,7 +116,7 @@ def test_a_stream_tells_progress_and_ends_with_the_plain_answer(live: Live) -> N
         assert earlier["nfe"] <= later["nfe"]
         assert earlier["share"] <= later["share"]
         assert earlier["t"] <= later["t"]
-    assert names.index("sample") < len(names) - 3  # the state at 0.25 comes on the way
+    assert names.index("sample") < len(names) - 3  # the state at 0.25 comes before the end
     plain = httpx.post(f"{live.url}/v1/sample", json=body, timeout=60).json()
     assert {**data[-1], "latency": 0} == {**plain, "latency": 0}
 

@@ -1,4 +1,4 @@
-"""More than can be done: honest refusals, a live process, and metrics that agree with the clients."""
+"""Overload: truthful refusals, a live process, and metrics that agree with the clients."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ print(json.dumps(waited))
 
 
 async def _livez(live: Live, seconds: float) -> list[float]:
-    """What each of many health checks took, from a process of its own: the one that makes the load is busy itself."""
+    """Return the times of many health checks, sent from a separate process, as this one is busy."""
     host, port = live.address
     arguments = [sys.executable, "-c", _HEALTH_CHECKS, host, str(port), str(seconds)]
     checks = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
@@ -47,7 +47,7 @@ async def _livez(live: Live, seconds: float) -> list[float]:
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[int, str, bytes]:
-    """Status, head and body of the answer. httpx takes 20 ms for a request among 150, which would be no overload."""
+    """Return status, head and body of the response. httpx takes 20 ms per request among 150, too slow for overload."""
     writer.write(request)
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     length = re.search(r"^content-length: (\d+)", head, re.MULTILINE)
@@ -103,9 +103,9 @@ async def test_small_requests_done_in_good_time_are_never_refused(live: Live) ->
 
 
 async def test_refusals_say_when_to_come_back_and_mean_it(launch: Callable[..., Live]) -> None:
-    """The order of things only: tests/service/engine/test_goodput.py holds the times, on a pretended clock."""
+    """Only the order is checked here; tests/service/engine/test_goodput.py checks the times on a simulated clock."""
     live = launch(max_queue=3)
-    # About 90,000 calls, which nobody can know beforehand: these end because their clients leave.
+    # About 90,000 calls, which cannot be known beforehand: these end because their clients leave.
     endless = {"num_samples": 64, "solver": "bosh3", "rtol": 1e-14, "atol": 1e-14, "max_nfe": 100_000}
     long = {"model": "mixture", "trace": "none", "timeout_s": 300, **endless}
     asked = {"model": "net", "trace": "none", "timeout_s": 300, "num_samples": 1, "solver": "euler", "steps": 1}

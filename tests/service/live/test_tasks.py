@@ -1,4 +1,4 @@
-"""Tasks and leases left once clients are gone: real sockets and the real engine, in this process."""
+"""Tasks and leases that remain after clients have left: real sockets and the real engine, in this process."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ async def address(models: Path) -> AsyncIterator[tuple[str, int]]:
 
 
 async def _ask(address: tuple[str, int], path: str) -> bytes:
-    """The whole answer: the connection is closed after it."""
+    """Return the whole response: the connection is closed after it."""
     reader, writer = await asyncio.open_connection(*address)
     writer.write(f"POST {path} HTTP/1.1\r\nConnection: close\r\n{HEAD}".encode())
     answer = await reader.read()
@@ -54,7 +54,7 @@ async def test_two_hundred_timeouts_leave_no_task(address: tuple[str, int]) -> N
     paths = ["/v1/sample", "/v1/sample/stream"]
     answers = await asyncio.gather(*(_ask(address, paths[k % 2]) for k in range(200)))
     plain, streamed = answers[::2], answers[1::2]
-    # Some may be refused at once instead: what is ahead would make them late.
+    # Some may be refused at once instead, as the queue would make them late.
     assert {answer.split()[1] for answer in plain} <= {b"504", b"429"}
     assert any(b"/problems/deadline-exceeded" in answer for answer in plain)
     assert any(b"event: error" in answer for answer in streamed)

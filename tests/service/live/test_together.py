@@ -1,4 +1,4 @@
-"""Many requests at once: each answer is its own, whatever stands beside it."""
+"""Many requests at once: no response depends on the others."""
 
 import asyncio
 from typing import Any
@@ -36,7 +36,12 @@ def essence(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_one_diverging_request_among_seven_good_ones(live: Live) -> None:
-    bad = {"x0": [[3e38, -3e38]], "num_samples": 1, "solver": "rk4", "steps": 20}  # its first layer overflows
+    bad = {
+        "x0": [[3e38, -3e38]],
+        "num_samples": 1,
+        "solver": "rk4",
+        "steps": 20,
+    }  # which makes its first layer overflow
     good = [{"num_samples": 5, "seed": k, **SOLVES[k % 5]} for k in range(7)]
     async with sampling(live) as http:
         alone = [essence(await ask(http, **body)) for body in good]

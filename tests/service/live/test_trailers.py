@@ -1,4 +1,4 @@
-"""Bytes around a body are counted, not kept: bytes sent against bytes of memory."""
+"""Bytes around a body are counted, not kept: bytes sent compared with memory used."""
 
 import contextlib
 import socket
@@ -28,7 +28,7 @@ def test_thirty_megabytes_around_a_body_are_not_kept(live: Live, start: bytes, m
     before, sent = live.resident_mib(), 0
     with socket.create_connection(live.address, 2) as raw:
         raw.settimeout(2)
-        with contextlib.suppress(OSError):  # cut off, or nothing is taken from who reads no answers
+        with contextlib.suppress(OSError):  # cut off, or no longer read, because the client reads no responses
             raw.sendall(start)
             while sent < 30:
                 raw.sendall(more)

@@ -1,4 +1,4 @@
-"""Addresses for those who run the service, over real sockets."""
+"""Routes for operators, over real sockets."""
 
 import httpx
 import pytest

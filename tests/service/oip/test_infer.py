@@ -1,4 +1,4 @@
-"""Infer requests as the protocol writes them, in JSON and with binary tensors, against /v1/sample and when refused."""
+"""Infer requests of the protocol, in JSON and with binary tensors, compared with /v1/sample; and refusals."""
 
 import json
 from typing import Any
@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ragged": ({"inputs": [x0([[1.0, 2.0], 3.0, 4.0])]}, "mixes numbers and lists"),
     "booleans": (
         {"inputs": [x0([True, 1.0, 1.0, 1.0])]},
-        "holds true as its number 0, counted from 0, which is not FP32",
+        "holds true as number 0, counted from 0, which is not FP32",
     ),
     "out of range": ({"inputs": [x0([1e39, 1.0, 1.0, 1.0])]}, "not finite"),
     "negative shape": ({"inputs": [x0(shape=[-1, 2])]}, "inputs.0.shape.0"),

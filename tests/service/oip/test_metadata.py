@@ -1,4 +1,4 @@
-"""Health, and what models say of themselves."""
+"""Health, and the metadata of models."""
 
 from typing import Any
 

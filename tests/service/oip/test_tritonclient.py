@@ -1,4 +1,4 @@
-"""Triton's own HTTP client against a real process: it reads our answers, and the bits are those of /v1/sample."""
+"""Triton's own HTTP client against a real process: it reads our responses, with the same bits as /v1/sample."""
 
 import io
 from collections.abc import Iterator

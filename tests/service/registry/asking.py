@@ -1,4 +1,4 @@
-"""Asking a registry as requests do, and holding up what it loads."""
+"""Helpers that use a registry as requests do, and hold up its loading."""
 
 import threading
 from typing import Any
@@ -7,13 +7,13 @@ from service.registry.registry import Registry
 
 
 def answers(registry: Registry, name: str, version: int | None = None) -> int:
-    """The version that a request is answered by; it is loaded first where needed."""
+    """Return the version that answers a request; it is loaded first if needed."""
     with registry.lease(name, version) as model:
         return model.version
 
 
 class Gate:
-    """Loading stops here until it is opened; `threads` are the names of those that came."""
+    """A gate at which loading stops until it is opened; `threads` has the names of those that arrived."""
 
     def __init__(self, engine: Any) -> None:
         self.open, self.entered = threading.Event(), threading.Semaphore(0)

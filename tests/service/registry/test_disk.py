@@ -1,4 +1,4 @@
-"""The watch looks when files change and at intervals, whatever happens."""
+"""The watch checks the files when they change and at intervals, even after errors."""
 
 import logging
 import shutil
@@ -44,7 +44,7 @@ def test_goes_on_after_errors_and_says_them_once(
 def test_a_change_is_seen_before_the_next_look(tmp_path: Path) -> None:
     seen = threading.Semaphore(0)
     with watching(tmp_path, seen.release, 1000.0):
-        for number in range(10):  # the first may come before it listens
+        for number in range(10):  # the first may come before the watch listens
             (tmp_path / str(number)).mkdir()
             if seen.acquire(timeout=3):
                 return

@@ -1,4 +1,4 @@
-"""The limits on what is in memory: who gives way, and who stays."""
+"""Limits on the models in memory: which are unloaded, and which stay."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Entries are replaced, never changed; what differs between two is told."""
+"""Entries are replaced, never changed; differences between two are reported."""
 
 import pytest
 
@@ -46,6 +46,6 @@ def test_what_is_said_of_a_version_that_cannot_be_had(asked: int | None, kind: K
 
 def test_a_folder_that_cannot_be_read_stands_for_all_of_its_versions() -> None:
     entry = ModelEntry("net").with_fault(UNREADABLE, "permission denied", 0.0, transient=True, signature=FILES)
-    assert "net' cannot be served: permission denied; it is tried again in 1 s" in entry.absent(4, 0.0).detail
+    assert "net' cannot be served: permission denied; it will be tried again in 1 s" in entry.absent(4, 0.0).detail
     assert not entry.empty
     assert (entry.can_load(4, 0.5), entry.can_load(4, 1.0)) == (False, True)

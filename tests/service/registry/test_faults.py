@@ -1,4 +1,4 @@
-"""Faults of versions: transient ones are retried, damage is not, and an older version that answers says so."""
+"""Faults of versions: transient ones are retried, damage is not, and a fallback to an older version is reported."""
 
 import errno
 import io
@@ -28,7 +28,7 @@ WEIGHTS = "weights.safetensors"
 
 @pytest.fixture
 def root(repository: Path, tmp_path: Path) -> Path:
-    """Two versions of moons, the second of which answers."""
+    """A repository with two versions of moons; the second one answers."""
     shutil.copytree(repository / "moons", tmp_path / "checkpoints" / "moons")
     return tmp_path / "checkpoints"
 
@@ -45,7 +45,7 @@ Breaks = Callable[[str, BaseException | None], None]
 
 @pytest.fixture
 def opening(monkeypatch: pytest.MonkeyPatch) -> Breaks:
-    """Has the opening of a file raise (or, with None, no longer) by the end of its path."""
+    """Make opening a file raise, by the end of its path; None lifts this again."""
     broken: dict[str, BaseException | None] = {}
     real = os.open
 
@@ -61,7 +61,7 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> Breaks:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Every attempt to load a version, in order."""
+    """Record every attempt to load a version, in order."""
     tried: list[tuple[str, int]] = []
     real = service.registry.entries.load_version
 
@@ -110,7 +110,7 @@ def test_an_engine_that_fails_once_is_asked_again(
     models.unload("moons").result()
     with monkeypatch.context() as patch:
         patch.setattr(engine, "load", refuse)
-        with pytest.raises(ProblemError, match="it is tried again in 1 s") as caught:
+        with pytest.raises(ProblemError, match="it will be tried again in 1 s") as caught:
             answers(models, "moons")
     assert caught.value.kind is Kind.NOT_READY
     assert caught.value.headers["Retry-After"] == "1"
@@ -120,7 +120,7 @@ def test_an_engine_that_fails_once_is_asked_again(
 
 def test_a_request_for_a_version_tries_it_again_without_a_look(models: Registry, opening: Breaks, clock: Clock) -> None:
     opening("moons/1/card.json", TRANSIENT[0])
-    with pytest.raises(ProblemError, match="Input/output error; it is tried again in 1 s"):
+    with pytest.raises(ProblemError, match="Input/output error; it will be tried again in 1 s"):
         answers(models, "moons", 1)
     opening("moons/1/card.json", None)
     with pytest.raises(ProblemError, match="Input/output error"):  # not at once
@@ -135,10 +135,10 @@ def test_tries_become_rarer(
     opening(f"moons/2/{WEIGHTS}", TRANSIENT[0])
     models = Registry(root, engine, clock=clock)
     models.load_all()
-    for _ in range(600):  # a look each second
+    for _ in range(600):  # one check per second
         models.refresh()
         clock.now += 1
-    # At 0, 1, 3, 7, 15, 31, 63 s and each minute from then on
+    # At 0, 1, 3, 7, 15, 31, 63 s, and every minute from then on
     assert loads.count(("moons", 2)) == 7 + (600 - 63) // 60
 
 
@@ -156,12 +156,13 @@ def test_what_is_damaged_is_read_again_only_when_it_changes_or_for_a_reload(
             answers(models, "moons", 3)
         assert caught.value.kind is Kind.BROKEN_MODEL
     assert loads == [("moons", 3)]
-    assert len([record for record in caplog.records if "is damaged" in record.message]) == 2  # itself, the fallback
+    # The version itself, and the fallback.
+    assert len([record for record in caplog.records if "is damaged" in record.message]) == 2
     assert [refused[:2] for refused in models.reload().result().refused] == [("moons", 3)]
     assert loads == [("moons", 3)] * 2
     weights.write_bytes(content)
     clock.now += 1
-    assert answers(models, "moons", 3) == 3  # a request for it sees the change, too
+    assert answers(models, "moons", 3) == 3  # a request for it sees the change too
 
 
 def test_an_unreadable_folder_changes_nothing_for_what_is_loaded(
@@ -276,18 +277,18 @@ def test_requests_have_the_better_version_tried_again(
         assert answers(models, "moons") == 1
     clock.now += 1
     for _ in range(5):
-        assert answers(models, "moons") in (1, 2)  # the look may be under way
+        assert answers(models, "moons") in (1, 2)  # a check may be under way
     models.refresh()  # after it
     assert answers(models, "moons") == 2
     assert loads.count(("moons", 2)) == 2
 
 
-# How a fallback is told.
+# How a fallback is reported.
 
 
 @pytest.fixture
 def settings(root: Path) -> Settings:
-    """Version 3 is the highest, and damaged."""
+    """Settings of a repository with a damaged highest version, 3."""
     shutil.copytree(root / "moons" / "2", root / "moons" / "3")
     weights = root / "moons" / "3" / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -311,7 +312,7 @@ async def test_answers_say_that_an_older_version_answers(running: Any) -> None:
         assert json.loads(arrays["meta"].tobytes())["fallback_from"] == 3
     picture = await _asked(running, "image/png")
     assert packed.headers[HEADER] == picture.headers[HEADER] == "3"
-    named = await _asked(running, version=2)  # whoever names a version gets it
+    named = await _asked(running, version=2)  # a request that names a version gets it
     assert "fallback_from" not in named.json()
     assert HEADER not in named.headers
 
@@ -341,7 +342,7 @@ async def test_lists_and_metrics_say_it(running: Any, root: Path, caplog: pytest
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             running.service.registry.refresh()
-    assert not caplog.records  # said when it began
+    assert not caplog.records  # logged when it began
     shutil.copy(root / "moons" / "2" / WEIGHTS, root / "moons" / "3" / WEIGHTS)
     running.service.registry.refresh()
     assert "pathline_model_fallback{" not in (await running.http.get("/metrics")).text

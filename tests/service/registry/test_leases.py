@@ -1,4 +1,4 @@
-"""A request returns its lease once, however it ends; a lease that is not returned is noticed."""
+"""A request returns its lease once, however it ends; a lease that is not returned is reported."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ LARGE = {"num_samples": 60_000}
 
 
 class Exchange:
-    """One request at the application's own interface; the client leaves, or breaks what it is sent, when told."""
+    """One request at the ASGI interface; the client leaves, or fails to receive, when the test says so."""
 
     def __init__(self, running: Any, path: str, **more: Any) -> None:
         self.app = running.http._transport.app
@@ -49,7 +49,7 @@ class Exchange:
             raise OSError("connection lost")
 
     async def run(self) -> int:
-        """The status, 0 for none."""
+        """Run the request and return its status, or 0 for none."""
         scope = {
             "type": "http",
             "method": "POST",
@@ -137,7 +137,7 @@ async def cancelled_while_it_loads(running: Any, path: str) -> None:
     await asyncio.wait([asked])
     go.set()
     running.service.registry.refresh()  # after it
-    await asyncio.sleep(0)  # the loop is told of it
+    await asyncio.sleep(0)  # the loop is notified
 
 
 async def broken_off(running: Any, path: str) -> None:
@@ -154,7 +154,7 @@ ENDINGS: list[Ending] = [
 
 
 async def _all_is_returned(running: Any) -> None:
-    """One lease beside those of requests keeps the version, and nothing does once that is back."""
+    """Check that only one lease, besides those of requests, keeps the version, and nothing once it is returned."""
     registry = running.service.registry
     with registry.lease("moons") as model:
         assert model.leases.out == 1

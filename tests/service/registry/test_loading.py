@@ -1,4 +1,4 @@
-"""Loading has a thread of its own: it keeps to deadlines, is bounded, and leaves the threads of answers alone."""
+"""Loading has its own thread: it respects deadlines, is bounded, and does not use the threads of responses."""
 
 import asyncio
 import shutil
@@ -23,7 +23,7 @@ OLD = 40
 
 @pytest.fixture
 def settings(repository: Path, tmp_path: Path) -> Settings:
-    """moons with many versions."""
+    """Settings of a repository of moons with many versions."""
     for number in range(1, OLD + 1):
         shutil.copytree(repository / "moons" / "1", tmp_path / "moons" / str(number))
     return Settings(models_dir=tmp_path, watch_s=0, max_old_versions=3)
@@ -48,11 +48,11 @@ async def test_a_load_keeps_to_the_deadline_and_takes_no_thread_of_answers(runni
     assert {(answer.status_code, answer.json()["type"]) for answer in answers} == {(504, "/problems/deadline-exceeded")}
     assert "was still loading" in answers[0].json()["detail"]
     assert counted.status_code == model.status_code == 200
-    assert len(gate.loaded) == 1  # the others were given up before their turn
+    assert len(gate.loaded) == 1  # the others were abandoned before their turn
     assert {name.rpartition("_")[0] for name in gate.threads} == {"pathline-loading"}
     gate.open.set()
     assert (await running.post(**FIXED, version=gate.loaded[0][1])).status_code == 200
-    assert len(gate.loaded) == 1  # it went on when nobody waited
+    assert len(gate.loaded) == 1  # it continued with no request waiting
 
 
 async def test_the_time_limit_of_a_job_includes_its_loading(running: Any, gate: Gate) -> None:
@@ -113,7 +113,8 @@ async def test_old_versions_do_not_fill_memory(running: Any) -> None:
     assert kept == {OLD, OLD - 1, OLD - 2, OLD - 3}
     text = (await running.http.get("/metrics")).text
     assert text.count("pathline_model_loaded{") == 4
-    assert (await running.post(**FIXED, version=OLD - 3)).status_code == 200  # used again, so it is not the next to go
+    # Used again, so it is not the next to be unloaded.
+    assert (await running.post(**FIXED, version=OLD - 3)).status_code == 200
     assert (await running.post(**FIXED, version=1)).status_code == 200
     assert {arena.version for arena in running.engine.arenas} == {OLD, OLD - 1, OLD - 3, 1}
 
@@ -131,7 +132,7 @@ async def test_at_once_too(running: Any) -> None:
     assert {answer.status_code for answer in answers} <= {200, 429}
     assert {answer.headers["Retry-After"] for answer in answers if answer.status_code == 429} <= {"1"}
     assert sum(answer.status_code == 200 for answer in answers) >= 3
-    assert most <= 3  # before one more is loaded: the current one and two old ones
+    assert most <= 3  # before the next one is loaded: the current one and two old ones
     assert (await running.post(**FIXED)).json()["version"] == OLD
 
 
@@ -146,7 +147,7 @@ def test_versions_that_requests_hold_are_not_unloaded_for_others(settings: Setti
     assert caught.value.kind is Kind.OVERLOADED
     assert caught.value.headers["Retry-After"] == "1"
     assert models.broken() == {}
-    assert {model.version for model in models.loaded()} == {1, 2, 3, OLD}  # still there for others
+    assert {model.version for model in models.loaded()} == {1, 2, 3, OLD}  # still available to others
     assert answers(models, "moons") == OLD
     held[1].release()
     assert answers(models, "moons", 4) == 4

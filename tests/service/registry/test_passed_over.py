@@ -1,4 +1,4 @@
-"""Repository entries that are not models are named: in the log, at /v1/models, and where nothing is left."""
+"""Repository entries that are not models are named: in the log, at /v1/models, and if there is no model."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from service.settings import Settings, StartError
 
 
 def _fill(root: Path, outside: Path) -> None:
-    """Put in what people put there."""
+    """Add entries that people typically leave there."""
     for folder in ("my model/1", "rings/v2", "rings/01", "flat", os.fsdecode(b"\xff\xfe")):
         (root / folder).mkdir(parents=True)
     (root / "my\nmodel").mkdir()
@@ -27,9 +27,9 @@ def _fill(root: Path, outside: Path) -> None:
 
 
 EXPECTED = {
-    "my model": "not a name of a model",
-    "'my\\nmodel'": "not a name of a model",
-    "'\\udcff\\udcfe'": "not a name of a model",
+    "my model": "not a valid model name",
+    "'my\\nmodel'": "not a valid model name",
+    "'\\udcff\\udcfe'": "not a valid model name",
     "rings": "has no version",
     "rings/v2": "not a version; use a whole number from 1",
     "rings/01": "not a version; use a whole number from 1",
@@ -69,7 +69,7 @@ async def test_the_list_names_it(running: Any, root: Path, caplog: pytest.LogCap
     assert sorted(said) == sorted(f"{path}: {reason}" for path, reason in reasons.items())
     with caplog.at_level(logging.INFO):
         running.service.registry.refresh()
-        assert not caplog.records  # said once
+        assert not caplog.records  # logged once
         (root / "other model").mkdir()
         shutil.rmtree(root / "my model")
         running.service.registry.refresh()

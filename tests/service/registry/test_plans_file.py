@@ -1,4 +1,4 @@
-"""Tuned plans of served models: noticed when they come and change, refused with a reason, asked for like any solver."""
+"""Tuned plans of served models: noticed when added or changed, refused with a reason, requested like any solver."""
 
 import logging
 import shutil
@@ -73,11 +73,11 @@ def test_plans_that_cannot_be_used_leave_the_model_served(
         models.load_all()
     texts, fault = tuned(models)
     assert texts == []
-    assert fault.startswith("plans.json: is of other weights")
+    assert fault.startswith("plans.json: belongs to other weights")
     assert "ab" * 32 in fault
     assert read_card(folder).weights_sha256 in fault
     assert str(root) not in fault
-    assert "is served without its tuned plans: plans.json: is of other weights" in caplog.text
+    assert "is served without its tuned plans: plans.json: belongs to other weights" in caplog.text
     assert models.summary("moons")["status"] == "served"
     write(folder, 5)
     models.refresh()
@@ -118,7 +118,7 @@ async def test_requests(running: Any) -> None:
     answer = await running.post(solver="tuned-5")
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "steps"
-    assert "there are tuned-4, tuned-6" in answer.json()["errors"][0]["message"]
+    assert "available: tuned-4, tuned-6" in answer.json()["errors"][0]["message"]
     answer = await running.post(solver="tuned-4", t_span=[0, 0.5])
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "t_span")
     listed = (await running.http.get("/v1/solvers")).json()["solvers"]

@@ -1,4 +1,4 @@
-"""Operations of a model are made ready when they are first asked for."""
+"""Operations of a model are prepared on first use."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Registry come up as far as they can; what cannot be loaded keeps its reason."""
+"""A registry starts with all models that can be loaded; the others keep their reasons."""
 
 import shutil
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_a_new_model_can_be_waited_for_until_it_answers(
 
     def ask_meanwhile(*what: Any) -> Any:
         assert (models.summary("new")["status"], models.summary("new")["loaded"]) == ("loading", False)
-        with pytest.raises(ProblemError, match="'new' is being loaded; ask again") as caught:
+        with pytest.raises(ProblemError, match="'new' is being loaded; try again") as caught:
             models.check_ready("new")
         told.append(caught.value.kind)
         return load(*what)
@@ -94,7 +94,7 @@ def test_nothing_to_serve(tmp_path: Path, engine: Any) -> None:
 def test_pickle_is_no_model(tmp_path: Path, engine: Any) -> None:
     (tmp_path / "evil" / "1").mkdir(parents=True)
     (tmp_path / "evil" / "1" / "model.pt").write_bytes(b"\x80\x04.")
-    with pytest.raises(StartError, match=r"no model of .* can be loaded: evil/1: evil/1/card\.json"):
+    with pytest.raises(StartError, match=r"no model in .* can be loaded: evil/1: evil/1/card\.json"):
         Registry(tmp_path, engine).load_all()
 
 
@@ -137,7 +137,7 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
     assert models.describe("gaussian")["unavailable"] == [{"version": None, "reason": reason}]
     with pytest.raises(ProblemError, match=f"model 'gaussian' cannot be served: {reason}") as caught:
         answers(models, "gaussian")
-    assert caught.value.kind is Kind.NOT_READY  # rights may be given
+    assert caught.value.kind is Kind.NOT_READY  # permissions may be granted
     assert caught.value.headers["Retry-After"] == "2"
     shutil.rmtree(root / "moons")
     with pytest.raises(StartError, match=r"can be loaded: .*gaussian: cannot be read"):
@@ -145,7 +145,7 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
 
 
 def _copy(root: Path, name: str, version: int, new: int) -> Path:
-    """Put the files of a version where another one goes, as somebody does who copies a folder."""
+    """Copy the files of a version to the place of another one, as a user who copies a folder."""
     return Path(shutil.copytree(root / name / str(version), root / name / str(new)))
 
 
@@ -174,7 +174,7 @@ def test_a_version_that_is_asked_for_by_number_stays(models: Registry, root: Pat
     _copy(root, "moons", 2, 3)
     models.refresh()
     assert sorted(arena.version for arena in engine.arenas) == [1, 3]
-    assert answers(models, "moons", 2) == 2  # the one before is loaded again
+    assert answers(models, "moons", 2) == 2  # the previous one is loaded again
 
 
 def test_nothing_changes_when_nothing_changed(models: Registry, engine: Any) -> None:
@@ -195,7 +195,7 @@ def test_a_half_copied_version_waits_until_it_is_whole(models: Registry, root: P
     [fault] = models.describe("moons")["unavailable"]
     assert fault["version"] == 3
     assert "is damaged" in fault["reason"]
-    assert not models.refresh().refused  # told once
+    assert not models.refresh().refused  # reported once
     (folder / "weights.safetensors").write_bytes(weights)
     assert models.refresh().loaded == [("moons", 3)]
     assert models.describe("moons")["unavailable"] == []
@@ -204,7 +204,7 @@ def test_a_half_copied_version_waits_until_it_is_whole(models: Registry, root: P
 def test_a_version_without_a_card_is_refused_with_the_reason(models: Registry, root: Path) -> None:
     (root / "moons" / "3").mkdir()
     models.refresh()
-    assert "moons/3/card.json: is missing; the folder holds nothing" in str(models.describe("moons")["unavailable"])
+    assert "moons/3/card.json: is missing; the folder contains nothing" in str(models.describe("moons")["unavailable"])
     assert answers(models, "moons") == 2
 
 
@@ -217,7 +217,7 @@ def test_a_served_version_whose_files_change_goes_on_as_it_was(models: Registry,
     with models.lease("moons") as leased:
         assert leased is served
     assert models.describe("moons")["serving"] == 2
-    models.unload("moons").result()  # what is loaded then is what is on disk
+    models.unload("moons").result()  # then the version on disk is loaded
     models.refresh()
     assert answers(models, "moons") == 1
 
@@ -267,7 +267,7 @@ def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine:
     assert len(models.loaded()) == 3
     answers(models, "digits")
     answers(models, "gaussian")
-    answers(models, "moons", 1)  # moons 2 was asked for longest ago
+    answers(models, "moons", 1)  # moons 2 was used least recently
     assert {(served.name, served.version) for served in models.loaded()} == {
         ("digits", 1), ("gaussian", 1), ("moons", 1)
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""New versions take over under load: no request fails, and each is answered wholly by one version."""
+"""New versions take over under load: no request fails, and each is answered by a single version."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""Loaded versions: verified, known to the engine, and freed when the last lease of a retired one is back."""
+"""Loaded versions: verified, known to the engine, and freed when the last lease of a retired one is returned."""
 
 from pathlib import Path
 from typing import Any
@@ -79,4 +79,4 @@ def test_programs_are_served_only_if_a_setting_allows_it(tmp_path: Path, engine:
     with pytest.raises(CheckpointError, match="program/1: is a program; set PATHLINE_ALLOW_PROGRAMS=true"):
         load_version(engine, "program", 1, folder, allow_programs=False)
     served = load_version(engine, "program", 1, folder, allow_programs=True)
-    assert served.describe()["card"]["architecture"]["config"]["steps"] == 1  # how many, not all of them
+    assert served.describe()["card"]["architecture"]["config"]["steps"] == 1  # their number, not all of them

@@ -1,4 +1,4 @@
-"""Tolerances of models that compute in half precision: their floor, and what a request that names none gets."""
+"""Tolerances of models that compute in half precision: their floor, and the default."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ async def test_the_floor_is_that_of_the_arithmetic(running: Any) -> None:
     assert answer.status_code == 422
     [fault] = answer.json()["errors"]
     assert fault["field"] == "rtol"
-    assert "rtol = 1e-05 is below the floor of 3e-05 for bfloat16; raise it to the floor or more" in fault["message"]
+    assert "rtol = 1e-05 is below the floor of 3e-05 for bfloat16; raise it to at least 3e-05" in fault["message"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Names that try to leave the repository are refused at every address that takes one, however they are written."""
+"""Names that try to leave the repository are refused on every route, however they are written."""
 
 import re
 import shutil
@@ -34,7 +34,7 @@ NAMES = [
 
 @pytest.fixture
 def settings(repository: Path, tmp_path: Path) -> Settings:
-    """A repository with a good model beside it, one that is hidden, and a link that leads out."""
+    """Settings of a repository with a hidden model, a link that leads out, and a good model outside."""
     root = tmp_path / "checkpoints"
     shutil.copytree(repository / "moons", root / "moons")
     shutil.copytree(repository / "moons", tmp_path / "outside")
@@ -44,7 +44,7 @@ def settings(repository: Path, tmp_path: Path) -> Settings:
 
 
 def addresses(description: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Method, path and a good body of each address with a name."""
+    """Return method, path and a valid body of each route with a name."""
     for path, operations in description["paths"].items():
         for method, operation in operations.items():
             if "name}" in path:

@@ -22,7 +22,7 @@ JSON = (b"content-type", b"application/json; charset=utf-8")
 def _request(
     *parts: bytes, headers: tuple[tuple[bytes, bytes], ...] = (), cut: bool = False
 ) -> tuple[Request, list[Any]]:
-    """A request whose body comes in parts; the list shows what has not been read."""
+    """Return a request with a body that arrives in parts; the list has those not read yet."""
     left: list[Any] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     left[-1]["more_body"] = cut
     left.append({"type": "http.disconnect"})
@@ -84,8 +84,8 @@ async def test_large_bodies_are_counted_while_they_come() -> None:
         await read_body(second, 10**6, ledger)
     assert (caught.value.kind.value.status, caught.value.unread) == (429, True)
     assert caught.value.headers["Connection"] == "close"
-    assert len(left) == 3  # refused by its second part
-    assert len(await read_body(small, 10**6, ledger)) == LARGE_BODY  # is not counted
+    assert len(left) == 3  # refused at its second part
+    assert len(await read_body(small, 10**6, ledger)) == LARGE_BODY  # not counted
     context_of(first.scope).understood()
     context_of(second.scope).end()
     assert ledger.in_hand == 0

@@ -19,12 +19,12 @@ def test_schemathesis(repository: Path, tmp_path: Path) -> None:
         "--seed",
         "1",
         "--request-timeout",
-        "120",  # the first log-density of a model waits until its network was measured
+        "120",  # the first log-density of a model waits for its network to be measured
         "--no-color",
         "-H",
         f"X-API-Key: {KEY}",
     ]
-    limits = {  # time enough on a busy machine: a 504 is a server error too
+    limits = {  # enough time on a busy machine, as a 504 is a server error too
         "admin_key": KEY,
         "max_samples": "200",
         "max_steps": "100",

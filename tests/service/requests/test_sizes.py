@@ -1,4 +1,4 @@
-"""Answers are never larger than predicted."""
+"""Responses are never larger than predicted."""
 
 import json
 from typing import Any
@@ -8,24 +8,14 @@ import pytest
 import torch
 
 from service.ledger import Ledger
-from service.registry.registry import Registry
 from service.registry.version import ModelVersion
 from service.requests.conditions import Told
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import ENCODERS, array_json
-from service.settings import Settings
 from solvers import resolve
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def moons(settings: Settings, engine: Any) -> ModelVersion:
-    models = Registry(settings.models_dir, engine)
-    models.load_all()
-    [model] = [model for model in models.loaded() if model.name == "moons"]
-    return model
 
 
 @pytest.mark.parametrize("media", list(ENCODERS))

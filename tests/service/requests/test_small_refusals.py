@@ -1,4 +1,4 @@
-"""Refusals cost little: memory in proportion to the body, and suggestions only for what is shown, at every door."""
+"""Refusals are cheap on every route: memory in proportion to the body, and suggestions only for reported faults."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ HUGE = 10**400
 NUMBERS = [[0.5, 0.5]] * (ROWS - 1)
 
 SMALL = 2_000_000
-"""Bytes that a refusal may take beside a multiple of its body, for all that is loaded on the way."""
+"""Bytes that a refusal may take in addition to a multiple of its body, for modules loaded on the way."""
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ BAD_NUMBERS: dict[str, Any] = {
 
 
 async def refusal(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> tuple[int, str, int, int]:
-    """Send a body; returns the status, the text of the answer, the bytes sent and the most bytes taken meanwhile."""
+    """Send a body; return the status, the text of the response, the bytes sent and the peak memory in bytes."""
     return await _refusal(http, path, json.dumps(body))
 
 
@@ -274,7 +274,7 @@ async def test_large_bodies_are_parsed_one_after_another(
         with lock:
             begun += 1
             most = max(most, begun)
-        threading.Event().wait(0.01)  # others could come in now
+        threading.Event().wait(0.01)  # others could be accepted now
         try:
             return parsed(*arguments, **options)
         finally:

@@ -1,4 +1,4 @@
-"""Fields of average velocity at the door: Euler's steps, one by default; all else is refused with the way out."""
+"""Requests to fields of average velocity: Euler steps, one by default; anything else is refused with advice."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The solver that a model's card names is used where a request says nothing of how to solve."""
+"""The default solver of a model's card is used if a request names none."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Solvers as text in requests: the table that all clients share, and members given apart."""
+"""Solvers as text in requests: the table that all clients share, and separate members."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_a_text_is_its_members(settings: Settings, row: dict[str, Any]) -> None:
     by_text = plan(settings, solver=row["text"])
     assert by_text is plan(settings, **row["fields"])
     assert str(by_text.spec) == row["canonical"]
-    assert plan(settings, **(row["fields"] | {"solver": row["text"]})) is by_text  # said twice, but alike
+    assert plan(settings, **(row["fields"] | {"solver": row["text"]})) is by_text  # given twice, with equal values
 
 
 @pytest.mark.parametrize("row", TABLE["printed"], ids=lambda row: row["canonical"])

@@ -1,4 +1,4 @@
-"""Rounded times at every door of the service: the rule of `solvers.grids`, and jobs that are the same whoever asks."""
+"""Rounded times on every route: the rule of `solvers.grids`, and equal jobs from every kind of client."""
 
 import json
 from itertools import accumulate
@@ -18,7 +18,7 @@ EULER: dict[str, Any] = {"solver": "euler", "steps": 10}
 
 
 async def infer(running: Any, parameters: dict[str, Any], **tensors: Any) -> Any:
-    """Ask with binary tensors."""
+    """Send a request with binary tensors."""
     names = {"float16": "FP16", "float32": "FP32", "float64": "FP64"}
     parts = {name: np.asarray(value) for name, value in tensors.items()}
     inputs = [
@@ -75,7 +75,7 @@ async def test_a_grid_and_a_span_of_half_precision(running: Any) -> None:
 
 @pytest.mark.parametrize("t_span", [[1e-8, SUMS[-1]], [0, 1 + 2**-23], [2**-24, 1 - 2**-24]], ids=str)
 async def test_a_span_that_is_all_but_whole_is_whole(running: Any, t_span: list[float]) -> None:
-    """It needs no x0, and is not told that [0, 1] leaves [0, 1]."""
+    """It needs no x0, and there is no message that [0, 1] leaves [0, 1]."""
     assert (await running.post(t_span=t_span, num_samples=1)).status_code == 200
     assert running.engine.jobs[0].solve.t_span == (0.0, 1.0)
 
@@ -99,7 +99,7 @@ async def test_an_end_of_the_span_that_is_a_sum(running: Any) -> None:
         ),
         (
             {"solver": "euler", "grid": [0, 0.5, 1 - 6e-7]},
-            "the grid runs from 0 to 0.999999, t_span from 0 to 1; make them meet",
+            "the grid runs from 0 to 0.999999, t_span from 0 to 1; make them match",
         ),
     ],
 )

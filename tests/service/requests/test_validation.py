@@ -1,4 +1,4 @@
-"""Jobs as the engine gets them."""
+"""Jobs as the engine receives them."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ import pytest
 
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
-from service.registry.registry import Registry
 from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
 from service.requests.validation import to_array, validate_sample
@@ -20,14 +19,6 @@ JSON = ENCODERS["application/json"]
 
 def take(wanted: int, deadline: float, conditions: int) -> Hold:
     return Ledger(10**12).take(wanted, deadline)
-
-
-@pytest.fixture
-def moons(settings: Settings, engine: Any) -> ModelVersion:
-    registry = Registry(settings.models_dir, engine)
-    registry.load_all()
-    [model] = [model for model in registry.loaded() if model.name == "moons"]
-    return model
 
 
 def test_job(moons: ModelVersion, settings: Settings) -> None:

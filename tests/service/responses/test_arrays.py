@@ -1,4 +1,4 @@
-"""Formats: pieces of bounded size, nothing that is not finite in JSON, and no more bytes than predicted."""
+"""Formats: pieces of bounded size, no non-finite numbers in JSON, and no more bytes than predicted."""
 
 import io
 from typing import Any
@@ -124,4 +124,4 @@ def test_sizes_hold(name: str, dtype: type) -> None:
     )
     size = len(_encode(_answer(samples, trace=trace), name))
     room = samples.size * per_number + 5_000 * encoder.bytes_a_step + 2_000 * encoder.bytes_a_sample
-    assert size <= room + 3_000  # what does not grow: headers, names, latency
+    assert size <= room + 3_000  # constant parts: headers, names, latency

@@ -67,7 +67,7 @@ async def _refused(running: Any, **body: Any) -> str:
         ({"max_error": 1e-5}, "dopri5@1e-5"),
         ({"max_nfe": 4}, "euler-4"),
         ({"max_nfe": 19}, "ab4-9"),
-        ({"max_nfe": 10_000}, "rk4-5"),  # under error control another sample may take more
+        ({"max_nfe": 10_000}, "rk4-5"),  # under error control, another sample may take more
         ({"max_ms": 10}, "ab4-9"),
         ({"max_ms": 1000}, "dopri5@1e-5"),
         ({"max_error": 0.1, "max_nfe": 10}, "ab4-9"),
@@ -187,12 +187,12 @@ async def test_guidance_must_be_the_measured_one(labels: Path, engine: Any) -> N
         null = (await http.post("/v1/sample", json={**ask, "condition": None})).json()
         assert "this request has no condition" in null["budget"]["reason"]
         other = (await http.post("/v1/sample", json={**ask, "model": "other"})).json()
-        assert "of other weights" in other["detail"]
+        assert "belongs to other weights" in other["detail"]
         assert (await http.post("/v1/sample", json={"model": "other", "num_samples": 1})).status_code == 200
         missing = await http.get("/v1/models/other/frontier")
         assert missing.status_code == 404
         assert missing.json()["type"] == "/problems/no-frontier"
-        assert "of other weights" in missing.json()["detail"]
+        assert "belongs to other weights" in missing.json()["detail"]
         found = FrontierBody.model_validate((await http.get("/v1/models/labels/frontier?version=1")).json())
         assert [curve.guidance for curve in found.curves] == [1, 2]
         assert found.curves[0].points[0].best

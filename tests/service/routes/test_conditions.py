@@ -13,9 +13,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
-from service.app import create_app
-from service.settings import Settings
-from tests.service.serving import calling
+from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
@@ -38,8 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=root, device="cpu", threads=1, watch_s=0))
-    async with calling(app) as http:
+    async with calling_models(root) as http:
         yield http
 
 
@@ -87,7 +84,7 @@ async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
         ("vectors", {"condition": [[1, 2], [3]]}, "condition", "vector of 2"),
         ("vectors", {"condition": "x"}, "condition", "vector of 2"),
         ("vectors", {"condition": [1e300, 0]}, "condition", "not finite"),
-        ("strict", {}, "condition", "needs one every time"),
+        ("strict", {}, "condition", "so give a condition"),
         ("strict", {"condition": 0, "guidance": 2.0}, "guidance", "without a null"),
         ("plain", {"condition": 0}, "condition", "unconditional"),
         ("plain", {"guidance": 1.0}, "guidance", "unconditional"),

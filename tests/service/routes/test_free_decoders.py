@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from models.checkpoint.loading import load
-from service.app import create_app
 from service.engine.engine import Engine
 from service.engine.job import Operation
 from service.settings import Settings
+from tests.service.serving import calling_models
 
 from ..free import Enlarge, Vocoder, enlarge, mel, picture, vocoder
 
@@ -44,12 +44,7 @@ def repository(made: tuple[Path, Vocoder, Enlarge]) -> Path:
 
 @pytest.fixture
 async def http(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings(
-        models_dir=repository, device="cpu", threads=1, watch_s=0, allow_programs=True, calibration_s=0.5
-    )
-    app = create_app(settings)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling_models(repository, calibration_s=0.5) as http:
         yield http
 
 

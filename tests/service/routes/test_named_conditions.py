@@ -11,9 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.app import create_app
-from service.settings import Settings
-from tests.service.serving import calling
+from tests.service.serving import calling_models
 
 from ..named import imported
 
@@ -38,8 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def served(root: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=root, device="cpu", threads=1, watch_s=0, allow_programs=True, **settings))
-    async with calling(app) as http:
+    async with calling_models(root, **settings) as http:
         yield http
 
 
@@ -153,7 +150,7 @@ async def test_stream_and_operations_accept_named_conditions(http: httpx.AsyncCl
         ({"words": [1.0]}, "conditions.words", "there is no condition 'words'"),
         ({"text": [[1.0, 2.0]]}, "conditions.text", "has the shape [1, 2], expected float32 of shape [L up to 6, 4]"),
         ({"text": [[0.0] * 4] * 7}, "conditions.text", "has L = 7, expected 1 to 6"),
-        ({"mask": [True, True]}, "conditions.text", "has L = 3, and condition 'mask' has L = 2; they must agree"),
+        ({"mask": [True, True]}, "conditions.text", "has L = 3, but condition 'mask' has L = 2; they must agree"),
         ({"mask": [1, 1, 0]}, "conditions.mask", "bool"),
         ({"image": [[[256] * 2] * 2] * 3}, "conditions.image", "outside 0 to 255"),
         ({"image": [[[0.5] * 2] * 2] * 3}, "conditions.image", "int"),

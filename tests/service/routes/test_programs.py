@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from models.noise import noise
-from service.app import create_app
-from service.settings import Settings
 from solvers import integrate
+from tests.service.serving import calling_models
 
 from ..latent import Latent, imported
 
@@ -41,10 +40,7 @@ def made(root: Path) -> Latent:
 
 @pytest.fixture
 async def http(made: Latent, root: Path) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings(models_dir=root / "repository", device="cpu", threads=1, watch_s=0, allow_programs=True)
-    app = create_app(settings)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling_models(root / "repository") as http:
         yield http
 
 

@@ -15,10 +15,8 @@ from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
 from models.noise import noise
-from service.app import create_app
-from service.settings import Settings
 from solvers import integrate
-from tests.service.serving import calling
+from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
@@ -85,8 +83,7 @@ def made(root: Path) -> tuple[nn.Module, nn.Module]:
 
 @pytest.fixture
 async def http(made: tuple[nn.Module, nn.Module], root: Path) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings(models_dir=root / "repository", device="cpu", threads=1, watch_s=0, allow_programs=True)
-    async with calling(create_app(settings)) as client:
+    async with calling_models(root / "repository") as client:
         yield client
 
 

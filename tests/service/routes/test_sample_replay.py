@@ -187,7 +187,7 @@ async def test_a_different_tuned_plan_is_named(http: httpx.AsyncClient) -> None:
     refused = await _replayed(http, gone)
     assert refused.status_code == 409
     assert refused.json()["differences"][0]["here"] == "none of its tuned plans"
-    assert "there are tuned-3" in (await _replayed(http, gone, force=True)).json()["detail"]
+    assert "available: tuned-3" in (await _replayed(http, gone, force=True)).json()["detail"]
     grid = (await _sampled(http, solver="ab2-3/tuned"))["replay"]
     assert (await _replayed(http, _changed(grid, solver="tuned-3"))).status_code == 409  # a plan, but not that solver's
     tuned = _changed((await _sampled(http, solver="tuned-3"))["replay"], plan="sha256:" + "0" * 64)

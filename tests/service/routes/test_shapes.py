@@ -15,9 +15,8 @@ import torch
 from models.checkpoint.card import read_card
 from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
 from models.noise import noise
-from service.app import create_app
-from service.settings import Settings
 from solvers import integrate
+from tests.service.serving import calling_models
 
 from ..free import Mel, mel, picture
 
@@ -36,10 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mel, Path]:
 
 @pytest.fixture
 async def http(made: tuple[Mel, Path]) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings(models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True, calibration_s=0.5)
-    app = create_app(settings)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling_models(made[1], calibration_s=0.5) as http:
         yield http
 
 
@@ -101,14 +97,14 @@ async def test_two_free_axes(http: httpx.AsyncClient) -> None:
         (
             {"shape": {"T": 12}, "conditions": {"mu": mu_of(10).tolist()}},
             "conditions.mu",
-            "condition 'mu' has T = 10, and shape has T = 12; they must agree",
+            "condition 'mu' has T = 10, but shape has T = 12; they must agree",
         ),
         ({"conditions": {"mu": mu_of(11).tolist()}}, "conditions.mu", "has T = 11, expected 4 to 40 in multiples of 2"),
         ({"conditions": {"mu": mu_of(60).tolist()}}, "conditions.mu", "T = 60, expected 1 to 40"),
         (
             {"x0": np.zeros((2, 3, 8)).tolist(), "shape": {"T": 12}},
             "x0",
-            "x0 has T = 8, and shape has T = 12; they must agree",
+            "x0 has T = 8, but shape has T = 12; they must agree",
         ),
         (
             {"guidance": 2, "conditions": {"mu": mu_of(12).tolist()}, "negative": {"mu": [[0.0] * 8] * 3}},
@@ -206,12 +202,7 @@ async def test_only_equal_shapes_share_calls(http: httpx.AsyncClient) -> None:
 
 
 async def test_memory_counts_the_numbers_of_a_sample(made: tuple[Mel, Path]) -> None:
-    settings = Settings(
-        models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True, max_job_bytes=2**14
-    )
-    app = create_app(settings)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling_models(made[1], max_job_bytes=2**14) as http:
         short, long = [await ask(http, shape={"T": frames}, num_samples=40) for frames in (4, 40)]
     assert short["code"] == 200, short
     assert long["code"] == 413, long

@@ -1,4 +1,4 @@
-"""Runs with kserve's own packages: asks a service by kserve's client and writes what it read into an npz file.
+"""Runs with kserve's own packages: sends a request with kserve's client and writes the result to an npz file.
 
 Arguments: the address of the service, the file, and the parameters of a request as JSON.
 """

@@ -1,4 +1,4 @@
-"""Runs with kserve's own packages: reads a manifest into kserve's V1beta1InferenceService and prints what it holds.
+"""Runs with kserve's own packages: reads a manifest into kserve's V1beta1InferenceService and prints its content.
 
 The argument is the file. A member that the model or a model of Kubernetes' client does not have ends it with an error.
 """
@@ -15,7 +15,7 @@ import yaml
 
 
 def read(kind: str, value: Any, where: str) -> Any:
-    """Read a value as a type of the models' own description of themselves."""
+    """Read a value as one of the types in the models' descriptions."""
     if found := re.fullmatch(r"[lL]ist\[(.*)\]", kind):
         return [read(found.group(1), item, f"{where}[{k}]") for k, item in enumerate(value)]
     if found := re.fullmatch(r"[dD]ict[(\[]str, (.*)[)\]]", kind):
@@ -33,7 +33,7 @@ def read(kind: str, value: Any, where: str) -> Any:
 
 
 def written(value: Any) -> Any:
-    """A model as the manifest it was read from."""
+    """Return a model as a manifest."""
     if isinstance(value, list):
         return [written(item) for item in value]
     if not hasattr(value, "openapi_types"):

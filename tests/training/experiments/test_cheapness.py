@@ -1,4 +1,4 @@
-"""The study of cheap flows at a tiny size: what it trains, and what its rules make of numbers."""
+"""The study of cheap flows at a tiny size: the models that it trains, and the verdicts of its rules."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_choices_change_one_thing_of_the_recipe() -> None:
     assert changed(recipe, {"epochs": 3}).epochs == 3 * recipe.epochs
     assert changed(recipe, {"ema": 0.999}).ema == 0.999
     hashes = {changed(recipe, changes).hash for changes in cheapness.settings("moons").values()}
-    assert len(hashes) == len(cheapness.settings("moons"))  # frequency 100 is the paper's own
+    assert len(hashes) == len(cheapness.settings("moons"))  # frequency 100 is the paper's
 
 
 def test_the_study_runs_and_writes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_a_stopped_run_reports_what_it_measured(tmp_path: Path, monkeypatch: pyt
 
 
 def _numbers(context: Context) -> Context:
-    """The context with numbers in place of measurements."""
+    """Return a context with numbers in place of measurements."""
     numbers = {**dict.fromkeys(cheapness.COLUMNS, 1.0), **_model(70, 10, 0.03)}
     cells = context.cells
     real = cells.get

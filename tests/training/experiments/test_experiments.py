@@ -53,7 +53,7 @@ TINY = Sizes(
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all tests of this module measure, so that models are trained once."""
+    """The folder in which all tests of this module measure, so that models are trained once."""
     return tmp_path_factory.mktemp("paper")
 
 
@@ -79,7 +79,7 @@ def test_an_experiment_runs_once_and_is_judged(experiment: Experiment, options: 
     allowed = {"holds", "partly", "does not hold", "inconclusive"}
     assert {verdicts[key] for key in mine} <= allowed
     assert len(list((report.parent / "numbers").glob("*.csv"))) > 0
-    # Without models and data, all must come from the cells.
+    # Without models and data, all results must come from the cells.
     cells = Cells(report.parent / "cells" / experiment.name)
     experiment.run(Context(TINY, None, cells))  # type: ignore[arg-type]
     assert cells.found > 0

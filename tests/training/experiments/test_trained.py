@@ -93,7 +93,7 @@ def test_a_state_of_other_data_names_the_way_out(models: TrainedModels, recipe: 
     target = RunFolder(models._runs / f"tiny-{recipe.hash}")
     target.folder.mkdir()
     target.write(saved[0], saved[1].model_copy(update={"data": "0" * 64}))
-    with pytest.raises(StateError, match="other data than those found now; delete"):
+    with pytest.raises(StateError, match="trained on different data; delete"):
         models.get(recipe)
 
 

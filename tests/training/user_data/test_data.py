@@ -60,7 +60,7 @@ def test_pictures_become_what_the_network_takes(pictures: Path):
 
 
 def test_too_few_pictures_for_the_components(pictures: Path):
-    with pytest.raises(DataError, match=r"11 pictures are too few for data\.components = 20; give more of them"):
+    with pytest.raises(DataError, match=r"11 pictures are too few for data\.components = 20; use more pictures"):
         prepare(recipe(name="images", path=str(pictures), components=20))
 
 
@@ -123,7 +123,7 @@ def test_own_data_have_another_hash_than_when_they_were_read_in_float32(tmp_path
 
 def test_the_first_lines_of_a_run_say_what_was_read(pictures: Path, table: Path):
     told = prepare(recipe(name="images", path=str(pictures), conditional=True)).told
-    assert told[0] == f"read 12 pictures of 4 x 8 pixels from {pictures}, taken as grey"
+    assert told[0] == f"read 12 pictures of 4 x 8 pixels from {pictures} as grey"
     assert told[1].startswith("12 of 8-bit grey (L), values ")
     assert told[-1] == "2 classes: left 6, right 6"
     told = prepare(recipe(name="vectors", path=str(table), label="kind")).told

@@ -16,7 +16,7 @@ def images(path: Path, conditional: bool = True) -> ImagesData:
 
 
 def clutter(folder: Path) -> None:
-    """What macOS, Windows, Jupyter, storage servers and people leave in a folder of pictures."""
+    """Add files that macOS, Windows, Jupyter, storage servers and people leave in a folder of pictures."""
     (folder / ".ipynb_checkpoints").mkdir()
     Image.new("L", (4, 8)).save(folder / ".ipynb_checkpoints" / "0-checkpoint.png")
     (folder / "__MACOSX" / "left").mkdir(parents=True)
@@ -39,7 +39,7 @@ def test_hidden_and_foreign_files_are_left_out_and_counted(pictures: Path):
     assert content_hash(images(pictures)) == digest
     assert [line for line in read.told if line.startswith("skipped")] == [
         "skipped 3 hidden (.DS_Store, ._0.png, .ipynb_checkpoints), 2 of other kinds (.csv, .txt), "
-        "5 of the system (@eaDir, Thumbs.db, __MACOSX, ...), 1 that are broken links or no files (gone.png)"
+        "5 of the system (@eaDir, Thumbs.db, __MACOSX, ...), 1 that are broken links or not files (gone.png)"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Every mode and depth becomes the same picture, or is refused with what to do."""
+"""Every mode and depth becomes the same picture, or is refused with advice."""
 
 import struct
 import zlib
@@ -115,7 +115,7 @@ def shape_in_alpha(folder: Path) -> Path:
 
 def test_alpha_needs_a_background_and_is_put_before_it(tmp_path: Path):
     shape_in_alpha(tmp_path)
-    with pytest.raises(DataError, match=r"alpha.png has transparent pixels; name the colour .*--background"):
+    with pytest.raises(DataError, match=r"alpha.png has transparent pixels; set the colour .*--background"):
         read(tmp_path)
     white = read(tmp_path, background="white")[0, 0]
     assert (white[1:3, 2:4] == 0).all()
@@ -149,15 +149,15 @@ def test_integers_of_32_bits_need_a_range(tmp_path: Path):
     with pytest.raises(DataError, match=r"is 32-bit integer grey \(I\) with values 0 to 4000.*--range 0 4000"):
         read(tmp_path)
     np.testing.assert_allclose(read(tmp_path, range=[0, 4000])[0, 0], RAMP, atol=2e-4)
-    with pytest.raises(DataError, match="values 0 to 4000; they must lie in 0 to 3000"):
+    with pytest.raises(DataError, match="values 0 to 4000; they must be from 0 to 3000"):
         read(tmp_path, range=[0.0, 3000.0])
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
-    [(RAMP * 4095, r"values 0 to 4095; they must lie in 0 to 1\. Name black and white with --range"),
-     (RAMP - 0.5, "values -0.5 to 0.5; they must lie in 0 to 1"),
-     (np.where(RAMP > 0.9, np.nan, RAMP), "holds values that are not finite")],
+    [(RAMP * 4095, r"values 0 to 4095; they must be from 0 to 1\. Set black and white with --range"),
+     (RAMP - 0.5, "values -0.5 to 0.5; they must be from 0 to 1"),
+     (np.where(RAMP > 0.9, np.nan, RAMP), "contains values that are not finite")],
 )  # fmt: skip
 def test_floats_outside_0_to_1_are_refused_or_have_a_range(tmp_path: Path, values: np.ndarray, said: str):
     Image.fromarray(values.astype(np.float32)).save(tmp_path / "a.tif")
@@ -175,7 +175,7 @@ def test_depths_may_be_mixed_without_a_range_only(tmp_path: Path):
     samples = read(tmp_path)
     np.testing.assert_allclose(samples[:, 0], np.broadcast_to(RAMP, (3, 4, 6)), atol=1 / 255)
     lines = told(tmp_path)
-    assert lines[0] == f"read 3 pictures of 6 x 4 pixels from {tmp_path}, taken as grey"
+    assert lines[0] == f"read 3 pictures of 6 x 4 pixels from {tmp_path} as grey"
     assert set(lines[1:]) == {
         "1 of 16-bit grey (I;16), values 0 to 65535, white is 65535",
         "1 of 8-bit grey (L), values 0 to 255, white is 255",
@@ -187,7 +187,7 @@ def test_depths_may_be_mixed_without_a_range_only(tmp_path: Path):
 
 def test_pictures_that_use_little_of_their_range_are_remarked(tmp_path: Path):
     Image.fromarray((RAMP > 0.5).astype(np.uint8)).save(tmp_path / "mask.png")
-    assert told(tmp_path)[1].endswith("white is 255; if 1 is white, say so with --range 0 1")
+    assert told(tmp_path)[1].endswith("white is 255; if 1 is white, use --range 0 1")
     np.testing.assert_array_equal(read(tmp_path, range=[0.0, 1.0])[0, 0], RAMP > 0.5)
 
 
@@ -195,7 +195,7 @@ def test_pictures_that_use_little_of_their_range_are_remarked(tmp_path: Path):
 def test_several_frames_or_pages_are_refused(tmp_path: Path, suffix: str):
     frames = [Image.fromarray((RAMP * level).astype(np.uint8)) for level in (255, 100)]
     frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
-    with pytest.raises(DataError, match="holds 2 pictures"):
+    with pytest.raises(DataError, match="contains 2 pictures"):
         read(tmp_path)
 
 
@@ -249,10 +249,10 @@ def test_arrays_of_pictures_follow_the_same_rule(tmp_path: Path, array: np.ndarr
     ("array", "said"),
     [
         (np.zeros((5, 4)), r"float64 of shape \(5, 4\); pictures"),
-        (np.zeros((5, 4, 6, 4)), "put transparent pixels before a background first"),
+        (np.zeros((5, 4, 6, 4)), "blend transparent pixels with a background first"),
         (np.zeros((5, 4, 6), complex), "complex128"),
-        (np.full((5, 4, 6), 300, np.int64), "is int64 grey with values 300 to 300, and nothing says which is white"),
-        (np.full((5, 4, 6), 255.0), "they must lie in 0 to 1"),
+        (np.full((5, 4, 6), 300, np.int64), "is int64 grey with values 300 to 300, and it is not known which is white"),
+        (np.full((5, 4, 6), 255.0), "they must be from 0 to 1"),
     ],
 )
 def test_arrays_that_are_no_pictures_are_refused(tmp_path: Path, array: np.ndarray, said: str):

@@ -39,7 +39,7 @@ def test_bad_files_are_explained(tmp_path: Path, rows: np.ndarray, table: Path):
     (tmp_path / "blank.npy").touch()
     np.savez(tmp_path / "short.npz", x=rows, kind=np.arange(49))
     cases = [
-        (vectors(tmp_path / "short.npz", columns=["x"], label="kind"), r"labels have shape \(49,\); one a sample"),
+        (vectors(tmp_path / "short.npz", columns=["x"], label="kind"), r"labels have shape \(49,\); one per sample"),
         (vectors(tmp_path / "none.npy"), "cannot be read: No such file"),
         (vectors(tmp_path / "blank.npy"), "blank.npy is empty"),
         (vectors(tmp_path / "rows.txt"), "is not a .npy, .npz or .csv"),
@@ -47,7 +47,7 @@ def test_bad_files_are_explained(tmp_path: Path, rows: np.ndarray, table: Path):
         (vectors(tmp_path / "two.npz", columns=["z"]), "no array 'z' left; it has x, y"),
         (vectors(tmp_path / "deep.npy"), r"of shape \(1, 50, 3\)"),
         (vectors(tmp_path / "deep.npy", label="y"), "an .npy file has no labels"),
-        (vectors(tmp_path / "objects.npy"), "holds Python objects"),
+        (vectors(tmp_path / "objects.npy"), "contains Python objects"),
         (vectors(tmp_path / "torn.npz"), "is damaged"),
         (vectors(table), "line 2, column kind is"),
         (vectors(table, columns=["d"]), "no column 'd'; it has a, b, c, kind"),
@@ -63,7 +63,7 @@ def test_bad_files_are_explained(tmp_path: Path, rows: np.ndarray, table: Path):
     [
         (np.array([[2**53 + 1, 1], [5, 2]]), r"the first 9007199254740993 in sample 0, column 0 .*beyond 2\^53"),
         (np.array([[1, 1], [2, 2**64 - 1]], np.uint64), "the first 18446744073709551615 in sample 1, column 1"),
-        (np.array([[1e17], [1e17 + 16]]), "column 0 of the samples lies near 1e.17 and varies by 16 only"),
+        (np.array([[1e17], [1e17 + 16]]), "column 0 of the samples is near 1e.17 and varies by only 16"),
         (np.array([[1.0], [np.inf]]), "the first inf in sample 1, column 0 .*not finite in float32"),
         (np.array([[1e39], [1.0]]), "not finite in float32"),
     ],
@@ -86,13 +86,11 @@ def test_numbers_of_every_type_become_float64(tmp_path: Path, dtype: str):
 @pytest.mark.parametrize("labels", [["a", "", "b"], ["a", "nan", "b"], [1.0, float("nan"), 2.0]])
 def test_missing_labels_of_an_array_are_refused(tmp_path: Path, labels: list[Any]):
     np.savez(tmp_path / "a.npz", x=np.eye(3), y=np.array(labels))
-    with pytest.raises(DataError, match=r"the label of sample 1 \(counted from 0\) is .*, which is missing"):
+    with pytest.raises(DataError, match=r"the label of sample 1 \(counted from 0\) is missing: it is"):
         read_vectors(vectors(tmp_path / "a.npz", columns=["x"], label="y"))
 
 
 def test_conditions_that_float32_cannot_tell_apart_are_refused(tmp_path: Path):
     np.savez(tmp_path / "a.npz", x=np.eye(3), c=np.array([[1e9], [1e9 + 1], [1e9 + 2]]))
-    with pytest.raises(
-        DataError, match=r"column 0 of the conditions lies near 1000000000 .* which float32 tells apart"
-    ):
+    with pytest.raises(DataError, match=r"column 0 of the conditions is near 1000000000 .* which float32 resolves too"):
         read_vectors(vectors(tmp_path / "a.npz", columns=["x"], condition=["c"]))

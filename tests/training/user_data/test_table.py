@@ -18,14 +18,14 @@ def read(path: Path, content: str) -> Read:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "is empty; one row a sample"),
-        ("a,b\n", "has names of columns and no rows"),
+        ("", "is empty; one row per sample"),
+        ("a,b\n", "has column names and no rows"),
         ("a,b\n1,2\n3\n", "line 3 has 1 columns; the first one has 2"),
         ("a,b\n\n1,2\n\n3,4,5\n", "line 5 has 3 columns"),
         ("a,b\n1,x\n", "line 2, column b is 'x'; a number is needed"),
-        ("a,b\n\n1,2\n1,nan\n1,2\n", "line 4, column b is 'nan'; the first of 1 not finite"),
-        ("1,2\n-inf,2\nnan,4\n", "line 2, column 0 is '-inf'; the first of 2 not finite"),
-        ("a,b\n1,1e300\n", "line 2, column b is '1e300'; the first of 1 not finite in float32"),
+        ("a,b\n\n1,2\n1,nan\n1,2\n", "line 4, column b is 'nan'; the first of 1 numbers not finite"),
+        ("1,2\n-inf,2\nnan,4\n", "line 2, column 0 is '-inf'; the first of 2 numbers not finite"),
+        ("a,b\n1,1e300\n", "line 2, column b is '1e300'; the first of 1 numbers not finite in float32"),
         ("a,b,a\n1,2,3\n", "two columns are named 'a'"),
     ],
 )
@@ -85,7 +85,7 @@ def test_columns_without_a_name_are_refused(tmp_path: Path, content: str):
 def test_numbered_columns_are_names_where_all_else_has_a_point(tmp_path: Path):
     found = read(tmp_path / "t.csv", "0,1\n0.5,1.5\n0.2,0.3\n")
     assert found.samples.shape == (2, 2)
-    assert found.told[-1] == "line 1 (0,1) was taken for names of columns"
+    assert found.told[-1] == "line 1 (0,1) was read as column names"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_numbered_columns_are_names_where_all_else_has_a_point(tmp_path: Path):
 )
 def test_a_first_line_that_may_be_either_is_asked_about(tmp_path: Path, content: str):
     path = tmp_path / "t.csv"
-    with pytest.raises(DataError, match=r"line 1 \([02].*\) may be a sample, or names of columns; say .*--header yes"):
+    with pytest.raises(DataError, match=r"line 1 \([02].*\) may be a sample or column names; say .*--header yes"):
         read(path, content)
     for header, samples in (("yes", 2), ("no", 3)):
         config = VectorsData.model_validate({"name": "vectors", "path": str(path), "header": header})
@@ -149,7 +149,7 @@ def test_a_quantity_is_no_label(tmp_path: Path):
         ("1,5;2,5\n1,6;2,7\n", "line 1 has semicolons"),
         ("x\ty\n1\t2\n", "line 1 has tabs"),
         ('x,y\n"1,5","2,5"\n', "line 2, column x is '1,5'; a number is needed, with a point for decimals"),
-        ("x,y\n1,5,2,5\n", "line 2 has 4 columns; the first one has 2. Where decimals or thousands"),
+        ("x,y\n1,5,2,5\n", "line 2 has 4 columns; the first one has 2. If decimals or thousands"),
         ('x,y\n"1,234.5",2\n', "column x is '1,234.5'; a number is needed, with a point"),
         ("x,y\n1.234.567,2\n", "column x is '1.234.567'; a number is needed, with a point"),
         ("x,y\n1 234,2\n", "column x is '1 234'; a number is needed, without thousands separators"),
@@ -158,8 +158,8 @@ def test_a_quantity_is_no_label(tmp_path: Path):
         ("x,y,x\n1,2,3\n", "line 1, columns 1 and 3: two columns are named 'x'"),
         ("x\n9007199254740993\n1\n", "line 2, column x is '9007199254740993'; it has more digits than float64 holds"),
         ("x\n1700000000000000001\n1700000000000000300\n", "line 2, column x is '1700000000000000001'; it has more dig"),
-        ("x\n1.7e18\n1.7000000000000003e18\n", r"column x of the samples lies near 1\.7e\+18 and varies by 256"),
-        ("x\n0.30000000000000004\n0.3\n0.3\n", "which float64 tells apart too coarsely there"),
+        ("x\n1.7e18\n1.7000000000000003e18\n", r"column x of the samples is near 1\.7e\+18 and varies by only 256"),
+        ("x\n0.30000000000000004\n0.3\n0.3\n", "which float64 resolves too coarsely there"),
     ],
 )  # fmt: skip
 def test_what_other_programs_write_is_explained(tmp_path: Path, content: str, said: str):

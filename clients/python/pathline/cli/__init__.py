@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     Args:
-        argv: Arguments without the program's name; those of the process where left out.
+        argv: Arguments without the program's name; by default those of the process.
     """
     arguments = None
     try:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _complain(flags_in(str(error)), 2)
     except OSError as error:
-        if error.filename is None:  # not about what is written: that is named
+        if error.filename is None:  # not about an output file, which would be named
             return _complain(f"{error.strerror or error}; no valid response received", 3)
         if error.filename == STDOUT:
             _drop_output()
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Let what is still to be printed vanish, so that the interpreter does not try again at its end."""
+    """Discard unprinted output, so that the interpreter does not try to print it again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -72,7 +72,7 @@ def _status(error: PathlineError) -> int:
 
 
 def _advice(error: PathlineError, timeout_s: float | None) -> str:
-    """Return what helps, where the words of the service do not say how this command does it."""
+    """Return advice in terms of the command's options, if the message of the service has none."""
     if isinstance(error, Unauthorized):
         return "; set PATHLINE_API_KEY or give --api-key"
     if isinstance(error, NoSuchRoute):

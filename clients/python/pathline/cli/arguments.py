@@ -49,7 +49,7 @@ _CHOICES = {
 
 
 _FLAGS = {"version": "--model-version", "bare_steps": "--steps", "decode": "--no-decode"}
-"""Options named differently from what they set."""
+"""Options named differently from the attributes that they set."""
 
 _EXIT = (
     "Exit status: 0 done; 1 done, but samples did not reach the end, a replay gave different bits, or requests of "
@@ -59,7 +59,7 @@ _EXIT = (
 
 
 def _condition(text: str) -> tuple[str, Any]:
-    """Return the name of a condition, empty where it has none, and its value."""
+    """Return the name of a condition, empty if it has none, and its value."""
     named = re.fullmatch(r"([A-Za-z]\w*)=(.*)", text, re.DOTALL)
     if named is None:
         return "", _value(text)
@@ -104,7 +104,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of a command; those of the process where `argv` is left out."""
+    """Return the arguments of a command; by default those of the process."""
     top = parser()
     arguments, unknown = top.parse_known_args(argv)
     if unknown:
@@ -114,7 +114,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _meant(unknown: str, arguments: argparse.Namespace) -> str:
-    """Return what an unknown option probably means, among those of the command."""
+    """Return a hint at the option of the command that an unknown one probably means; empty if none is close."""
     flags = {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in vars(arguments) if name != "command"}
     written = {flag[2:].replace("-", "_"): flag for flag in flags.values()} | flags
     near = nearest(unknown.partition("=")[0].lstrip("-").replace("-", "_"), list(written))
@@ -123,7 +123,7 @@ def _meant(unknown: str, arguments: argparse.Namespace) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    # These may stand before or after the command; one left out after it must not undo one given before.
+    # These may come before or after the command; omitting one after it must not undo one given before it.
     common = _common(argparse.SUPPRESS)
     top = _Parser(
         prog="pathline", description="Samples from a Pathline service.", epilog=_EXIT, parents=[_common(None)]
@@ -181,7 +181,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_named(compare, "max_step")
     compare.add_argument(
-        "--steps", dest="bare_steps", type=_count, default=20, help="steps of solvers given without (default: 20)"
+        "--steps", dest="bare_steps", type=_count, default=20, help="steps for solvers named without any (default: 20)"
     )
 
     bench = commands.add_parser("bench", parents=[common], help="measure throughput and latency under a small load")
@@ -264,14 +264,14 @@ def _add_named(command: argparse.ArgumentParser, name: str) -> None:
 
 
 def _solvers(text: str) -> list[str]:
-    """Return the solvers of a list; the commas in parentheses belong to them."""
+    """Split a list of solvers at its commas, except those in parentheses."""
     return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
 
 
 def flags_in(message: str) -> str:
-    """Return a message of the service or the SDK with its fields named as the command's options are.
+    """Return a message of the service or the SDK with the names of fields replaced by the command's options.
 
-    A name after a plus stays: it is part of the text of a solver.
+    A name after a plus is kept: it is part of the text of a solver.
     """
     flags = {"timeout_s": "--timeout", "version": "--model-version"}
     flags |= {

@@ -31,7 +31,7 @@ class Report:
         elapsed_s: Seconds from the first request to the last response.
         requests_per_s: Successful requests per second.
         samples_per_s: Samples per second.
-        latency_s: Percentile to seconds, as the client saw them; empty if none succeeded.
+        latency_s: Percentile -> seconds, as measured by the client; empty if no request succeeded.
     """
 
     requests: int
@@ -71,17 +71,17 @@ async def measure(
 
     Args:
         url: URL of the service.
-        api_key: Its key, or None for that of the environment.
+        api_key: Its key, or None for the one in the environment.
         model: Name of the model.
         num_samples: Samples in each request.
         concurrency: Requests in flight at any time.
         duration_s: Seconds after which no new request begins.
-        seed: Seed of all requests; each asks for other indices of it.
+        seed: Seed of all requests; each request uses different indices.
         options: Options of `sample`.
-        bar: Shows how many of the seconds have passed.
+        bar: Shows the elapsed share of the seconds.
 
     Raises:
-        PathlineError: The first request, which warms up and is not counted, failed.
+        PathlineError: The first request, a warm-up that is not counted, failed.
     """
     seed = draw_seed() if seed is None else seed
     begun_at = int(options.get("first_index", 0))

@@ -1,4 +1,4 @@
-"""The commands. Each returns its exit status."""
+"""The commands of the command line; each returns its exit status."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ _REMEDIES = {
 
 
 def sample(arguments: argparse.Namespace) -> int:
-    """Draw samples into a file, or show those of one request."""
+    """Draw samples and write them to a file, or show those of one request."""
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
-        file = opened.enter_context(replacing(path)) if path else None  # before any request: can it be written?
+        file = (
+            opened.enter_context(replacing(path)) if path else None
+        )  # opened before any request, in case it cannot be written
         batch = (arguments.batch or _page(arguments.num_samples)) if file else arguments.num_samples
         follow = opened.enter_context(Bar()).follow
         pages = client.iter_samples(
@@ -60,7 +62,7 @@ def sample(arguments: argparse.Namespace) -> int:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Draw the samples of earlier answers again, into a file or shown."""
+    """Reproduce the samples of earlier responses, and write them to a file or show them."""
     tokens = tokens_in(arguments.token)
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
@@ -76,14 +78,14 @@ def replay(arguments: argparse.Namespace) -> int:
     other = sum(not result.digest_matches for result in results)
     if other:
         told = {f"{each['what']} ({each['token']} -> {each['here']})": None for r in results for each in r.differences}
-        print(f"pathline: the bits are others than those of the first answer: {'; '.join(told)}", file=sys.stderr)
+        print(f"pathline: the bits differ from those of the original response: {'; '.join(told)}", file=sys.stderr)
     elif not arguments.json:
-        show("the bits are those of the first answer")
+        show("the bits match those of the original response")
     return 1 if other or tally.failed else 0
 
 
 def _page(total: int) -> int:
-    """Return how many samples to ask for at once: small enough for memory, large enough to keep the service busy."""
+    """Return the samples per request: few enough for memory, and enough to keep the service busy."""
     return min(10_000, max(2_000, total // 10))
 
 
@@ -122,7 +124,7 @@ def _status(info: ModelInfo) -> str | None:
 
 
 def frontier(arguments: argparse.Namespace) -> int:
-    """Draw what each solver costs a model."""
+    """Show the cost and error of each solver on a model."""
     with Client(arguments.url, api_key=arguments.api_key) as client:
         found = client.frontier(arguments.model, arguments.version)
     if arguments.json:

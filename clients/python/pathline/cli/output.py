@@ -17,7 +17,7 @@ STDOUT = "standard output"
 
 
 def show(text: str) -> None:
-    """Print to standard output, at once.
+    """Print to standard output, without buffering.
 
     Raises:
         BrokenPipeError: The reader has gone.

@@ -1,4 +1,4 @@
-"""The tally of pages: all but their samples, so that a million samples need the memory of one page."""
+"""The tally of pages: everything except their samples, so that a million samples need the memory of one page."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _COLUMNS = ("sample", "t", "h", "error", "accepted")
 
 
 class Tally:
-    """Passes pages on and keeps everything but their samples.
+    """Passes pages on and keeps everything except their samples.
 
     Args:
         pages: The results, in order.
-        total: How many samples they hold together.
+        total: Number of samples in all pages together.
     """
 
     def __init__(self, pages: Iterable[SampleResult], total: int) -> None:
@@ -33,18 +33,18 @@ class Tally:
         self.failed: list[dict[str, Any]] = []
 
     def pages(self) -> Iterator[SampleResult]:
-        """Yield each page, then note what it says."""
+        """Yield each page, then record everything except its samples."""
         for page in self._pages:
             yield page
             self._note(page)
 
     @property
     def status(self) -> str:
-        """``success`` when every page's is, else that of the first page whose is not."""
+        """``success`` if that of every page is, else the status of the first page that failed."""
         return next((meta["status"] for meta in self._metas if meta["status"] != "success"), "success")
 
     def describe(self) -> dict[str, Any]:
-        """Return everything but the arrays, as plain values; times are summed over the pages."""
+        """Return everything except the arrays, as plain values; times are summed over the pages."""
         metas = self._metas
         latency = {key: sum(meta["latency"][key] or 0.0 for meta in metas) for key in metas[0]["latency"]}
         whole: dict[str, Any] = {"num_samples": self._done, "nfe": max(meta["nfe"] for meta in metas)}
@@ -54,14 +54,14 @@ class Tally:
         return {**metas[0], **whole, "failed": self.failed, "latency": latency}
 
     def entries(self) -> dict[str, np.ndarray]:
-        """Return the arrays of an npz file beside the samples."""
+        """Return the arrays of an npz file other than the samples."""
         meta = {**self.describe(), "status_names": list(self._names)}
         arrays = {name: np.concatenate(parts) for name, parts in self._arrays.items()}
         arrays |= {f"trace_{name}": np.concatenate(parts) for name, parts in self._trace.items()}
         return {**arrays, "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
 
     def summary(self) -> str:
-        """Return two lines for a person."""
+        """Return a summary of two lines."""
         said = self.describe()
         mean = np.concatenate(self._arrays["nfe"]).mean()
         return (

@@ -1,4 +1,4 @@
-"""Replay tokens, as given on the command line or kept in a file of samples."""
+"""Replay tokens, given on the command line or stored in a file of samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFIX = "plr"
 
 
 def tokens_in(text: str) -> list[str]:
-    """Return the tokens that an argument stands for: itself, or those in the file of this name.
+    """Return the tokens given by an argument: the argument itself, or those in the file that it names.
 
     Args:
         text: A token, or the path of a file: .json or .npz as `pathline sample` writes them, or the token as text.

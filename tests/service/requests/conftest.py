@@ -1,0 +1,17 @@
+"""A loaded model for tests of requests."""
+
+from typing import Any
+
+import pytest
+
+from service.registry.registry import Registry
+from service.registry.version import ModelVersion
+from service.settings import Settings
+
+
+@pytest.fixture
+def moons(settings: Settings, engine: Any) -> ModelVersion:
+    registry = Registry(settings.models_dir, engine)
+    registry.load_all()
+    [model] = [model for model in registry.loaded() if model.name == "moons"]
+    return model
