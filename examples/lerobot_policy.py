@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
 from models.importing.weights import import_program
+from solvers.spec import SolverSpec
 
 HORIZON, ACTIONS, STATE, SEEN, SIDE = 16, 2, 3, 2, 48
 """Actions of a chunk, numbers of an action and of a state, observations of a request, and pixels of a side."""
@@ -47,7 +48,7 @@ class Encoder(nn.Module):
             image: (rows, SEEN, 3, SIDE, SIDE) from 0 to 1.
             state: (rows, SEEN, STATE).
         """
-        seen = self.encoder(image.flatten(0, 1)).reshape(len(state), SEEN, -1)
+        seen = self.encoder(image.flatten(0, 1)).reshape(state.shape[0], SEEN, -1)
         return torch.cat((state, seen), dim=-1).flatten(1)
 
 
@@ -100,7 +101,7 @@ def declared() -> Declared:
     given = Declared(predicts="eps", path="vp", schedule=schedule, start=float(first))
     card = given.card()
     times = [card.time_of(step) for step in range(first, -1, -(TRAINED // STEPS))] + [1.0]
-    sampling = given.sampled(f"euler/({','.join(map(repr, times))})")
+    sampling = given.sampled(str(SolverSpec.of("euler", grid=times)))
     return Declared(predicts="eps", path="vp", schedule=schedule, start=float(first), sampling=sampling)
 
 
@@ -115,7 +116,7 @@ def imported(repository: Path) -> tuple[Any, Path]:
         given = (torch.randn(4, HORIZON, ACTIONS), torch.rand(4) * 90, encoder(*told))
         for module, inputs, file in zip((encoder, noise), (told, given), files, strict=True):
             program = torch.export.export(module, inputs, dynamic_shapes=({0: rows},) * len(inputs))
-            torch.export.save(program, file)
+            torch.export.save(program.run_decompositions(), file)  # without ResNet's ReLU in place
         found = import_program(
             files[1],
             repository,
