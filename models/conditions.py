@@ -232,7 +232,7 @@ class ConditionEmbedding(nn.Module):
         """
         if condition is None:
             condition = self.config.nulls(len(x), x.dtype, x.device)
-        self.config.check(condition, len(x), x.dtype)
+        self.config.check(condition, x.shape[0], x.dtype)  # `len` would fix the number of rows of an export
         if isinstance(self.config, LabelCondition):
             return self.table(condition)
         if not self.config.null:

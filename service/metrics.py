@@ -234,7 +234,7 @@ class Metrics:
         )
         self.model_path = Gauge(
             "pathline_model_path",
-            "1 for each served version, with the way its network is evaluated: fused or eager.",
+            "1 for each served version, with the way its network is evaluated: fused, onnx or eager.",
             ("model", "version", "path"),
             registry=registry,
         )

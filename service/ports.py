@@ -25,12 +25,12 @@ class Arena(Protocol):
 
     @property
     def path(self) -> str:
-        """How the network is evaluated: `fused` or `eager`."""
+        """How the network is evaluated: `fused`, `onnx` or `eager`."""
         ...
 
     @property
     def path_reason(self) -> str:
-        """Why it is not fused; empty if it is."""
+        """Why it is `eager`; empty if it is not."""
         ...
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.conditions import ONE
+from models.exported import installed
 from models.guidance import document_of
 from models.named_conditions import Distinct
 from service import VERSION
@@ -230,7 +231,7 @@ _REASONS = {
     "device": "other devices have other kernels",
     "machine": "kernels are chosen and compiled for the type of processor",
     "compute": "the network computes in another precision",
-    "path": "the fused network and the torch module round differently",
+    "path": "the fused network, onnxruntime and the torch module round differently",
     "threads": "torch kernels split sums by the number of threads",
 }
 _LIBRARY = "another version may have other kernels"
@@ -263,7 +264,8 @@ class Difference:
 def environment_of(process: Mapping[str, str], model: ModelVersion) -> Mapping[str, str]:
     """Return the environment of a model's answers: that of the process, and how the network is evaluated."""
     half = {} if model.card.compute is None else {"compute": model.half or model.card.dtype}
-    return {**process, "path": model.path, **half}
+    runtime = installed() if model.path == "onnx" else {}
+    return {**process, "path": model.path, **runtime, **half}
 
 
 @lru_cache(maxsize=4)

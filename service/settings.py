@@ -130,7 +130,7 @@ class Settings(BaseSettings):
     )
     cuda_graphs: bool = Field(default=False, description="capture small network calls as CUDA graphs: true or false")
     compile: Literal["auto", "off"] = Field(
-        default="auto", description="fuse networks into compiled functions where possible: auto or off"
+        default="auto", description="evaluate networks in a compiled form where possible: auto or off"
     )
     compute: Literal["auto", "float32"] = Field(
         default="auto",

@@ -27,13 +27,18 @@ _NON_FINITE, _UNDERFLOW = CODES[Status.NON_FINITE], CODES[Status.STEP_UNDERFLOW]
 
 
 @compiled
+def query_time(lane: Any, rows: Records) -> float:
+    """The time that a lane asks for."""
+    node = rows[lane.row].c
+    # Nodes lie in [0, 1], and t + c h with c < 1 cannot round past the step's end.
+    return lane.t_next if node == 1.0 else lane.t + node * lane.h
+
+
+@compiled
 def query_times(lanes: Records, rows: Records, t: NDArray[Any]) -> None:
     """Write the times of the lanes' next queries into t (n,), of any floating dtype; rows (R,) are the bank's."""
     for j in range(len(lanes)):
-        lane = lanes[j]
-        node = rows[lane.row].c
-        # Nodes lie in [0, 1], and t + c h with c < 1 cannot round past the step's end.
-        t[j] = lane.t_next if node == 1.0 else lane.t + node * lane.h
+        t[j] = query_time(lanes[j], rows)
 
 
 @compiled

@@ -18,7 +18,7 @@ from solvers.lanes import Admission, Finished, Lanes
 from solvers.plan import Plan, resolve
 from solvers.saving import check_save_at
 from solvers.state import Velocity
-from solvers.trace import Trace
+from solvers.trace import Trace, quantiles_by_bin
 from solvers.tuned import TunedPlans
 
 IndexedVelocity = Callable[[Tensor, Tensor, NDArray[np.int64]], Tensor]
@@ -147,6 +147,7 @@ def warm_up(dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
     integrate(lambda x, t: -x, x0, solver="euler", steps=1)
     # The second lane's velocity is infinite: it ends at once, and the gap it leaves is closed.
     integrate(lambda x, t: -x / (x < 2), x0, error_control="batch", rtol=1e-3, atol=1e-3)
+    quantiles_by_bin(np.zeros(1), np.zeros(1), np.arange(2.0), np.zeros(1))
 
 
 class _Results:

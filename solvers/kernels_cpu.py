@@ -23,11 +23,12 @@ from solvers.clocks import (
     next_row,
     norms,
     of_kind,
-    query_times,
+    query_time,
     take_out,
 )
 from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
-from solvers.plan import END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP
+from solvers.errors import RUNNING
+from solvers.plan import END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID
 from solvers.state import Attempts, Limits, Runner, States
 from solvers.trace import StepLog, write_attempts
 
@@ -68,30 +69,49 @@ def _halved(values: Numbers) -> float:
 
 
 @compiled
-def query(lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, x_address: int, t_address: int) -> None:
-    """Write x + h sum_s a[s] K[s] (n, D) and t + c h (n,) to the tensors at two addresses."""
-    out = array_at(x_address, x.shape, x.dtype)
-    query_times(lanes, rows, array_at(t_address, len(lanes), x.dtype))
+def query(
+    lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, x_address: int, t_address: int, packed: bool
+) -> None:
+    """Write x + h sum_s a[s] K[s] (n, D) and t + c h (n,) to the tensors at two addresses.
+
+    If they are `packed`, lanes that have ended have no rows in them.
+    """
+    out, t, m = array_at(x_address, x.shape, x.dtype), array_at(t_address, len(lanes), x.dtype), 0
     for j in range(len(lanes)):
-        row = lanes[j].row
-        _weighted(weights[row, A], lanes[j].h, rows[row].used, k[j], out[j])
+        if packed and lanes[j].status != RUNNING:
+            continue
+        t[m], row = query_time(lanes[j], rows), lanes[j].row
+        _weighted(weights[row, A], lanes[j].h, rows[row].used, k[j], out[m])
         for d in range(x.shape[1]):
-            out[j, d] = x[j, d] + out[j, d]
+            out[m, d] = x[j, d] + out[m, d]
+        m += 1
 
 
 @compiled
 def receive(
-    lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, times: Numbers, v_address: int, kinds: Index
+    lanes: Records,
+    x: Data,
+    k: Data,
+    weights: Numbers,
+    rows: Records,
+    times: Numbers,
+    v_address: int,
+    kinds: Index,
+    packed: bool,
 ) -> tuple[int, int]:
-    """See `States.receive`; the velocities (n, D) are at an address."""
-    v, after = array_at(v_address, x.shape, x.dtype), np.empty(x.shape[1], dtype=x.dtype)
+    """See `States.receive`; the velocities (n, D) are at an address, `packed` as in `query`."""
+    v, after, m = array_at(v_address, x.shape, x.dtype), np.empty(x.shape[1], dtype=x.dtype), 0
     present: Any = 0
     ended = 0
     for j in range(len(lanes)):
         lane = lanes[j]
+        if packed and lane.status != RUNNING:
+            kinds[j] = MID
+            continue
         place = rows[lane.row].slot
         for d in range(x.shape[1]):
-            k[j, place, d] = v[j, d]
+            k[j, place, d] = v[m, d]
+        m += 1
         kinds[j] = next_row(lane, rows)
         present |= 1 << kinds[j]
         if kinds[j] == END_FIXED:
@@ -289,12 +309,12 @@ class HostStates(States):
 
     def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
         x, t = torch.empty_like(self.x), self.x.new_empty(len(lanes))
-        query(lanes, self._x, self._k, bank.weights, bank.rows, x.data_ptr(), t.data_ptr())
+        query(lanes, self._x, self._k, bank.weights, bank.rows, x.data_ptr(), t.data_ptr(), False)
         return x, t
 
     def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
         v = v.contiguous().resolve_neg()
-        return receive(lanes, self._x, self._k, bank.weights, bank.rows, bank.times, v.data_ptr(), kinds)
+        return receive(lanes, self._x, self._k, bank.weights, bank.rows, bank.times, v.data_ptr(), kinds, False)
 
     def run(
         self, runner: Runner, lanes: Records, bank: Bank, log: StepLog, kinds: Index, limits: Limits

@@ -249,17 +249,17 @@ class Lanes:
         self._save(kinds, present)
         return kinds, present, ended
 
-    def run(self, runner: Runner, calls: int) -> tuple[Finished | None, int]:
+    def run(self, runner: Runner, calls: int, more: int = 0) -> tuple[Finished | None, int]:
         """Let a network run the lanes: `query`, network and `absorb` up to `calls` times in one call.
 
-        It stops early when a lane ends, so its outcome can be handled like that of one `absorb`; if states are being
-        saved, also when a step ends. Only for `compiled` lanes.
+        Once a lane has ended, it stops after at most `more` calls for the others; if states are being saved, also when
+        a step ends. Only for `compiled` lanes.
 
         Returns:
             The lanes that ended, or None, and the number of calls.
         """
         until = ~(1 << MID) & _ALL_KINDS if self.saving else 0
-        kinds, limits = self._room_for_kinds(), Limits(calls, until)
+        kinds, limits = self._room_for_kinds(), Limits(calls, until, more)
         present, ended, done, full = self.states.run(runner, self.records, self.bank, self.log, kinds, limits)
         if full:
             self.log.move_full(self.records)

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,10 @@ class SolverSpec:
 
     def __str__(self) -> str:
         """The text form, which `parse` reads; fields at their defaults are left out, except for tolerances."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         text = self.solver
         if self.adaptive:
             rtol, atol = number_text(self.rtol or 0), number_text(self.atol or 0)

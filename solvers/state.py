@@ -135,10 +135,12 @@ class Limits:
     Attributes:
         calls: the most network calls, at least 1.
         kinds: bit mask of the kinds of rows after which it must return, to leave them to its caller.
+        more: the most network calls for the others once a lane has ended.
     """
 
     calls: int
     kinds: int
+    more: int = 0
 
 
 class Runner(Protocol):
@@ -147,7 +149,7 @@ class Runner(Protocol):
     def __call__(
         self, lanes: Records, x: NDArray[Any], k: NDArray[Any], bank: Bank, log: StepLog, kinds: Index, limits: Limits
     ) -> tuple[int, int, int, bool]:
-        """Run lanes until one ends, a place of the log is full or a limit is met; the same bits as call by call.
+        """Run lanes until all have ended, a place of the log is full or a limit is met; the same bits as call by call.
 
         Args:
             lanes: (n,) records.

@@ -156,6 +156,48 @@ def _read(lanes: Records, values: Numbers, counts: Index) -> tuple[Index, Number
 
 
 @compiled
+def quantiles_by_bin(t: Numbers, values: Numbers, edges: Numbers, shares: Numbers) -> Numbers:
+    """Quantiles of values in each bin of t, with the bits of `np.quantile`.
+
+    Args:
+        t: (E,) where each value lies; beyond the first or last edge it counts to the bin there.
+        values: (E,) finite.
+        edges: (B + 1,) rising.
+        shares: (Q,) between 0 and 1.
+
+    Returns:
+        (Q, B); NaN where a bin is empty.
+    """
+    bins = len(edges) - 1
+    place, ends = np.empty(len(t), dtype=np.int64), np.zeros(bins + 1, dtype=np.int64)
+    for m in range(len(t)):
+        place[m] = min(max(np.searchsorted(edges, t[m], side="right") - 1, 0), bins - 1)
+        ends[place[m] + 1] += 1
+    for b in range(bins):
+        ends[b + 1] += ends[b]
+    grouped, filled = np.empty(len(t)), ends[:-1].copy()
+    for m in range(len(t)):
+        grouped[filled[place[m]]] = values[m]
+        filled[place[m]] += 1
+    found = np.full((len(shares), bins), np.nan)
+    for b in range(bins):
+        mine = np.sort(grouped[ends[b] : ends[b + 1]])
+        for q in range(len(shares)):
+            if len(mine):
+                found[q, b] = _between(mine, shares[q] * (len(mine) - 1))
+    return found
+
+
+@compiled
+def _between(rising: Numbers, place: float) -> float:
+    """The number at a place between two entries."""
+    below = int(np.floor(place))
+    low, high, part = rising[below], rising[min(below + 1, len(rising) - 1)], place - below
+    # From the nearer end, as NumPy does: so the quantile of equal numbers is that number.
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
+
+
+@compiled
 def write_attempts(lanes: Records, index: Index, error: Numbers, rho: Numbers, values: Numbers, counts: Index) -> bool:
     """Write one row (t, h, error, accepted, stiffness) for each lane; return whether a place is now full."""
     full = False

@@ -47,7 +47,7 @@ def one_solve(checkpoint: Checkpoint, repetitions: int = 40) -> float:
     """Return the median seconds of RK4-20 for 16 samples in this process: noise, solve and decoding."""
     shape, times = checkpoint.card.event_of(), []
     made = prepare(checkpoint.velocity, checkpoint.card.condition)
-    velocity = RowStable(made.velocity, shape, checkpoint.dtype, unpadded=made.fused)
+    velocity = RowStable(made.velocity, shape, checkpoint.dtype, unpadded=made.unpadded)
     with torch.inference_mode():
         for seed in range(repetitions):
             begin = time.perf_counter()

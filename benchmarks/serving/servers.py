@@ -140,8 +140,8 @@ def _family(pid: int) -> list[int]:
 
 
 @contextmanager
-def server(name: str, checkpoint: Path, core: int) -> Iterator[Running]:
-    """Run a service of `KINDS` with a checkpoint on a core.
+def server(name: str, checkpoint: Path, core: int | None) -> Iterator[Running]:
+    """Run a service of `KINDS` with a checkpoint on a core, or on all of them.
 
     Raises:
         RuntimeError: it did not become ready in two minutes.
@@ -156,7 +156,8 @@ def server(name: str, checkpoint: Path, core: int) -> Iterator[Running]:
         # Triton looks for libpython, and must not find another Python's.
         "LD_LIBRARY_PATH": f"{sysconfig.get_config_var('LIBDIR')}:{os.environ.get('LD_LIBRARY_PATH', '')}",
     }
-    command = ["taskset", "--cpu-list", str(core), str(kind.python), *kind.command(checkpoint, port)]
+    pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
+    command = [*pinned, str(kind.python), *kind.command(checkpoint, port)]
     process = subprocess.Popen(
         command,
         cwd=ROOT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,13 @@ from models.velocity import VelocityField
 from solvers import resolve
 from solvers.lanes import Admission, Lanes
 
-__all__ = ["FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "warm_up"]
+__all__ = ["MOST_ERROR", "FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "rms", "warm_up"]
+
+Path = Literal["fused", "onnx", "eager"]
 
 _TRIAL_ROWS = 64
-_MOST_ERROR = 2.0
-"""A fused form is refused if its rms distance from float64 is more than this many times the eager network's."""
+MOST_ERROR = 2.0
+"""A compiled form is refused if its rms distance from float64 is more than this many times the eager network's."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,20 @@ class Prepared:
 
     Attributes:
         velocity: the field to call.
-        fused: whether it is the fused form.
-        reason: why it is not; empty if it is.
-        failed: whether the rule chose the fused form, but it cannot be compiled or is not accurate enough.
+        path: how it is evaluated: as the fused form, by onnxruntime, or as the torch module.
+        reason: why it is the torch module; empty if it is not.
+        failed: whether the rule chose another form, but it cannot be made or is not accurate enough.
     """
 
     velocity: VelocityField
-    fused: bool
+    path: Path
     reason: str
     failed: bool = False
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether its bits should not depend on the number of rows."""
+        return self.path != "eager"
 
 
 def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepared:
@@ -57,17 +64,17 @@ def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepa
     """
     network = velocity.network if isinstance(velocity, Adapted) else velocity
     if (why := can_fuse(network)) or not isinstance(network, ResidualMLP):
-        return Prepared(velocity, False, why or "")
+        return Prepared(velocity, "eager", why or "")
     try:
         warm_up()
         fused = FusedResidualMLP(network)
         why = _worse(network, fused, condition)
     except Exception as error:  # the compiler's errors have no common class; after any of them the module is used
         why = f"the fused form could not be compiled: {type(error).__name__}: {error}".splitlines()[0]
-        return Prepared(velocity, False, why, failed=True)
+        return Prepared(velocity, "eager", why, failed=True)
     if why:
-        return Prepared(velocity, False, why, failed=True)
-    return Prepared(Adapted(fused, velocity.time) if isinstance(velocity, Adapted) else fused, True, "")
+        return Prepared(velocity, "eager", why, failed=True)
+    return Prepared(Adapted(fused, velocity.time) if isinstance(velocity, Adapted) else fused, "fused", "")
 
 
 def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditioning | None) -> str | None:
@@ -77,8 +84,8 @@ def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditionin
     given: Any = None if condition is None else condition.examples(_TRIAL_ROWS, torch.float32)
     with torch.no_grad():
         exact = copy.deepcopy(network).double()(x.double(), t.double(), _doubled(given))
-        eager, found = (_rms(field(x, t, given).double() - exact) for field in (network, fused))
-    if found <= _MOST_ERROR * eager or found == 0.0:
+        eager, found = (rms(field(x, t, given).double() - exact) for field in (network, fused))
+    if found <= MOST_ERROR * eager or found == 0.0:
         return None
     return f"the fused form is off by {found:.1e} (rms, from float64), the eager network by {eager:.1e}"
 
@@ -87,7 +94,8 @@ def _doubled(condition: Any) -> Any:
     return condition.double() if condition is not None and condition.is_floating_point() else condition
 
 
-def _rms(error: Tensor) -> float:
+def rms(error: Tensor) -> float:
+    """The root mean square."""
     return float(error.square().mean().sqrt())
 
 

@@ -27,7 +27,9 @@ from models.fused.vectors import LANES
 from models.velocity import VelocityError, refuse_condition
 from solvers.bank import Bank
 from solvers.compiled import Index, Records, array_at, compiled
+from solvers.errors import RUNNING
 from solvers.kernels_cpu import CONTROLLED, control, query, receive
+from solvers.plan import MID
 from solvers.state import Limits, Runner
 from solvers.trace import StepLog
 
@@ -45,22 +47,49 @@ _FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
 
 
 @compiled
-def _run(lanes, states, k, weights, rows, times, log, kinds, calls, until, addresses, known):
-    """See `solvers.state.Runner`."""
+def _run(lanes, states, k, weights, rows, times, log, kinds, limits, addresses, known):
+    """See `solvers.state.Runner`. Lanes that have ended keep their places, but have no rows in the network's calls."""
     x, t, given, chosen, v = addresses
+    calls, until, more = limits
     sizes, epsilon, parameters, work = known
-    present, ended, done, full = 0, 0, 0, False
-    while done < calls and not ended and not present & until and not full:
-        query(lanes, states, k, weights, rows, x, t)
-        if not _evaluate(x, t, given, chosen, v, len(lanes), sizes, epsilon, parameters, work):
+    present, left, done, full = 0, len(lanes), 0, False
+    while done < calls and left and not present & until and not full:
+        query(lanes, states, k, weights, rows, x, t, True)
+        if not _evaluate(x, t, given, chosen, v, left, sizes, epsilon, parameters, work):
             break
-        present, ended = receive(lanes, states, k, weights, rows, times, v, kinds)
+        present, ended = receive(lanes, states, k, weights, rows, times, v, kinds, True)
         done += 1
         if present & ~until & CONTROLLED:
             decided, full = control(lanes, states, k, weights, rows, kinds, present & ~until, log)
             ended += decided
             present &= until | ~CONTROLLED
-    return present, ended, done, full
+        if ended:
+            if left == len(lanes):
+                calls = min(calls, done + more)
+            _close_gaps(lanes, kinds, given, chosen, left, sizes)
+            left -= ended
+    return present, len(lanes) - left, done, full
+
+
+@compiled
+def _close_gaps(lanes, kinds, given_at, chosen_at, count, sizes):
+    """Take the lanes that ended in the last call out of `count` rows of conditions; the arguments of `_evaluate`."""
+    if not given_at and not chosen_at:
+        return
+    width, before, after = sizes[4], 0, 0
+    given, chosen = array_at(given_at, (count, width), np.float32), array_at(chosen_at, count, np.int64)
+    for j in range(len(lanes)):
+        running = lanes[j].status == RUNNING
+        if not running and kinds[j] == MID:  # it had ended before
+            continue
+        if running:
+            if given_at:
+                for k in range(width):
+                    given[after, k] = given[before, k]
+            if chosen_at:
+                chosen[after] = chosen[before]
+            after += 1
+        before += 1
 
 
 _ALWAYS_WITH_FMA = ("aarch64", "arm64")
@@ -273,11 +302,13 @@ class FusedResidualMLP:
         x = torch.empty(states.shape)
         t, v = x.new_empty(len(x)), torch.empty_like(x)
         given, chosen = self._conditions(condition, x)
+        if limits.more:  # these are changed as lanes end
+            given, chosen = (None if each is None else each.clone() for each in (given, chosen))
         addresses = tuple(0 if each is None else each.data_ptr() for each in (x, t, given, chosen, v))
         known = (self._sizes, self._epsilon, self._parameters, self._work())
         present, ended, calls, full = _run(
             *(lanes, states, k, bank.weights, bank.rows, bank.times, log.arrays),
-            *(kinds, limits.calls, limits.kinds, addresses, known),
+            *(kinds, (limits.calls, limits.kinds, limits.more), addresses, known),
         )
         if calls == 0:
             raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")

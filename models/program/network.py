@@ -99,7 +99,7 @@ class Program(Network[ProgramConfig]):
             refuse_condition(condition)
         else:
             condition = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
-            self.condition.check(condition, len(x), x.dtype)
+            self.condition.check(condition, x.shape[0], x.dtype)
             given |= zip(self.config.inputs.values(), self.condition.unpack(condition), strict=True)
         [velocity] = self._steps.run(self, given)
         return velocity

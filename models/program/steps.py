@@ -156,7 +156,7 @@ class Steps:
         Raises:
             VelocityError: a step fails.
         """
-        (least, most), rows = self._rows, len(next(iter(given.values())))
+        (least, most), rows = self._rows, next(iter(given.values())).shape[0]  # `len` would fix those of an export
         if most is not None and rows > most:
             parts = zip(*(tensor.split(most) for tensor in given.values()), strict=True)
             found = [self._padded(module, dict(zip(given, part, strict=True)), least) for part in parts]
@@ -164,7 +164,7 @@ class Steps:
         return self._padded(module, given, least)
 
     def _padded(self, module: nn.Module, given: Mapping[str, Tensor], least: int) -> tuple[Tensor, ...]:
-        rows = len(next(iter(given.values())))
+        rows = next(iter(given.values())).shape[0]
         if rows >= least:
             return self._run(module, given)
         copies = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in given.items()}

@@ -92,12 +92,12 @@ class Arena:
 
     @property
     def path(self) -> str:
-        """How the network is evaluated: `fused` or `eager`."""
+        """How the network is evaluated: `fused`, `onnx` or `eager`."""
         return self.network.path
 
     @property
     def path_reason(self) -> str:
-        """Why it is not fused; empty if it is."""
+        """Why it is `eager`; empty if it is not."""
         return self.network.path_reason
 
     @property
@@ -213,7 +213,11 @@ class Arena:
         return admissions
 
     def tick(
-        self, groups: Sequence[str] = ("",), go_on: Callable[[], bool] = lambda: False, at_once: int = 1
+        self,
+        groups: Sequence[str] = ("",),
+        go_on: Callable[[], bool] = lambda: False,
+        at_once: int = 1,
+        more: int = 0,
     ) -> tuple[list[Finished], dict[int, str], int]:
         """Make one network call for all lanes of some groups, none of them empty; make more while no lane ends.
 
@@ -221,6 +225,7 @@ class Arena:
             groups: the groups that take part.
             go_on: called after each call in which no lane ended; returns whether to make another.
             at_once: maximum number of calls of a fused network between two checks of `go_on`.
+            more: maximum number of those calls after a lane has ended.
 
         Returns:
             The lanes that ended; owner -> error message, for owners with rows that made the network raise (their lanes
@@ -233,7 +238,7 @@ class Arena:
         failed: dict[int, str] = {}
         with torch.inference_mode(), self.device.scope():
             while True:
-                ended, made = self._call(chosen, failed, at_once)
+                ended, made = self._call(chosen, failed, at_once, more)
                 calls += made
                 if ended or failed or not go_on():
                     for group in groups:
@@ -241,11 +246,11 @@ class Arena:
                     return [self._fetched(finished) for finished in ended], failed, calls
 
     def _call(
-        self, chosen: Sequence[Lanes | Parted], failed: dict[int, str], at_once: int
+        self, chosen: Sequence[Lanes | Parted], failed: dict[int, str], at_once: int, more: int
     ) -> tuple[list[Finished], int]:
         """Make one network call, or up to `at_once` of a fused network; return ended lanes and the number of calls."""
         if len(chosen) == 1:  # the usual case, in which nothing is copied
-            if (ran := self.network.run(chosen[0], at_once)) is not None:
+            if (ran := self.network.run(chosen[0], at_once, more)) is not None:
                 finished, calls = ran
             else:
                 v, calls = self.network(*chosen[0].query(), chosen, failed), 1

@@ -14,8 +14,10 @@ from collections import OrderedDict
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from models.checkpoint.loading import Checkpoint
+from models.exported import exported
 from models.fused import Prepared, prepare
 from models.named_conditions import Conditioning
 from models.velocity import Condition, VelocityField, rows_of
@@ -76,11 +78,15 @@ class Device:
         """Whether nothing can run on the device after this error, so that the process must be restarted."""
         return False
 
-    def prepare(self, velocity: nn.Module, condition: Conditioning | None) -> Prepared:
-        """Return the field in the form to call: fused if possible."""
+    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
+        """Return the field in the form to call: fused or exported if possible."""
+        velocity = checkpoint.velocity
         if not self._compile:
-            return Prepared(velocity, False, "PATHLINE_COMPILE is off")
-        return prepare(velocity, condition)
+            return Prepared(velocity, "eager", "PATHLINE_COMPILE is off")
+        made = prepare(velocity, condition)
+        if made.path == "fused" or made.failed:
+            return made
+        return exported(velocity, made.reason, checkpoint.path, checkpoint.digest)
 
 
 class Cuda(Device):
@@ -137,9 +143,10 @@ class Cuda(Device):
         """A CUDA error other than lack of memory leaves the context unusable."""
         return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
 
-    def prepare(self, velocity: nn.Module, condition: Conditioning | None) -> Prepared:
+    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
         """Return the field, with graph capture if that was requested."""
-        return Prepared(Captured(velocity) if self._graphs else velocity, False, "fused forms are for the CPU")
+        velocity = checkpoint.velocity
+        return Prepared(Captured(velocity) if self._graphs else velocity, "eager", "fused forms are for the CPU")
 
 
 class Captured:

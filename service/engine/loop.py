@@ -35,7 +35,11 @@ _LONGEST_RUN_S = 0.01
 """Longest run of ticks between which only commands and deadlines are checked."""
 
 _UNSEEN_S = 0.002
-"""Longest run of ticks of a fused network with no check at all in between."""
+"""Longest run of ticks of a fused network with no check at all in between, in processor time."""
+
+_LINGER_S = 0.001
+"""Longest time for which lanes of a fused network that have ended wait for others, to be collected together, in
+processor time."""
 
 _LOOK_S = 0.05
 """Time between two checks for jobs that will miss their deadline."""
@@ -279,9 +283,10 @@ class Loop:
         ticks, said = 0, None
         try:
             lanes = sum(len(arena.lanes[group]) for group in groups)
-            at_once = max(1, int(min(longest_s, _UNSEEN_S) / arena.tick_cost.seconds(max(1, lanes))))
+            call_s = arena.tick_cost.curve().cost(max(1, lanes))
+            at_once, more = max(1, int(min(longest_s, _UNSEEN_S) / call_s)), int(min(longest_s, _LINGER_S) / call_s)
             go_on = lambda: self.commands.empty() and self._clock() < until  # noqa: E731
-            ended, failed, ticks = arena.tick(groups, go_on, at_once)
+            ended, failed, ticks = arena.tick(groups, go_on, at_once, more)
             for number, why in failed.items():
                 self._table.end(queue.jobs[number], EngineFailed(why))
             self._table.take(queue, ended)

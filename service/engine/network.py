@@ -52,8 +52,8 @@ class Network:
         event_shape: shape of a lane's state.
         seconds: time spent in calls so far.
         rows: number of rows evaluated so far, without padding.
-        path: how the field is evaluated, `fused` or `eager`.
-        path_reason: why it is eager; empty if it is fused.
+        path: how the field is evaluated: `fused`, `onnx` or `eager`.
+        path_reason: why it is eager; empty if it is not.
     """
 
     def __init__(
@@ -96,15 +96,15 @@ class Network:
         shape, place = card.event_of({**card.typical, **dict(sizes)}), self._device.device
         field = derived_field(operation, shape)
         if field is None:
-            made = self._device.prepare(checkpoint.velocity, self._takes)
-            self.path, self.path_reason = ("fused" if made.fused else "eager"), made.reason
-            if not made.fused:
+            made = self._device.prepare(checkpoint, self._takes)
+            self.path, self.path_reason = made.path, made.reason
+            if made.path == "eager":
                 level = logging.WARNING if made.failed else logging.INFO
                 _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, made.reason)
             found = self._known(checkpoint, operation, sizes)
             more: dict[str, Any] = {"condition": self._takes, "allowance": allowance, "known": found}
             more["average"] = card.average
-            return shape, RowStable(made.velocity, shape, self._dtype, place, unpadded=made.fused, **more)
+            return shape, RowStable(made.velocity, shape, self._dtype, place, unpadded=made.unpadded, **more)
         if field.constants:
             self._constants = JobRows({"constants": RowStore((field.constants,), self._dtype, place)})
         whole, rows = (field.width + field.constants,), _DERIVED_ROWS_AT_ONCE
@@ -198,19 +198,23 @@ class Network:
         self.seconds += time.perf_counter() - begin
         return v
 
-    def run(self, lanes: Lanes | Parted, calls: int) -> tuple[Finished | None, int] | None:
-        """Make up to `calls` calls for one group of lanes in compiled code; None if the field cannot do that."""
+    def run(self, lanes: Lanes | Parted, calls: int, more: int) -> tuple[Finished | None, int] | None:
+        """Make up to `calls` calls for one group of lanes in compiled code; None if the field cannot do that.
+
+        Once a lane has ended there are at most `more` calls.
+        """
         field = self.velocity.velocity
         if isinstance(lanes, Parted) or self.velocity.buckets[:1] != (1,) or not isinstance(field, FusedResidualMLP):
             return None
         if self._conditions is not None and self._conditions.guided:
             return None
-        begin, rows = time.perf_counter(), len(lanes)
+        begin, rows, before = time.perf_counter(), len(lanes), int(lanes.records["nfe"].sum())
         given = [] if self._conditions is None else self._conditions.plain(*_owners([lanes]))
         if (runner := field.runner(*(each.rows() for each in given), rows=rows)) is None:
             return None
-        finished, done = lanes.run(runner, calls)
-        self.rows += rows * done
+        finished, done = lanes.run(runner, calls, more)
+        after = int(lanes.records["nfe"].sum()) + (0 if finished is None else int(finished.nfe.sum()))
+        self.rows += after - before
         self.seconds += time.perf_counter() - begin
         return finished, done
 

@@ -1,13 +1,14 @@
 """Content negotiation: the format of a response, chosen by the ``Accept`` header (RFC 9110, section 12.5.1)."""
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 from service.errors import Kind, ProblemError
 
 _ANY = "*/*"
 
 
-def choose(accept: str | None, offered: Sequence[str]) -> str:
+@lru_cache(maxsize=256)
+def choose(accept: str | None, offered: tuple[str, ...]) -> str:
     """Return the offered media type with the highest quality; the first offered one wins a tie.
 
     Args:

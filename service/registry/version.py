@@ -89,8 +89,8 @@ class ModelVersion:
         decode: decodes states (rows, *event_shape) on the CPU, each row computed from its own state alone.
         deterministic: whether a sample's bits depend only on checkpoint, solver, seed and index.
         bytes: size of its tensors.
-        path: how its network is evaluated, `fused` or `eager`.
-        path_reason: why it is not fused; empty if it is.
+        path: how its network is evaluated: `fused`, `onnx` or `eager`.
+        path_reason: why it is `eager`; empty if it is not.
         signature: the files it was loaded from.
         nulls: the stored nulls of named conditions.
         half: the half precision that its network computes in; None for full precision.
@@ -260,7 +260,7 @@ class ModelVersion:
                 decoded sample does not depend on the number of samples; a decoder program stays in place, as the engine
                 runs it.
             deterministic: whether the engine found the network deterministic.
-            path, path_reason: how the engine evaluates it, and why it is not fused.
+            path, path_reason: how the engine evaluates it, and why it is `eager`.
             signature: the files it was loaded from.
             free: frees the engine's memory, from any thread.
             plans_file, frontier_file, pace: see `ModelVersion`.

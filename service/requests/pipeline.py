@@ -36,7 +36,7 @@ from service.state import Service, service_of
 LATE_S = 5.0
 """Extra seconds to wait for a partial result: the engine sees a deadline only after the current network call."""
 
-WATCH_AFTER_S = 0.02
+WATCH_AFTER_S = 0.1
 """Seconds after which a client is watched for disconnecting: most jobs finish sooner, and a watcher is a task."""
 
 R = TypeVar("R", bound=Solving)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,16 @@ from service.replay import Difference, digest_of, token_of
 from service.responses.arrays import Array, ArrayResponse
 from solvers.errors import Status
 from solvers.plan import Plan
-from solvers.trace import Trace
+from solvers.trace import Trace, quantiles_by_bin
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
 
 COLUMNS = ("sample", "t", "h", "error", "accepted")
 QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
 BINS = 20
+_SHORT = 1000
+"""Times of a grid whose columns are kept, as most requests repeat one."""
+_SHARES = np.array(list(QUANTILES.values()))
 
 
 def sample_response(
@@ -118,14 +122,15 @@ def saved_of(model: ModelVersion, result: JobResult, decode: bool) -> Array:
 def outcome(result: JobResult) -> dict[str, Any]:
     """Return the members about cost and outcome: `nfe`, `nfe_per_sample`, `network_rows`, `status`, `failed`."""
     nfe, t, status = result.nfe, result.t, result.status
+    least, most, total = int(nfe.min()), int(nfe.max()), int(nfe.sum())
     good = status == Status.SUCCESS.value
     worst, bad = Status.SUCCESS.value, []
     if not good.all():
         order = [member.value for member in Status]  # from best to worst
         worst, bad = max(set(status.tolist()), key=order.index), np.flatnonzero(~good)
     return {
-        "nfe": int(nfe.max(initial=0)),
-        "nfe_per_sample": {"min": int(nfe.min()), "mean": int(nfe.sum()) / len(nfe), "max": int(nfe.max())},
+        "nfe": most,
+        "nfe_per_sample": {"min": least, "mean": total / len(nfe), "max": most},
         "network_rows": int(result.rows),
         "status": worst,
         "failed": [{"index": int(i), "status": str(status[i]), "t": float(t[i])} for i in bad],
@@ -198,15 +203,17 @@ def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
     if level == "full":
         return TraceView({name: getattr(trace, name) for name in COLUMNS})
     if solve.times is not None:
-        return TraceView(_grid(solve.times))
+        return TraceView(_short_grid(solve) if len(solve.times) <= _SHORT else _grid(solve))
     first = trace.sample == 0
     taken = trace.accepted
     quantiles = _quantiles(trace.t[taken], np.abs(trace.h[taken]), solve.t_span)
     return TraceView({name: getattr(trace, name)[first] for name in COLUMNS}, quantiles)
 
 
-def _grid(times: NDArray[np.float64]) -> dict[str, Array]:
-    """Return the columns of one sample that took every step of a grid."""
+def _grid(solve: Plan) -> dict[str, Array]:
+    """Return the columns of one sample that took every step of a plan's grid; they must not be changed."""
+    times = solve.times
+    assert times is not None  # noqa: S101  (the caller has seen them)
     steps = len(times) - 1
     return {
         "sample": np.zeros(steps, dtype=np.int64),
@@ -217,22 +224,19 @@ def _grid(times: NDArray[np.float64]) -> dict[str, Array]:
     }
 
 
+_short_grid = lru_cache(maxsize=256)(_grid)
+
+
 def _quantiles(
     t: NDArray[np.float64], h: NDArray[np.float64], t_span: tuple[float, float]
 ) -> dict[str, NDArray[np.float64]]:
-    """Quantiles of h in each bin of t, with the bits of `np.quantile`, which takes ten times as long bin by bin."""
+    """Quantiles of h in each bin of t."""
+    edges, centres = _bins(t_span)
+    return {"t": centres, **dict(zip(QUANTILES, quantiles_by_bin(t, h, edges, _SHARES), strict=True))}
+
+
+@lru_cache(maxsize=64)
+def _bins(t_span: tuple[float, float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the edges (BINS + 1,) and centres (BINS,) of the parts of a span; they must not be changed."""
     edges = np.linspace(min(t_span), max(t_span), BINS + 1)
-    bins = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, BINS - 1)
-    sorted_h = h[np.lexsort((h, bins))]
-    counts = np.bincount(bins, minlength=BINS)
-    there = counts > 0
-    first, last = (np.cumsum(counts) - counts)[there], counts[there] - 1
-    table = {name: np.full(BINS, np.nan) for name in QUANTILES}
-    for name, share in QUANTILES.items():
-        place = share * last
-        below = np.floor(place).astype(np.int64)
-        low, high = sorted_h[first + below], sorted_h[first + np.minimum(below + 1, last)]
-        part = place - below
-        # From the nearer end, as NumPy does: so the quantile of equal numbers is that number.
-        table[name][there] = np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
-    return {"t": np.round((edges[:-1] + edges[1:]) / 2, 12), **table}
+    return edges, np.round((edges[:-1] + edges[1:]) / 2, 12)

@@ -107,7 +107,7 @@ class SampleResponse(Solved):
     seed: int
     first_index: int
     noise: str
-    path: Literal["fused", "eager"] = Field(description="how the network was evaluated, as in /v1/models")
+    path: Literal["fused", "onnx", "eager"] = Field(description="how the network was evaluated, as in /v1/models")
     budget: Chosen | None = Field(default=None, description="only if the request had a budget")
     digest: str = Field(description="SHA-256 of the samples' bytes, as in npz")
     replay: str = Field(description="token for POST /v1/replay, which gives the same samples again")
@@ -187,8 +187,8 @@ class ModelSummary(BaseModel):
         default=None, description="the sizes that free axes of samples and conditions may have, by name"
     )
     deterministic: bool | None
-    path: Literal["fused", "eager"] | None = Field(
-        description="how the network is evaluated: by one compiled call, or by the torch module"
+    path: Literal["fused", "onnx", "eager"] | None = Field(
+        description="how the network is evaluated: by one compiled call, by onnxruntime, or by the torch module"
     )
     compute: Literal["float32", "float64", "bfloat16", "float16"] | None = Field(
         default=None, description="precision of the network's own arithmetic; states have that of `dtype`"

@@ -117,7 +117,7 @@ class Feed:
 async def stream(request: Request) -> Response:
     """Draw samples like `/v1/sample`, and send events on the way: progress, states at `save_at`, the result."""
     accept = request.headers.get("accept")
-    choose(accept, [MEDIA_TYPE])
+    choose(accept, (MEDIA_TYPE,))
     npz = "completed=npz" in (accept or "").replace(" ", "").lower()
     valid = await pipeline.receive(request, lambda body: (parse(SampleRequest, body), _EVENTS), validate_sample)
     service, feed = service_of(request), Feed()

@@ -199,7 +199,7 @@ def test_the_rule_looks_at_the_network() -> None:
 def test_a_network_of_another_convention_is_fused_inside_of_its_adapter() -> None:
     net = adapt(network(dim=2, hidden=32, blocks=1), TimeCard(noise_at=1, data_at=0, scale=1000.0, sign=-1))
     prepared = prepare(net)
-    assert prepared.fused
+    assert prepared.path == "fused"
     x, t, _ = asked(9, 2)
     torch.testing.assert_close(prepared.velocity(x, t), net(x, t), rtol=1e-4, atol=1e-4)
 
@@ -209,7 +209,7 @@ def test_a_fused_form_that_is_not_as_good_is_not_used(monkeypatch: pytest.Monkey
     monkeypatch.setattr(FusedResidualMLP, "__call__", lambda self, x, t, condition=None: net(x, t) * 1.001)
     prepared = prepare(net)
     assert prepared.velocity is net
-    assert not prepared.fused
+    assert prepared.path == "eager"
     assert "rms" in prepared.reason
 
 

@@ -70,9 +70,11 @@ def outcome(lanes: Lanes, turn: Callable[[], Finished | None]) -> dict[tuple[int
 
 
 @pytest.mark.parametrize("condition", [None, LABELS, VECTORS])
-@pytest.mark.parametrize("most", [1, 3, 1000])
+@pytest.mark.parametrize(("most", "more"), [(1, 0), (3, 0), (1000, 0), (3, 3), (1000, 5), (1000, 1000)])
 @pytest.mark.parametrize("saving", [True, False])
-def test_running_gives_the_bits_of_single_calls(saving: bool, most: int, condition: ConditionConfig | None) -> None:
+def test_running_gives_the_bits_of_single_calls(
+    saving: bool, most: int, more: int, condition: ConditionConfig | None
+) -> None:
     field = fused(condition)
     lanes, conditions = admitted(condition, saving)
 
@@ -88,7 +90,7 @@ def test_running_gives_the_bits_of_single_calls(saving: bool, most: int, conditi
     def run() -> Finished | None:
         runner = field.runner(conditions(), rows=len(lanes))
         assert runner is not None
-        finished, calls = lanes.run(runner, most)
+        finished, calls = lanes.run(runner, most, more)
         made.append(calls)
         return finished
 
@@ -106,6 +108,20 @@ def test_a_plan_alone_needs_one_call() -> None:
     assert finished is not None
     assert calls == 80
     assert not len(lanes)
+
+
+@pytest.mark.parametrize(("more", "ended", "calls"), [(0, 1, 10), (1, 2, 11), (4, 3, 14), (50, 4, 20)])
+def test_lanes_that_have_ended_wait_for_those_that_end_soon(more: int, ended: int, calls: int) -> None:
+    field, lanes = fused(), Lanes((2,))
+    for owner, steps in enumerate((10, 11, 14, 20)):
+        lanes.admit([Admission(resolve(solver="euler", steps=steps), noise(owner, 0, 1, (2,)), owner)])
+    runner = field.runner(rows=4)
+    assert runner is not None
+    finished, made = lanes.run(runner, 1000, more)
+    assert finished is not None
+    assert (finished.owner.tolist(), made) == (list(range(ended)), calls)
+    assert finished.nfe.tolist() == [10, 11, 14, 20][:ended]
+    assert lanes.records["nfe"].tolist() == [calls] * (4 - ended)
 
 
 def test_a_lane_that_is_not_finite_ends_alone() -> None:

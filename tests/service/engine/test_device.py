@@ -145,8 +145,8 @@ def test_calls_with_conditions_are_never_recorded() -> None:
 class FarAway(Elsewhere):
     """A device that reports support for graphs."""
 
-    def prepare(self, velocity: torch.nn.Module, condition: Conditioning | None) -> Prepared:
-        return Prepared(Captured(velocity), False, "pretended")
+    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
+        return Prepared(Captured(checkpoint.velocity), "eager", "pretended")
 
 
 def test_a_model_with_named_conditions_has_the_same_bits_where_graphs_are_asked_for(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from service.errors import ProblemError
 from service.http.negotiation import choose
 
-OFFERED = ["application/json", "application/x-npz", "application/x-npy"]
+OFFERED = ("application/json", "application/x-npz", "application/x-npy")
 
 
 @pytest.mark.parametrize(

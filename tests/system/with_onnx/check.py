@@ -1,0 +1,87 @@
+"""Exported networks in the engine and by themselves: a line of JSON about each. Argument: a folder for checkpoints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.architectures.unet import UNet, UNetConfig
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
+from models.conditions import ConditionConfig, LabelCondition, VectorCondition
+from models.decoder import Decoder
+from models.noise import noise
+from service.engine.engine import Engine
+from service.engine.job import Job
+from service.settings import Settings
+from solvers import resolve
+
+CONDITIONS: dict[str, ConditionConfig | None] = {
+    "plain": None,
+    "labels": LabelCondition(classes=4),
+    "vectors": VectorCondition(width=3),
+}
+
+
+def main(folder: Path) -> None:
+    """Train nothing: random weights do."""
+    logging.basicConfig(level=logging.WARNING)
+    torch.set_num_threads(1)
+    settings = Settings(models_dir=folder, threads=1)
+    engine = Engine(settings)
+    engine.start()
+    for name, condition in CONDITIONS.items():
+        torch.manual_seed(0)
+        network = UNet(UNetConfig(hidden=8, shape=(1, 8, 8), levels=2, condition=condition))
+        for parameter in network.parameters():
+            parameter.data.add_(0.05 * torch.randn_like(parameter))
+        path = save(folder, name, network, Decoder.identity((1, 8, 8)), dataset={}, training={}, seed=0)
+        checkpoint = load(path)
+        arena = engine.load(name, 1, checkpoint)
+        print(json.dumps({"name": name, **_field(checkpoint, arena), **_engine(engine, name)}), flush=True)
+    engine.stop()
+
+
+def _field(checkpoint: Any, arena: Any) -> dict[str, Any]:
+    """What the network's form does: its path, and whether rows keep their bits in any company."""
+    network, field = checkpoint.velocity, arena.network.velocity
+    x, t = noise(0, 0, 130, (1, 8, 8), torch.float32), torch.linspace(0.0, 1.0, 130)
+    given = None if checkpoint.conditioning is None else checkpoint.conditioning.examples(130, torch.float32)
+    whole = field(x, t, given)
+    other = []
+    for rows in (*range(1, 34), 64, 65, 127, 129):
+        chosen = torch.randperm(130, generator=torch.Generator().manual_seed(rows))[:rows]
+        found = field(x[chosen], t[chosen], None if given is None else given[chosen])
+        other += [] if torch.equal(found, whole[chosen]) else [rows]
+    x[5] = torch.nan
+    beside = field(x, t, given)
+    kept = torch.arange(130) != 5
+    with torch.no_grad():
+        far = float((network(x[kept], t[kept], None if given is None else given[kept]) - whole[kept]).abs().max())
+    return {
+        "path": arena.path,
+        "reason": arena.path_reason,
+        "deterministic": arena.deterministic,
+        "buckets": arena.network.velocity.buckets,
+        "other_bits": other,
+        "nan_alone": bool(torch.equal(beside[kept], whole[kept]) and beside[5].isnan().any()),
+        "far": far,
+    }
+
+
+def _engine(engine: Engine, name: str) -> dict[str, Any]:
+    """Whether samples keep their bits beside others."""
+    plans = [resolve(solver="rk4", steps=3), resolve(solver="euler", steps=5), resolve(solver="dopri5", rtol=1e-3)]
+    jobs = [Job(name, 1, plan, 2 + k, seed=k) for k, plan in enumerate(plans)]
+    alone = [engine.submit(job).result(120).x for job in jobs]
+    together = [future.result(120).x for future in [engine.submit(job) for job in jobs]]
+    return {"same": [torch.equal(a, b) for a, b in zip(alone, together, strict=True)]}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
