@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from models.importing.declared import Declared
 from models.importing.weights import import_program
 
-MELS, WIDTH, MOST_FRAMES = 80, 32, 2000
+MELS, WIDTH, MAX_FRAMES = 80, 32, 2000
 INPUTS = ["x", "t", "mu", "mask"]
 CONDITIONS: dict[str, Any] = {"mu": {"null": "zeros"}, "mask": {"null": True}}
 """Facts that are not in the program: without `mu` there is no text, and without a mask all frames are valid."""
@@ -98,7 +98,7 @@ class MelDecoder(nn.Module):
 
 def exported(network: MelDecoder, file: Path) -> None:
     """Export the network with a free number of rows, and of frames in multiples of 4."""
-    rows, frames = torch.export.Dim("rows", min=1, max=256), 4 * torch.export.Dim("quarter", max=MOST_FRAMES // 4)
+    rows, frames = torch.export.Dim("rows", min=1, max=256), 4 * torch.export.Dim("quarter", max=MAX_FRAMES // 4)
     given = (torch.randn(4, MELS, 40), torch.rand(4), torch.randn(4, MELS, 40), torch.ones(4, 40, dtype=torch.bool))
     shapes = ({0: rows, 2: frames}, {0: rows}, {0: rows, 2: frames}, {0: rows, 1: frames})
     torch.export.save(torch.export.export(network, given, dynamic_shapes=shapes), file)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from models.importing.declared import Declared
 from models.importing.weights import import_program
 
-TEXT, POOLED, MOST_TOKENS = 32, 16, 77
+TEXT, POOLED, MAX_TOKENS = 32, 16, 77
 INPUTS = ["x", "t", "text", "pooled"]
-CONDITIONS: dict[str, Any] = {"text": {"shape": ["L", TEXT], "max": {"L": MOST_TOKENS}}}
+CONDITIONS: dict[str, Any] = {"text": {"shape": ["L", TEXT], "max": {"L": MAX_TOKENS}}}
 """Facts that are not in the program. There is no null: guidance needs the negative prompt, as in diffusers."""
 
 
@@ -55,7 +55,7 @@ def transformer() -> nn.Module:
 def imported(repository: Path) -> tuple[nn.Module, Path]:
     """Export the network with a free height, width and number of tokens, import it as `pictures`; return both."""
     network = transformer()
-    rows, tokens = torch.export.Dim("rows", min=1, max=64), torch.export.Dim("tokens", min=1, max=MOST_TOKENS)
+    rows, tokens = torch.export.Dim("rows", min=1, max=64), torch.export.Dim("tokens", min=1, max=MAX_TOKENS)
     high, wide = (2 * torch.export.Dim(name, min=2, max=24) for name in ("half_height", "half_width"))
     given = (torch.randn(4, 4, 16, 12), torch.rand(4) * 1000, torch.randn(4, 5, TEXT), torch.randn(4, POOLED))
     shapes = ({0: rows, 2: high, 3: wide}, {0: rows}, {0: rows, 1: tokens}, {0: rows})

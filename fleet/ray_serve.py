@@ -79,9 +79,9 @@ class Replica:
     async def check_health(self) -> None:
         """Raise an error if Ray must replace this process; the first call waits until the models are loaded."""
         await self._start()
-        ailment = self._app.state.service.ailment()
-        if ailment is not None:
-            raise RuntimeError(ailment)
+        fatal_fault = self._app.state.service.fatal_fault()
+        if fatal_fault is not None:
+            raise RuntimeError(fatal_fault)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Report the seconds of work left to Ray's autoscaler."""

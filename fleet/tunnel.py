@@ -79,23 +79,23 @@ class Front:
 
     Args:
         dispatch: sends a call to a replica.
-        most: limit on the bytes of a body; reading stops beyond it.
-        most_headers: limit on the bytes of headers; a request with more is refused.
+        max_body_bytes: limit on the bytes of a body; reading stops beyond it.
+        max_header_bytes: limit on the bytes of headers; a request with more is refused.
     """
 
-    def __init__(self, dispatch: Callable[[Call], Answer], most: int, most_headers: int) -> None:
-        self._dispatch, self._most, self._most_headers = dispatch, most, most_headers
+    def __init__(self, dispatch: Callable[[Call], Answer], max_body_bytes: int, max_header_bytes: int) -> None:
+        self._dispatch, self._max_body_bytes, self._max_header_bytes = dispatch, max_body_bytes, max_header_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        if (size := sum(len(name) + len(value) for name, value in scope["headers"])) > self._most_headers:
-            detail = f"the headers have {size} bytes, the limit is {self._most_headers}"
+        if (size := sum(len(name) + len(value) for name, value in scope["headers"])) > self._max_header_bytes:
+            detail = f"the headers have {size} bytes, the limit is {self._max_header_bytes}"
             refusal = ProblemError(Kind.HEAD_TOO_LARGE, detail).response_at(scope["path"], request_id(scope))
             await refusal(scope, receive, send)
             return
-        body = await _body(receive, self._most)
+        body = await _body(receive, self._max_body_bytes)
         if body is None:
             return
         plain = {name: scope[name] for name in _SCOPE if name in scope}
@@ -120,9 +120,9 @@ def request_id(scope: Scope) -> str:
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
 
 
-async def _body(receive: Receive, most: int) -> bytes | None:
+async def _body(receive: Receive, limit: int) -> bytes | None:
     parts, size, more = [], 0, True
-    while more and size <= most:
+    while more and size <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None

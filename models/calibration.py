@@ -63,7 +63,7 @@ class Allowance:
         self.seconds, self._clock, self._begun = seconds, clock, clock()
         self.longest = seconds / _SHARE if longest is None else longest
 
-    def again(self) -> Allowance:
+    def restarted(self) -> Allowance:
         """Return a new allowance of the same number of seconds, running from now."""
         return Allowance(self.seconds, self._clock)
 
@@ -95,7 +95,7 @@ class Agreement:
     limit: int
     complete: bool
 
-    def padded(self, rows: int) -> int:
+    def padded_count(self, rows: int) -> int:
         """Return the number of rows to pad a call of `rows` to, `limit` at most: the next one that agrees."""
         if self.buckets:
             return min(rows + -rows % self.buckets[0], self.limit)
@@ -177,7 +177,7 @@ class Calibration:
         return True
 
 
-def most_rows(
+def find_max_rows(
     function: RowFunction, trial: Callable[[int], Sequence[Tensor]], wanted: int, least: int, allowance: Allowance
 ) -> int:
     """Return the most rows of one call: `wanted`, or fewer to bound its work, its memory or the measuring time.

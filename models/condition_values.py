@@ -40,7 +40,7 @@ class Values:
     Attributes:
         sizes: the known sizes of the free axes.
         bytes: bytes of all rows, as the network takes them.
-        most_rows: the largest number of rows of any condition: one for all samples, or one for each.
+        max_rows: the largest number of rows of any condition: one for all samples, or one for each.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Values:
                 raise NamedConditionError(
                     name, f"there is no condition {name[:60]!r}; this model takes {', '.join(names)}"
                 )
-        self.bytes, self.most_rows = 0, 1
+        self.bytes, self.max_rows = 0, 1
         if not isinstance(takes, NamedConditions):
             self.bytes = self._rows_of(given[ONE]) * takes.bytes(dtype) if ONE in given else 0
             return
@@ -84,7 +84,7 @@ class Values:
                 shape = _shape_of(given[name])
                 self._note_sizes(name, entry, shape)
                 rows = shape[0] if len(shape) > len(entry.shape) else 1
-                self.most_rows = max(self.most_rows, rows)
+                self.max_rows = max(self.max_rows, rows)
                 self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
             elif entry.default is None and not entry.nullable and not partial:
                 raise NamedConditionError(name, f"condition {name!r} is missing; expected {entry.describe()}")
@@ -101,10 +101,10 @@ class Values:
         for size, found in zip(entry.shape, inner, strict=False):
             if isinstance(size, int):
                 continue
-            most = entry.max[size]
-            if fits and not 1 <= found <= most:
+            limit = entry.max[size]
+            if fits and not 1 <= found <= limit:
                 raise NamedConditionError(
-                    name, f"condition {name!r} has {size} = {found}, expected 1 to {most}: {entry.describe()}"
+                    name, f"condition {name!r} has {size} = {found}, expected 1 to {limit}: {entry.describe()}"
                 )
             if fits:
                 try:

@@ -80,13 +80,13 @@ class TimeCard(BaseModel):
     start_scale: float | None = Field(default=None, gt=0.0, le=1e6, allow_inf_nan=False)
 
     @model_serializer(mode="wrap")
-    def _without_unsaid(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out fields at their defaults, so that releases without them can read the card."""
         usual = {"predicts": "velocity", "path": "linear"} | dict.fromkeys(("schedule", "start", "end", "start_scale"))
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.noise_at == self.data_at:
             raise ValueError(f"noise_at and data_at are both {self.noise_at}; one must be 0 and the other 1")
         if self.schedule is not None and not isinstance(self.schedule, SCHEDULES[self.path]):
@@ -162,8 +162,8 @@ class TimeCard(BaseModel):
     def sigmas(self) -> tuple[float, float]:
         """The noise of the first call and the least noise; NaN for levels outside the schedule."""
         first, last = self.levels
-        most = math.inf if isinstance(self.shape, Sigma) else self.shape.noisiest
-        return tuple(self.shape.sigma(u) if 0 <= u <= most else math.nan for u in (first, last))  # type: ignore[return-value]
+        noisiest = math.inf if isinstance(self.shape, Sigma) else self.shape.noisiest
+        return tuple(self.shape.sigma(u) if 0 <= u <= noisiest else math.nan for u in (first, last))  # type: ignore[return-value]
 
     @property
     def first_scale(self) -> float:
@@ -246,9 +246,9 @@ class _Changed:
         time = self._time
         left = 1.0 - t
         data, noise = t + left * self._a, left * self._b
-        asked = torch.maximum(noise, self._least * data)  # the least noise that the network knows
-        g = gain(time.path, data, asked)
-        a, b, sigma = g * data, g * asked, asked / data
+        clamped = torch.maximum(noise, self._least * data)  # the least noise that the network knows
+        g = gain(time.path, data, clamped)
+        a, b, sigma = g * data, g * clamped, clamped / data
         u = self._shape.level(sigma).clamp(max=self._noisiest)
         own = u.log() / 4 if isinstance(self._shape, Sigma) and self._shape.told == "quarter_log" else time.own(u)
         (d_x, d_f), (e_x, e_f) = self._estimates(a, b, sigma)
@@ -259,7 +259,7 @@ class _Changed:
             by_data = (-1 / left, time.sign / left)
         else:
             by_data = tuple(((1 - self._a) * d - self._b * e) for d, e in ((d_x * g, e_x * g), (d_f, e_f)))
-        below = noise < asked
+        below = noise < clamped
         p, q = (torch.where(below, low, high) for low, high in zip(by_noise, by_data, strict=True))
         return own, (p, q, g)
 

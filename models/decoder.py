@@ -221,7 +221,7 @@ class Decoder(nn.Module):
         for name, tensor in tensors.items():
             expected = self.config.tensor_shapes()[name]
             if tuple(tensor.shape) != expected:
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}; a {self.config} needs {expected}")
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {expected}")
             setattr(self, name, tensor.detach().clone().contiguous())
         return self
 

@@ -27,7 +27,7 @@ from models.conditions import ConditionError
 from models.named_conditions import Conditioning
 from models.velocity import Condition, VelocityField
 
-MOST_TERMS = 8
+MAX_TERMS = 8
 NO_NULL = "guidance other than 1 needs a null, and this model was trained without a null{}; leave guidance out"
 
 
@@ -107,11 +107,11 @@ class Further:
     """Velocities besides the first one of each state.
 
     Attributes:
-        of: (m,) the state that each belongs to.
+        states: (m,) the state that each belongs to.
         weight: (m,) the weight of each, in the dtype of the velocities.
     """
 
-    of: Tensor
+    states: Tensor
     weight: Tensor
 
 
@@ -121,12 +121,12 @@ class Kept:
 
     Attributes:
         first: the first of these channels.
-        of: (m,) the states.
+        states: (m,) the states.
         source: (m,) the rows of the call with all conditions.
     """
 
     first: int
-    of: Tensor
+    states: Tensor
     source: Tensor
 
 
@@ -145,11 +145,11 @@ def combined(v: Tensor, states: int, further: Sequence[Further], kept: Sequence[
     guided, done = base.clone(), states
     for terms in further:
         w = terms.weight.reshape(-1, *([1] * (v.ndim - 1)))
-        last = base[terms.of]
-        guided[terms.of] = guided[terms.of] + w * (v[done : done + len(terms.of)] - last)
-        done += len(terms.of)
+        last = base[terms.states]
+        guided[terms.states] = guided[terms.states] + w * (v[done : done + len(terms.states)] - last)
+        done += len(terms.states)
     for each in kept:
-        guided[each.of, each.first :] = v[each.source, each.first :]
+        guided[each.states, each.first :] = v[each.source, each.first :]
     return guided
 
 

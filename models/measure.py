@@ -31,7 +31,7 @@ from solvers import compile as compiled
 from solvers.errors import SolverError
 from solvers.tuned import TunedPlans
 
-MOST_NFE = 200
+MAX_NFE = 200
 """Maximum number of calls of a candidate; beyond it, error control needs fewer."""
 
 CLOSE = 1e-4
@@ -157,7 +157,7 @@ class _Run:
         fallen = {name: _Behind() for name in names}
         while queue:
             nfe, name, place = heapq.heappop(queue)
-            if nfe > MOST_NFE or (name not in whole and self.close_before(nfe)):
+            if nfe > MAX_NFE or (name not in whole and self.close_before(nfe)):
                 continue
             point = self.one(f"{name}-{STEPS[place]}")
             done = point is not None and self._is_close(point)
@@ -195,9 +195,9 @@ class _Run:
 
     def _nfe(self, name: str, place: int) -> int:
         try:
-            return compiled(SolverSpec(name, STEPS[place]), self.x0.dtype).nfe or MOST_NFE + 1
+            return compiled(SolverSpec(name, STEPS[place]), self.x0.dtype).nfe or MAX_NFE + 1
         except SolverError:  # the method does not support every number of steps
-            return MOST_NFE + 1
+            return MAX_NFE + 1
 
     def best_at(self, nfe: int) -> list[str]:
         """Return the solvers with the smallest errors at this number of calls, on the uniform grid."""
@@ -253,7 +253,7 @@ def measure(
     checkpoint: Checkpoint,
     *,
     conditions: Tensor | None = None,
-    said: str = "",
+    conditions_text: str = "",
     guidances: Sequence[float] = (1.0,),
     seconds: float = SECONDS,
     whole: Sequence[str] = (),
@@ -267,7 +267,7 @@ def measure(
         checkpoint: a checkpoint on the CPU.
         conditions: conditions of a conditional model, repeated to the number of samples; by default every label in
             turn, or example vectors.
-        said: a description of the conditions.
+        conditions_text: a description of the conditions.
         guidances: guidance strengths of a conditional model, one curve each.
         seconds: time limit of all curves together; the cheapest solvers come first.
         whole: see `measure_curve`.
@@ -295,12 +295,14 @@ def measure(
     curves = list[Curve]()
     until = time.monotonic() + seconds
     if takes is None:
-        said, given, of = "", None, [None]
+        conditions_text, given, of = "", None, [None]
     else:
         of = list(dict.fromkeys(float(g) for g in guidances))
         if conditions is None:
             conditions = takes.examples(samples, checkpoint.dtype)
-            said = "every label in turn" if isinstance(takes, LabelCondition) else "example vectors, not real ones"
+            conditions_text = (
+                "every label in turn" if isinstance(takes, LabelCondition) else "example vectors, not real ones"
+            )
         given = conditions[torch.arange(samples) % len(conditions)]
         if any(g != 1 for g in of) and not takes.null:
             raise MeasureError("the model was trained without a null condition, so it cannot be guided")
@@ -317,7 +319,7 @@ def measure(
         weights_sha256=card.weights_sha256,
         plans_sha256=plans_hash(checkpoint.path),
         tight=f"dopri5 at {TIGHT:g} in float64",
-        conditions=said,
+        conditions=conditions_text,
         sizes=sizes,
         libraries={m.__name__: str(m.__version__) for m in (np, torch)},
         curves=tuple(curves),
@@ -330,9 +332,9 @@ def _shape_of(card: Card, sizes: Mapping[str, int]) -> tuple[int, ...]:
         for axis in sizes:
             if axis not in card.bounds:
                 raise MeasureError(f"the model has no axis {axis!r}; its shape is {list(card.event_shape)}")
-        asked = Sizes(card.bounds)
+        noted = Sizes(card.bounds)
         for axis, size in sizes.items():
-            asked.note(axis, size, "--shape")
+            noted.note(axis, size, "--shape")
         return card.event_of(sizes)
     except ShapeError as error:
         raise MeasureError(f"{error}: --shape {error.axis}=N, N from {card.bounds[error.axis].describe()}") from None

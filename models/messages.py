@@ -2,7 +2,7 @@
 
 from pydantic import ValidationError
 
-_MOST_FAULTS = 20
+_MAX_FAULTS = 20
 _LONGEST_VALUE = 60
 _LONGEST_NAME = 200
 
@@ -13,7 +13,7 @@ def explain(error: ValidationError) -> str:
     The value of an unknown field is not shown, as it may be secret. If there are many faults, only the first are named.
     """
     parts, faults = [], error.errors(include_url=False, include_context=False)
-    for item in faults[:_MOST_FAULTS]:
+    for item in faults[:_MAX_FAULTS]:
         field = _cut(".".join(str(part) for part in item["loc"])) or "value"
         found = "" if item["type"] in ("missing", "extra_forbidden") else f", found {_cut(repr(item['input']))}"
         parts.append(f"{field}: {item['msg']}{found}")

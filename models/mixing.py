@@ -159,22 +159,22 @@ def _compared(
     """
     device, rows = given[0].device, len(given[0])
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device)
-    asked = tuple(each[order] for each in given)  # the first rows are the subjects
+    ordered = tuple(each[order] for each in given)  # the first rows are the subjects
 
     def alone_of(arguments: Sequence[Tensor], subject: int) -> Tensor:
         return ask([a[subject : subject + 1].repeat(look.copies, *[1] * (a.ndim - 1)) for a in arguments])[:1]
 
     look = _BRIEF
     begun = time.thread_time()  # the CPU time of others does not count
-    first = alone_of(asked, 0)
+    first = alone_of(ordered, 0)
     if (time.thread_time() - begun) / _BRIEF.copies * _CLOSE.rows <= _LONGEST_S:
         look = _CLOSE
-        first = alone_of(asked, 0)
-    alone = torch.cat([first, *(alone_of(asked, subject) for subject in range(1, look.subjects))])
+        first = alone_of(ordered, 0)
+    alone = torch.cat([first, *(alone_of(ordered, subject) for subject in range(1, look.subjects))])
     rounding = torch.zeros(look.subjects, dtype=dtype, device=device)
     for nudge in range(look.nudges):
-        moving = [_nudged(each, nudge, unit) if unit else each for each, unit in zip(asked, nudges, strict=False)]
-        nudged = (*moving, *asked[len(nudges) :])
+        moving = [_nudged(each, nudge, unit) if unit else each for each, unit in zip(ordered, nudges, strict=False)]
+        nudged = (*moving, *ordered[len(nudges) :])
         moved = torch.cat([alone_of(nudged, subject) for subject in range(look.subjects)])
         rounding = rounding.maximum(_largest(moved - alone).nan_to_num(0.0))
     size = _largest(alone).nan_to_num(0.0)
@@ -183,7 +183,7 @@ def _compared(
     difference = torch.zeros_like(rounding)
     for count, seed in look.companies:
         place = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).to(device)
-        company = ask([a[:count][place] for a in asked])
+        company = ask([a[:count][place] for a in ordered])
         found = company[place.argsort()[: look.subjects]]
         difference = difference.maximum(_largest(found - alone).nan_to_num(torch.inf))
     beyond = (difference > _BEYOND * rounding).sum()

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 from torch import Tensor
 
 from models.conditions import ConditionError, Device, LabelCondition, VectorCondition
-from models.shapes import MOST_NUMBERS, NAME, Axis, AxisName, Size, free_axes, sized
+from models.shapes import MAX_NUMBERS, NAME, Axis, AxisName, Size, free_axes, sized
 
 DTYPES = {
     name: getattr(torch, name)
@@ -32,7 +32,7 @@ DTYPES = {
 """The dtypes of conditions by name."""
 
 _SHORT = 256  # bytes of a row up to which looking for equal rows is not worth it
-_MOST_CLASSES = 1 << 20
+_MAX_CLASSES = 1 << 20
 
 
 class Flag(BaseModel):
@@ -74,7 +74,7 @@ class NamedCondition(BaseModel):
     null: Literal["zeros", "stored"] | bool | int | float | Flag | None = None
     default: bool | int | float | None = None
     scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    classes: int | None = Field(default=None, ge=1, le=_MOST_CLASSES)
+    classes: int | None = Field(default=None, ge=1, le=_MAX_CLASSES)
     names: tuple[str, ...] | None = None
 
     @model_serializer(mode="wrap")
@@ -88,8 +88,8 @@ class NamedCondition(BaseModel):
             raise ValueError(
                 f"the free axes are {list(free)}, but max has {sorted(self.max)}; give each axis its largest size there"
             )
-        if math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape) > MOST_NUMBERS:
-            raise ValueError(f"shape {list(self.shape)} may hold more than {MOST_NUMBERS} numbers")
+        if math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape) > MAX_NUMBERS:
+            raise ValueError(f"shape {list(self.shape)} may hold more than {MAX_NUMBERS} numbers")
         if self.classes is not None and (self.torch_dtype.is_floating_point or self.dtype == "bool"):
             raise ValueError(f"classes are for integers, and this is {self.dtype}")
         if self.names is not None and not len(set(self.names)) == len(self.names) == self.classes:

@@ -57,7 +57,7 @@ def to_floats(
             raise _other_shape(value, _place(k, shape[:axis]), shape, name, wanted, alike)
     if not set(map(type, chain.from_iterable(lists))) <= kinds:
         k, item = next((k, item) for k, item in _numbered(lists) if type(item) not in kinds)
-        raise _no_number(_at(name, _place(k, shape)), item, name, wanted)
+        raise _not_numeric(_at(name, _place(k, shape)), item, name, wanted)
     try:
         return np.fromiter(chain.from_iterable(lists), np.float64, len(lists) * shape[-1]).reshape(shape)
     except OverflowError:
@@ -95,7 +95,7 @@ def _other_shape(
         item = item[k]
     where = _at(name, place)
     if type(item) not in _LISTS and type(item) not in (int, float):
-        return _no_number(where, item, name, wanted)
+        return _not_numeric(where, item, name, wanted)
     if not alike:
         found = f"has {len(item)} entries" if type(item) in _LISTS else f"is {shown(item)}"
         return NestedError(f"{name} is ragged: {where} {found}, not {shape[len(place)]}; it must be {wanted}")
@@ -104,11 +104,11 @@ def _other_shape(
     for _ in found:
         leaf = leaf[0] if leaf else 0.0
     if type(leaf) not in (int, float):
-        return _no_number(_at(name, (0,) * len(found)), leaf, name, wanted)
+        return _not_numeric(_at(name, (0,) * len(found)), leaf, name, wanted)
     return NestedError(f"{name} has the shape {list(found)}; it must be {wanted}")
 
 
-def _no_number(where: str, item: Any, name: str, wanted: str) -> NestedError:
+def _not_numeric(where: str, item: Any, name: str, wanted: str) -> NestedError:
     return NestedError(f"{where} is {shown(item)}; {name} must hold numbers only, in {wanted}")
 
 

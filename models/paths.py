@@ -20,7 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
-_MOST_LOG_SIGMA = 50.0
+_MAX_LOG_SIGMA = 50.0
 
 PathName = Literal["linear", "vp", "edm"]
 
@@ -100,8 +100,8 @@ class Cosine(_Frozen):
     def level(self, sigma: Tensor) -> Tensor:
         """See `Straight`."""
         # acos of a first / sqrt(1 + sigma^2), without its loss of digits near 1
-        beside = torch.sqrt(sigma.square() + (1 - self._first**2)) / self._first
-        angle = torch.where(sigma.isinf(), math.pi / 2, torch.atan(beside))
+        tangent = torch.sqrt(sigma.square() + (1 - self._first**2)) / self._first
+        angle = torch.where(sigma.isinf(), math.pi / 2, torch.atan(tangent))
         return (angle / (math.pi / 2) * (1 + self.offset) - self.offset).clamp(0.0, 1.0)
 
     def sigma(self, u: float) -> float:
@@ -136,7 +136,7 @@ class Steps(_Frozen):
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
-        if not self._log_sigma[-1] < _MOST_LOG_SIGMA:
+        if not self._log_sigma[-1] < _MAX_LOG_SIGMA:
             raise ValueError("the last step has no data left; use smaller betas or fewer steps")
         return self
 

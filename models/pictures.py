@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 Array = NDArray[np.generic]
 Box = tuple[float, float, float, float]
 
-MOST_PIXELS = 1 << 24
+MAX_PIXELS = 1 << 24
 """The most pixels of a sheet."""
 
 _GAP = 2  # pixels between pictures
@@ -59,15 +59,15 @@ def check(samples: int, shape: Sequence[int]) -> None:
     if tuple(shape) == (2,):
         return
     height, width, _ = _layout(shape)
-    most = MOST_PIXELS // ((height + _GAP) * (width + _GAP))
-    if samples > most:
+    limit = MAX_PIXELS // ((height + _GAP) * (width + _GAP))
+    if samples > limit:
         raise TooManyError(
-            f"num_samples = {samples} is over the {most} pictures of {height} x {width} that one sheet may hold; "
+            f"num_samples = {samples} is over the {limit} pictures of {height} x {width} that one sheet may hold; "
             "ask for fewer and page with first_index"
         )
 
 
-def most_bytes(samples: int, shape: Sequence[int]) -> int:
+def max_bytes(samples: int, shape: Sequence[int]) -> int:
     """Return the most bytes that the PNG can take; the arguments must have passed `check`."""
     if tuple(shape) == (2,):
         return 3 * SIDE * SIDE + 4096

@@ -52,7 +52,7 @@ class PreludeCard(Frozen):
             )
         return self
 
-    def asked(self, taken: Mapping[str, NamedCondition]) -> dict[str, NamedCondition]:
+    def request_conditions(self, taken: Mapping[str, NamedCondition]) -> dict[str, NamedCondition]:
         """Return the conditions that requests give, by name.
 
         Args:
@@ -73,18 +73,18 @@ class PreludeCard(Frozen):
                     f"{name} is made by the prelude, so requests cannot leave it out: declare null, default and scale "
                     "for the prelude's own conditions"
                 )
-        asked = dict(self.conditions)
+        requested = dict(self.conditions)
         for name, entry in taken.items():
-            if name in asked and asked[name] != entry:
+            if name in requested and requested[name] != entry:
                 raise ValueError(f"the prelude and the network take {name!r} in different ways; give it two names")
             if name not in made:
-                asked[name] = entry
-        NamedConditions(asked).check_entries()
-        axes = NamedConditions(asked).axes
+                requested[name] = entry
+        NamedConditions(requested).check_entries()
+        axes = NamedConditions(requested).axes
         for name in sorted(made):
             if lacking := [axis for axis in taken[name].free if axis not in axes]:
                 raise ValueError(f"axis {lacking[0]} of {name} is in no condition that requests give")
-        return asked
+        return requested
 
 
 class Prelude(nn.Module):
@@ -135,23 +135,23 @@ class Prelude(nn.Module):
         return tuple(found[name] for name in self.outputs)
 
     def examples(
-        self, asked: Conditioning | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
+        self, requested: Conditioning | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
     ) -> tuple[Tensor, ...]:
         """Make example arguments for the prelude, with distinct rows where possible.
 
         Args:
-            asked: the conditions that requests give; free axes get a typical size.
+            requested: the conditions that requests give; free axes get a typical size.
             rows: number of rows.
             dtype: dtype of the states.
             device: the device to put them on.
         """
-        assert isinstance(asked, NamedConditions)  # noqa: S101  (with a prelude all conditions have names)
-        shown = asked.sized({}).examples(rows, dtype, device)
+        assert isinstance(requested, NamedConditions)  # noqa: S101  (with a prelude all conditions have names)
+        shown = requested.sized({}).examples(rows, dtype, device)
         return tuple(shown[name] for name in self.inputs)
 
     def completed(
         self,
-        asked: Conditioning | None,
+        requested: Conditioning | None,
         takes: Conditioning | None,
         shown: Any,
         rows: int,
@@ -160,31 +160,35 @@ class Prelude(nn.Module):
     ) -> dict[str, Tensor]:
         """Return examples of the network's conditions, some of them made by the prelude; errors as in `call`."""
         assert isinstance(takes, NamedConditions)  # noqa: S101
-        made = self.call(takes, *self.examples(asked, rows, dtype, device))
+        made = self.call(takes, *self.examples(requested, rows, dtype, device))
         return {**shown, **dict(zip(self.outputs, made, strict=True))}
 
     def find_mixing(
-        self, asked: Conditioning | None, takes: Conditioning | None, dtype: torch.dtype, device: Device = "cpu"
+        self, requested: Conditioning | None, takes: Conditioning | None, dtype: torch.dtype, device: Device = "cpu"
     ) -> Mixing | None:
         """Return evidence that its rows depend on each other; None if they do not."""
         assert isinstance(takes, NamedConditions)  # noqa: S101
         makes = takes.sized({})
         return find_mixing_of(
-            "prelude", lambda *given: self.call(makes, *given), lambda rows: self.examples(asked, rows, dtype, device)
+            "prelude",
+            lambda *given: self.call(makes, *given),
+            lambda rows: self.examples(requested, rows, dtype, device),
         )
 
 
-def combinations(told: Mapping[str, Distinct], names: tuple[str, ...]) -> tuple[list[Tensor], NDArray[np.int64] | None]:
+def combinations(
+    conditions: Mapping[str, Distinct], names: tuple[str, ...]
+) -> tuple[list[Tensor], NDArray[np.int64] | None]:
     """Return the distinct combinations of rows of several conditions.
 
     Args:
-        told: conditions of some samples, by name.
+        conditions: conditions of some samples, by name.
         names: names of the conditions to combine.
 
     Returns:
         One tensor (combinations, *shape) for each name, and the combination of each sample (None if there is only one).
     """
-    merged = {name: told[name].merged() for name in names}
+    merged = {name: conditions[name].merged() for name in names}
     known = [each.index for each in merged.values() if each.index is not None]
     if not known:
         return [each.rows[:1] for each in merged.values()], None

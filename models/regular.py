@@ -58,15 +58,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: the disk is full or the folder not writable; the old file is untouched and nothing is left behind.
     """
-    beside = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + ".tmp")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 

@@ -23,9 +23,9 @@ from models.calibration import (
     Allowance,
     Calibration,
     RowFunction,
+    find_max_rows,
     measure,
     measure_apart,
-    most_rows,
 )
 from models.named_conditions import Conditioning
 from models.noise import noise
@@ -150,7 +150,7 @@ class RowCaller:
         if rows > agreement.limit:
             pieces = zip(*(argument.split(agreement.limit) for argument in arguments), strict=True)
             return torch.cat([self(*piece) for piece in pieces])
-        missing = agreement.padded(rows) - rows
+        missing = agreement.padded_count(rows) - rows
         if not missing:
             return self.function(*(aligned(a) if isinstance(a, Tensor) else a.rows() for a in arguments))
         return self.function(*(_padded(a, missing) for a in arguments))[:rows]
@@ -265,7 +265,7 @@ class RowStable:
             if known is not None:
                 self.velocity, self.form, self._call = field, count, RowCaller(function, (), 0, known=known[1])
                 break
-            limit = most_rows(function, trial, wanted, least, allowance)
+            limit = find_max_rows(function, trial, wanted, least, allowance)
             # If a call has few rows anyway, each number of rows is tried separately.
             candidates = UNPADDED if unpadded else (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
             call = RowCaller(function, trial(limit), limit, apart, candidates, least, allowance)

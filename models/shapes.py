@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 NAME = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
 """Names of axes and of conditions."""
 
-MOST_NUMBERS = 1 << 26
+MAX_NUMBERS = 1 << 26
 """Maximum number of elements in one state, or in one row of a condition."""
 
 _TYPICAL = 8
@@ -33,7 +33,7 @@ _COMPUTED = r"^(?:([1-9][0-9]{0,7})\*)?([A-Za-z][A-Za-z0-9_]{0,63})([+-][1-9][0-
 
 AxisName = Annotated[str, Field(pattern=NAME)]
 DataSize = Annotated[str, Field(pattern=_COMPUTED)]
-Size = Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
+Size = Annotated[int, Field(ge=1, le=MAX_NUMBERS)]
 Shape = tuple[int | str, ...]
 
 
@@ -213,8 +213,8 @@ def reshaped(shape: Sequence[int | str], found: Sequence[int], target: Sequence[
 
 def described(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> str:
     """Return a shape in words."""
-    said = [f"{size} from {axes[size].describe()}" if isinstance(size, str) else str(size) for size in shape]
-    return f"[{', '.join(said)}]"
+    parts = [f"{size} from {axes[size].describe()}" if isinstance(size, str) else str(size) for size in shape]
+    return f"[{', '.join(parts)}]"
 
 
 def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, Axis]) -> None:
@@ -225,8 +225,8 @@ def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, Axi
             raise ValueError(f"{what} is {list(shape)}, but axes has no {missing[0]!r}; give its largest size there")
         if min(smallest(shape, axes), default=1) < 1:
             raise ValueError(f"{what} {list(shape)} has a size of less than 1 where its axes are smallest")
-        if math.prod(largest(shape, axes)) > MOST_NUMBERS:
-            raise ValueError(f"{what} {list(shape)} may hold more than {MOST_NUMBERS} numbers")
+        if math.prod(largest(shape, axes)) > MAX_NUMBERS:
+            raise ValueError(f"{what} {list(shape)} may hold more than {MAX_NUMBERS} numbers")
 
 
 _NOWHERE: Mapping[str, str] = {}
@@ -242,12 +242,12 @@ class Sizes:
             axes: the free axes of the model.
         """
         self.axes = axes
-        self._said: dict[str, tuple[int, str]] = {}
+        self._noted: dict[str, tuple[int, str]] = {}
 
     @property
     def known(self) -> dict[str, int]:
         """The sizes known so far."""
-        return {axis: size for axis, (size, _) in self._said.items()}
+        return {axis: size for axis, (size, _) in self._noted.items()}
 
     def note(self, axis: str, size: int, where: str) -> None:
         """Record a size given in some place of the request.
@@ -260,7 +260,7 @@ class Sizes:
             near = bounds.nearest(size)
             advice = f"; nearest: {' and '.join(map(str, near))}" if bounds.multiple > 1 else ""
             raise ShapeError(axis, f"{where} has {axis} = {size}, expected {bounds.describe()}{advice}")
-        before, there = self._said.setdefault(axis, (size, where))
+        before, there = self._noted.setdefault(axis, (size, where))
         if before != size:
             raise ShapeError(axis, f"{where} has {axis} = {size}, but {there} has {axis} = {before}; they must agree")
 
@@ -275,7 +275,7 @@ class Sizes:
             ShapeError: a required axis was not given.
         """
         for axis in needed:
-            if axis not in self._said:
+            if axis not in self._noted:
                 also = f", or {sources[axis]}" if sources.get(axis) else ""
                 allowed = self.axes[axis].describe()
                 raise ShapeError(axis, f'{axis} is missing; give shape {{"{axis}": N}}, N from {allowed}{also}')

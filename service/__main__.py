@@ -66,7 +66,7 @@ def _serve(settings: Settings) -> int:
             progress.start(len(registry.names()), registry.pending)
             greet_once_ready()
 
-        service.start(beside=True, on_loaded=on_loaded)
+        service.start(in_thread=True, on_loaded=on_loaded)
         return run(app, settings, bound, on_ready)
     finally:
         progress.stop()
@@ -87,14 +87,14 @@ class _Last:
         self._then()
 
 
-def _refuse_workers(asked: int) -> None:
+def _refuse_workers(workers: int) -> None:
     """Check that only one process is requested.
 
     Raises:
         SettingsError: ``--workers`` or ``WEB_CONCURRENCY`` is not 1.
     """
     for name, value in (
-        ("--workers", str(asked)),
+        ("--workers", str(workers)),
         ("WEB_CONCURRENCY", os.environ.get("WEB_CONCURRENCY", "").strip() or "1"),
     ):
         if value != "1":

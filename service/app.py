@@ -30,7 +30,7 @@ from service.state import VERSION, Service
 def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
     """Make the ASGI application; its parts are in ``app.state.service``.
 
-    The models are loaded when the application starts (its lifespan). Call ``app.state.service.start(beside=True)``
+    The models are loaded when the application starts (its lifespan). Call ``app.state.service.start(in_thread=True)``
     before that to answer while they are still loading.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.settings import Settings
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _PYTHON = ".venv/bin/python"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -68,7 +68,7 @@ class ProgressPrinter:
     def _looks(self, pending: Callable[[], list[str]]) -> Iterator[list[str]]:
         while not self._ended.is_set():
             yield pending()
-            self._ended.wait(_LOOK_S)
+            self._ended.wait(_POLL_S)
         yield pending()
 
 

@@ -20,14 +20,16 @@ from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloa
 
 MEDIA_TYPE = "application/problem+json"
 
-MOST_FAULTS = 20
+SHUTTING_DOWN = "the service is shutting down; send the request to another instance"
+
+MAX_FAULTS = 20
 """Maximum number of invalid fields listed in one response."""
 
 _TITLED = 3  # invalid fields named in a title
 
 _HEAD, _TAIL = 200, 800  # characters kept of a long text: the start shows what was sent, the end what is allowed
 _IDLE_S = 2.0
-_MOST_DRAINED = 1 << 28  # bytes of a refused body to read, so that its sender gets to see the response
+_MAX_DRAINED = 1 << 28  # bytes of a refused body to read, so that its sender gets to see the response
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,7 @@ class ProblemError(Exception):
         self.detail = _cut(detail)
         super().__init__(self.detail)
         self.kind = kind
-        self.errors = [{name: _cut(str(text)) for name, text in fault.items()} for fault in errors[:MOST_FAULTS]]
+        self.errors = [{name: _cut(str(text)) for name, text in fault.items()} for fault in errors[:MAX_FAULTS]]
         self.headers = dict(headers or {}) | ({"Connection": "close"} if unread else {})
         self.unread = unread
         more += len(errors) - len(self.errors)
@@ -335,8 +337,8 @@ def invalid_fields(faults: Sequence[Mapping[str, str]], more: int = 0) -> Proble
         faults: One mapping for each field, with `field` and a `message` that names it.
         more: The number of faults that are not listed.
     """
-    shown = "; ".join(_cut(fault["message"]) for fault in faults[:MOST_FAULTS])
-    unlisted = len(faults[MOST_FAULTS:]) + more
+    shown = "; ".join(_cut(fault["message"]) for fault in faults[:MAX_FAULTS])
+    unlisted = len(faults[MAX_FAULTS:]) + more
     detail = f"{shown}; and {unlisted} more" if unlisted else shown
     return ProblemError(Kind.INVALID, detail, errors=faults, more=more)
 
@@ -369,7 +371,7 @@ class EarlyResponse(Response):
 async def _drain(receive: Receive) -> None:
     size, more = 0, True
     try:
-        while more and size < _MOST_DRAINED:
+        while more and size < _MAX_DRAINED:
             async with asyncio.timeout(_IDLE_S):
                 message = await receive()
             size += len(message.get("body", b""))
@@ -398,8 +400,7 @@ def problem_of(error: Exception) -> ProblemError:
         )
         return invalid("timeout_s", detail, needed_s=error.needed_s)
     if isinstance(error, Draining):
-        detail = "the service is shutting down; send the request to another instance"
-        return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
+        return ProblemError(Kind.DRAINING, SHUTTING_DOWN, headers={"Retry-After": "5"}, retry_after_s=5)
     if isinstance(error, DeadlineExceeded):
         detail = (
             "the samples could not be finished within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"

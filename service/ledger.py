@@ -50,16 +50,16 @@ class Hold:
     Attributes:
         bytes: its size.
         jobs: the jobs it is kept for.
-        beside: memory of another ledger that is released with it, or None.
+        companion: memory of another ledger that is released with it, or None.
     """
 
     def __init__(self, ledger: "Ledger", number: int, wanted: int, deadline: float) -> None:
         self.bytes = wanted
         self.begun, self.deadline = ledger.now(), deadline
         self._ledger, self._number = ledger, number
-        self._waits, self._over = 1, False  # for the request, and for each of its jobs
+        self._waits, self._released = 1, False  # for the request, and for each of its jobs
         self.jobs: list[Future[Any]] = []
-        self.beside: Hold | None = None
+        self.companion: Hold | None = None
         self._lock = threading.Lock()
 
     def until(self, future: "Future[Any]") -> None:
@@ -68,17 +68,17 @@ class Hold:
             self._waits += 1
             self.jobs.append(future)
         future.add_done_callback(lambda _: self._end_one())
-        if self.beside is not None:
-            self.beside.until(future)
+        if self.companion is not None:
+            self.companion.until(future)
 
-    def over(self) -> None:
+    def release(self) -> None:
         """End the request's own claim; a second call does nothing."""
         with self._lock:
-            again, self._over = self._over, True
+            again, self._released = self._released, True
         if not again:
             self._end_one()
-        if self.beside is not None:
-            self.beside.over()
+        if self.companion is not None:
+            self.companion.release()
 
     def grow(self, more: int) -> None:
         """Count more bytes for data that turned out larger; they are allocated already, so this is never refused."""
@@ -110,16 +110,16 @@ class Ledger:
         purpose: Purpose = Purpose(),
     ) -> None:
         self.now, self._limit, self._ends_s, self._purpose = now, limit, ends_s, purpose
-        self._in_hand = 0
+        self._reserved = 0
         self._holds: dict[int, Hold] = {}
         self._numbers = itertools.count()
         self._mean_s = _FIRST_GUESS_S  # how long memory was held recently
         self._lock = threading.Lock()
 
     @property
-    def in_hand(self) -> int:
+    def reserved(self) -> int:
         """Bytes reserved now."""
-        return self._in_hand
+        return self._reserved
 
     def check(self, wanted: int) -> None:
         """Refuse a request that would not fit even alone.
@@ -149,7 +149,7 @@ class Ledger:
             self._check_room(wanted)
             number = next(self._numbers)
             hold = self._holds[number] = Hold(self, number, wanted, deadline)
-            self._in_hand += wanted
+            self._reserved += wanted
             return hold
 
     def extend(self, hold: Hold, more: int) -> None:
@@ -162,16 +162,16 @@ class Ledger:
         with self._lock:
             self._check_room(more)
             hold.bytes += more
-            self._in_hand += more
+            self._reserved += more
 
     def _check_room(self, wanted: int) -> None:
-        missing = self._in_hand + wanted - self._limit
+        missing = self._reserved + wanted - self._limit
         if missing <= 0:
             return
         wait_s = self._until_free(missing)
         wait = max(1, int(-(-wait_s // 1)))
         detail = (
-            f"requests in progress hold {self._in_hand:,} of {self._limit:,} bytes ({self._purpose.setting}) and this "
+            f"requests in progress hold {self._reserved:,} of {self._limit:,} bytes ({self._purpose.setting}) and this "
             f"one needs {wanted:,}; try again in {wait} s"
         )
         raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait_s)
@@ -197,11 +197,11 @@ class Ledger:
     def _grow(self, hold: Hold, more: int) -> None:
         with self._lock:
             hold.bytes += more
-            self._in_hand += more
+            self._reserved += more
 
     def _end(self, number: int) -> None:
         with self._lock:
             hold = self._holds.pop(number)
-            self._in_hand -= hold.bytes
+            self._reserved -= hold.bytes
             weight = min(0.5, hold.bytes / self._limit)  # small holds say little
             self._mean_s += (self.now() - hold.begun - self._mean_s) * weight

@@ -72,7 +72,7 @@ def answered(model: type[BaseModel] | None = None, **values: Any) -> dict[int | 
     return {200: described | ({} if model is None else {"model": model})}
 
 
-def asked(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+def json_body(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that parses its JSON body by hand, and add the model to `BY_HAND`."""
     BY_HAND[model] = "validation"
     content = {"schema": reference(model)} | shown(values)
@@ -164,5 +164,5 @@ def solving(
     """
     content = {each: shown(responses) if each == "application/json" else BINARY for each in media}
     found = {"model": response, "description": f"{what}, in the format that Accept asks for", "content": content}
-    described = {"tags": [tag], "summary": summary, "openapi_extra": asked(body, requests)}
+    described = {"tags": [tag], "summary": summary, "openapi_extra": json_body(body, requests)}
     return described | {"responses": {200: found, **problems(*kinds), **SOLVING_PROBLEMS}}

@@ -34,16 +34,16 @@ from service.engine.job import Job
 from service.registry.version import ModelVersion
 
 PREFIX = "plr1."
-MOST_CHARACTERS = 8_192
+MAX_CHARACTERS = 8_192
 """Limit on the length of a token, which must fit into a header."""
 
 _HASHED = ("conditions", "negative")
 """Members that a token holds only as a hash."""
 
-MOST_NUMBERS = 64
+MAX_NUMBERS = 64
 """Limit on the numbers of an array; larger ones are stored as a hash."""
 
-_MOST_BYTES = 1 << 16  # of JSON, whatever the deflated text claims
+_MAX_BYTES = 1 << 16  # of JSON, whatever the deflated text claims
 _UNPREDICTABLE = ("deadline", "cancelled")
 
 HASH = r"^sha256:[0-9a-f]{64}$"
@@ -97,10 +97,10 @@ class Token(BaseModel):
         """Return the members of the token's request, without those in `given`."""
         names = ("model", "version", "solver", "t_span", "seed", "first_index", "num_samples", "decode", "trace")
         optional = ("condition", "guidance", "x0", "save_at")
-        said = {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
+        members = {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
         if self.shape:
-            said["shape"] = self.shape
-        return {name: getattr(self, name) for name in names} | said
+            members["shape"] = self.shape
+        return {name: getattr(self, name) for name in names} | members
 
 
 def digest_of(array: NDArray[Any]) -> str:
@@ -158,10 +158,10 @@ def token_of(
         digest: hash of the samples.
     """
     spec, arrays = job.solve.spec, arrays_of(job)
-    given = {name: digest_of(array) for name, array in arrays.items() if array.size > MOST_NUMBERS or name in _HASHED}
+    given = {name: digest_of(array) for name, array in arrays.items() if array.size > MAX_NUMBERS or name in _HASHED}
     if "grid" in given:
         spec = replace(spec, grid="uniform")
-    said = {
+    content = {
         "model": model.name,
         "version": model.version,
         "checkpoint": model.digest,
@@ -183,18 +183,18 @@ def token_of(
         "trace": (job.trace, "summary"),
         "partial": (status in _UNPREDICTABLE, False),
     }
-    return encode(said | values | {name: value for name, (value, default) in usual.items() if value != default})
+    return encode(content | values | {name: value for name, (value, default) in usual.items() if value != default})
 
 
 def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:
     return () if model.conditioning is None else model.conditioning.droppable(job.negative or ())
 
 
-def encode(said: Mapping[str, Any]) -> str:
+def encode(content: Mapping[str, Any]) -> str:
     """Return the text of a token with this content."""
     # The usual window of 32 KiB is wasted on half a kilobyte, and clearing it takes eight times as long as the rest.
     packer = zlib.compressobj(6, zlib.DEFLATED, wbits=10, memLevel=4)
-    deflated = packer.compress(orjson.dumps(said)) + packer.flush()
+    deflated = packer.compress(orjson.dumps(content)) + packer.flush()
     return PREFIX + urlsafe_b64encode(deflated).rstrip(b"=").decode()
 
 
@@ -207,15 +207,15 @@ def decode(text: str) -> bytes:
     text = text.strip()
     if not text.startswith(PREFIX):
         raise TokenError(f"it does not begin with {PREFIX}; send the member 'replay' of an answer")
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         raise TokenError(
-            f"it has {len(text)} characters, and a token has at most {MOST_CHARACTERS}; copy only the token"
+            f"it has {len(text)} characters, and a token has at most {MAX_CHARACTERS}; copy only the token"
         )
     body = text.removeprefix(PREFIX)
     reader = zlib.decompressobj()
     try:
         deflated = urlsafe_b64decode(body.encode("ascii") + b"=" * (-len(body) % 4))
-        content = reader.decompress(deflated, _MOST_BYTES)
+        content = reader.decompress(deflated, _MAX_BYTES)
     except (binascii.Error, UnicodeEncodeError, zlib.error):
         raise TokenError("it is damaged; copy all of it") from None
     if not reader.eof or reader.unused_data or urlsafe_b64encode(deflated).rstrip(b"=").decode() != body:

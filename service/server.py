@@ -166,7 +166,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._drained_by is not None:
-            self._leave(128 + sig, f"{signal.Signals(sig).name} again: ending at once")
+            self._exit_now(128 + sig, f"{signal.Signals(sig).name} again: ending at once")
             return
         _log.info("%s: finishing running requests, for at most %g s", signal.Signals(sig).name, self._drain_s)
         self._drained_by = time.monotonic() + self._drain_s
@@ -176,10 +176,10 @@ class _Server(uvicorn.Server):
         if self._service.failed is not None:
             self.should_exit = True
         if not self.should_exit:
-            self._look()
+            self._check()
         return await super().on_tick(counter)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """End the process if it is time to."""
         engine, now = self._service.engine, time.monotonic()
         if self._service.started and not engine.alive:
@@ -187,13 +187,13 @@ class _Server(uvicorn.Server):
             self.code = _FAILED
             self._end(_LET_GO_S)
         elif engine.turn_s > 2 * self._service.settings.stall_s:
-            self._leave(_FAILED, f"a network call has not ended for {engine.turn_s:.0f} s; the process ends")
+            self._exit_now(_FAILED, f"a network call has not ended for {engine.turn_s:.0f} s; the process ends")
         elif self._drained_by is None:
             return
         elif engine.active_jobs == 0:  # uvicorn still waits for responses being sent
             self._end(1 if self._gave_up else self._drain_s)  # but not for one that its client does not read
         elif now > self._drained_by + _LET_GO_S:
-            self._leave(_FAILED, "the engine does not stop its work; the process ends")
+            self._exit_now(_FAILED, "the engine does not stop its work; the process ends")
         elif now > self._drained_by and not self._gave_up:
             self._gave_up = True
             engine.give_up()
@@ -202,11 +202,11 @@ class _Server(uvicorn.Server):
         """Shut down, waiting `wait_s` for responses; a part that hangs after that does not keep the process alive."""
         self.should_exit = True
         self.config.timeout_graceful_shutdown = max(1, round(wait_s))
-        fuse = threading.Timer(wait_s + _LAST_S, self._leave, (self.code or _FAILED, "shutdown hangs"))
+        fuse = threading.Timer(wait_s + _LAST_S, self._exit_now, (self.code or _FAILED, "shutdown hangs"))
         fuse.daemon = True
         fuse.start()
 
-    def _leave(self, code: int, why: str) -> None:
+    def _exit_now(self, code: int, why: str) -> None:
         """End the process now, whatever its threads are doing, after telling waiting clients."""
         fuse = threading.Timer(1.0, os._exit, (code,))  # writing to a log may hang as well
         fuse.daemon = True

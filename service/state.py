@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from models.repository import RepositoryError
 from service import VERSION as VERSION
-from service.errors import Kind, ProblemError
+from service.errors import SHUTTING_DOWN, Kind, ProblemError
 from service.http.middleware import BurstLimiter
 from service.ledger import Ledger
 from service.metrics import Metrics
@@ -23,7 +23,7 @@ from service.registry.version import Lease
 from service.replay import environment
 from service.settings import Settings, StartError
 
-_LOOK_AGAIN_S = 2.0  # at start, while the repository cannot be read
+_RETRY_S = 2.0  # at start, while the repository cannot be read
 
 _log = logging.getLogger("pathline")
 
@@ -60,12 +60,12 @@ class Service:
     _starter: threading.Thread | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
 
-    def start(self, beside: bool = False, on_loaded: Callable[[], None] = lambda: None) -> None:
+    def start(self, in_thread: bool = False, on_loaded: Callable[[], None] = lambda: None) -> None:
         """Start the engine and load the models; a second call does nothing.
 
         Args:
-            beside: load in a thread and return at once. Each model answers as soon as it is loaded; `failed` is set if
-                none can be.
+            in_thread: load in a thread and return at once. Each model answers as soon as it is loaded; `failed` is set
+                if none can be.
             on_loaded: called when every model has been tried and at least one is served.
 
         Raises:
@@ -75,7 +75,7 @@ class Service:
             return
         self.engine.start()
         try:
-            self.registry.open() if beside else self.registry.load_all()
+            self.registry.open() if in_thread else self.registry.load_all()
         except BaseException:
             self.engine.stop()
             raise
@@ -85,11 +85,11 @@ class Service:
             lambda: engine.workload().seconds,
             lambda: engine.active_jobs,
             lambda: engine.active_lanes,
-            lambda: self.ledger.in_hand,
+            lambda: self.ledger.reserved,
         )
         self.metrics.runs_on(str(engine.device), engine.device_name)
         self.started = True
-        if not beside:
+        if not in_thread:
             self._loaded(on_loaded)
             return
         self._starter = threading.Thread(target=self._load_all, args=(on_loaded,), name="pathline-start", daemon=True)
@@ -100,9 +100,9 @@ class Service:
             try:
                 self.registry.refresh()
             except Exception as error:
-                said = str(error) if isinstance(error, RepositoryError) else f"{type(error).__name__}: {error}"
-                _log.error("%s; trying again in %g s", said, _LOOK_AGAIN_S)
-                self._stopping.wait(_LOOK_AGAIN_S)
+                message = str(error) if isinstance(error, RepositoryError) else f"{type(error).__name__}: {error}"
+                _log.error("%s; trying again in %g s", message, _RETRY_S)
+                self._stopping.wait(_RETRY_S)
         try:
             if not self._stopping.is_set():
                 self.registry.check_any()
@@ -140,19 +140,19 @@ class Service:
     def fault(self) -> tuple[Kind, str] | None:
         """Return why no request is taken now, or None."""
         if self.draining:
-            return Kind.DRAINING, "the service is shutting down; send the request to another instance"
+            return Kind.DRAINING, SHUTTING_DOWN
         if not self.started:
             return Kind.NOT_READY, "the models are being loaded; try again in a few seconds"
-        ailment = self.ailment()
-        return None if ailment is None else (Kind.NOT_READY, ailment)
+        fatal_fault = self.fatal_fault()
+        return None if fatal_fault is None else (Kind.NOT_READY, fatal_fault)
 
-    def ailment(self) -> str | None:
+    def fatal_fault(self) -> str | None:
         """Return why the process must be restarted, or None."""
         if self.started and not self.engine.alive:
             return "the engine has stopped; restart the service"
-        if self.started and (spent := self.engine.turn_s) > (most := self.settings.stall_s):
+        if self.started and (spent := self.engine.turn_s) > (limit := self.settings.stall_s):
             return (
-                f"a network call has not ended for {spent:.0f} s, the limit is {most:g} s (PATHLINE_STALL_S); "
+                f"a network call has not ended for {spent:.0f} s, the limit is {limit:g} s (PATHLINE_STALL_S); "
                 "restart the service"
             )
         return None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.compiled import Flags, Index, Numbers, Records, compiled
-from solvers.control import MAX_STEP_SLACK, MOST_NON_FINITE, SMALLEST_FACTOR, factor, first_guess, first_step
+from solvers.control import MAX_NON_FINITE, MAX_STEP_SLACK, SMALLEST_FACTOR, factor, first_guess, first_step
 from solvers.errors import CODES, RUNNING, Status
 from solvers.plan import END_ADAPTIVE
 
@@ -272,7 +272,7 @@ def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, ac
         lane = lanes[index[j]]
         if error[j] == np.inf:
             lane.bad += 1
-            if lane.bad > MOST_NON_FINITE or lane.group >= 0:
+            if lane.bad > MAX_NON_FINITE or lane.group >= 0:
                 lane.status = _NON_FINITE
         else:
             lane.bad = 0

@@ -12,7 +12,7 @@ MAX_STEP_SLACK = 1 + 1e-6
 
 SAFETY = 0.9
 SMALLEST_FACTOR, LARGEST_FACTOR = 0.2, 10.0
-MOST_NON_FINITE = 5
+MAX_NON_FINITE = 5
 """How many times in a row a step with a non-finite stage is retried with a smaller h."""
 
 

@@ -167,11 +167,11 @@ def _check_size(samples: int, times: int, width: int) -> None:
     if not 1 <= times <= MAX_TIMES:
         raise DiagnoseError("times", f"there are {times} times; 1 to {MAX_TIMES} are allowed")
     if samples * times * width**2 > MAX_NUMBERS:
-        most = MAX_NUMBERS // (times * width**2)
+        limit = MAX_NUMBERS // (times * width**2)
         raise DiagnoseError(
             "x0",
             f"{samples} samples at {times} times with {width} x {width} Jacobians are too many; "
-            f"use at most {most} samples at this many times",
+            f"use at most {limit} samples at this many times",
         )
 
 

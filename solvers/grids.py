@@ -41,7 +41,7 @@ GRID_TEXT = r"[a-z_][a-z0-9_]*(?:\([^()]*\))?|\([^()]*\)"
 """A grid in text: a name, a name with its parameters in parentheses, or times in parentheses."""
 
 _ULPS = 4
-_MOST_OF_SPAN = 1e-5
+_MAX_SPAN_FRACTION = 1e-5
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def _explicit(points: Times, steps: int | None, t_span: tuple[float, float]) -> 
         raise SolverError("grid", f"grid times must be finite, got {points[~np.isfinite(points)][0]}")
     check_order("grid", points, start, end)
     if points[0] != start or points[-1] != end:
-        low, high, first, last = apart(float(points[0]), float(points[-1]), start, end)
+        low, high, first, last = distinct_texts(float(points[0]), float(points[-1]), start, end)
         raise SolverError("grid", f"the grid runs from {low} to {high}, t_span from {first} to {last}; make them match")
     return points
 
@@ -309,7 +309,7 @@ def stands_for(times: NDArray[np.floating], points: Times, t_span: tuple[float, 
     """Return (M,) whether each time stands for its point (M,), by the rule at the top of this module."""
     start, end = t_span
     far = _ULPS * float(np.finfo(np.float32).eps) * max(abs(start), abs(end))
-    close = np.abs(times.astype(np.float64) - points) <= min(far, _MOST_OF_SPAN * abs(end - start))
+    close = np.abs(times.astype(np.float64) - points) <= min(far, _MAX_SPAN_FRACTION * abs(end - start))
     if times.dtype.itemsize < points.dtype.itemsize:
         with np.errstate(over="ignore"):
             close |= points.astype(times.dtype) == times
@@ -322,7 +322,7 @@ def snapped(times: NDArray[np.floating], points: Sequence[float] | Times, t_span
     return np.where(stands_for(times, near, t_span), near, times.astype(np.float64))
 
 
-def apart(*times: float) -> list[str]:
+def distinct_texts(*times: float) -> list[str]:
     """Times as text: with six digits, or as many as it takes to tell different times apart."""
     texts = [f"{t:g}" for t in times]
     if len(set(texts)) < len(set(times)):
@@ -339,5 +339,5 @@ def check_order(name: str, times: NDArray[np.floating], start: float, end: float
     wrong = np.flatnonzero(np.diff(times) * np.sign(end - start) <= 0)
     if len(wrong):
         k = int(wrong[0])
-        a, b, first, last = apart(float(times[k]), float(times[k + 1]), start, end)
+        a, b, first, last = distinct_texts(float(times[k]), float(times[k + 1]), start, end)
         raise SolverError(name, f"{name} must move strictly from {first} to {last}, but {b} follows {a}")

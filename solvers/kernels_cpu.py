@@ -28,15 +28,15 @@ from solvers.clocks import (
 )
 from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
 from solvers.errors import RUNNING
-from solvers.plan import END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID
+from solvers.plan import CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID
 from solvers.state import Attempts, Limits, Runner, States
 from solvers.trace import StepLog, write_attempts
 
 Data = NDArray[Any]
 """An array of the states' dtype."""
 
-CONTROLLED = 1 << FIRST_SLOPE | 1 << FIRST_STEP | 1 << END_ADAPTIVE
-"""Bit mask of the kinds of rows after which error control makes a decision."""
+CONTROLLED = sum(1 << kind for kind in CONTROLLED_KINDS)
+"""Bit mask of `CONTROLLED_KINDS`."""
 
 
 @compiled

@@ -23,16 +23,13 @@ from solvers.compiled import Index, Numbers, Records
 from solvers.errors import CODES, Status
 from solvers.kernels_cpu import HostStates
 from solvers.kernels_torch import DeviceStates
-from solvers.plan import END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, Plan
+from solvers.plan import CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, Plan
 from solvers.saving import Saved, save, save_grid, save_passed
 from solvers.state import LANE, SMALLEST_ROOM, Attempts, Limits, Runner, States, checked, first_record, plain
 from solvers.trace import StepLog
 
 _ON_GRIDS = 1 << MID | 1 << END_FIXED
 """Kinds of rows that `States.receive` handles by itself."""
-
-UNDER_CONTROL = (FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE)
-"""Kinds of rows after which error control makes a decision."""
 
 _ALL_KINDS = (1 << 32) - 1
 
@@ -279,7 +276,7 @@ class Lanes:
     def _finish(self, kinds: Index, present: int, ended: int) -> Finished | None:
         """Complete the steps under error control that end with this call; return the lanes that ended."""
         if present & ~_ON_GRIDS:
-            for kind in UNDER_CONTROL:
+            for kind in CONTROLLED_KINDS:
                 if present >> kind & 1:
                     index = clocks.of_kind(kinds, kind)
                     sums, found = self.measure(kind, index)

@@ -146,11 +146,11 @@ class _Forms:
             self.steps[n, between] += sign * weight
 
 
-def _depths(lam: Numbers, most: int) -> Steps:
-    """Return the order of each step (N,): the number of predictions at finite lambda so far, at most `most`."""
+def _depths(lam: Numbers, max_depth: int) -> Steps:
+    """Return the order of each step (N,): the number of predictions at finite lambda so far, at most `max_depth`."""
     count = len(lam) - 1
     usable = np.cumsum(np.isfinite(lam[:-1]))
-    depth = np.minimum(usable, most)
+    depth = np.minimum(usable, max_depth)
     depth[~np.isfinite(lam[1:])] = 1
     return np.maximum(depth[:count], 1)
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from solvers.clocks import group_norms
 from solvers.compiled import Numbers, Records
 from solvers.errors import Status
-from solvers.lanes import UNDER_CONTROL, Admission, Finished, Lanes
-from solvers.plan import END_ADAPTIVE, MID
+from solvers.lanes import Admission, Finished, Lanes
+from solvers.plan import CONTROLLED_KINDS, END_ADAPTIVE, MID
 from solvers.saving import Saved
 from solvers.state import Attempts
 
@@ -100,7 +100,7 @@ class Parted:
 
     def _measure(self, part: _Part) -> None:
         part.sums, part.found, part.norms = (), None, ()
-        if part.kind in UNDER_CONTROL:
+        if part.kind in CONTROLLED_KINDS:
             part.sums, part.found = part.lanes.measure(part.kind, np.arange(len(part.lanes)))
 
     def _share(self) -> None:

@@ -30,6 +30,7 @@ TOLERANCE_FLOOR = {torch.float64: 1e-14, torch.float16: 3e-6, torch.bfloat16: 3e
 
 
 MID, END_FIXED, END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP = range(5)
+CONTROLLED_KINDS = (FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE)  # rows after which error control makes a decision
 """Kinds of rows: inside a step; end of a step on a grid; end of an attempt under error control; v at the start; the
 Euler step from which the first step is chosen."""
 
@@ -151,7 +152,7 @@ class Plan:
         return (2 if self.spec.first_step is None else 1) + steps * self.attempt_nfe + again
 
     @property
-    def most_steps(self) -> int:
+    def max_attempts(self) -> int:
         """The most steps that a sample can attempt."""
         if self.times is not None:
             return len(self.times) - 1
@@ -265,7 +266,7 @@ def rows_on(points: NDArray[np.float64], spec: SolverSpec, method: Solver, learn
 
 
 def resolve(
-    *, solver: str = "dopri5", dtype: torch.dtype = torch.float32, tuned: TunedPlans | None = None, **apart: Any
+    *, solver: str = "dopri5", dtype: torch.dtype = torch.float32, tuned: TunedPlans | None = None, **overrides: Any
 ) -> Plan:
     """Return `compile(SolverSpec.of(solver, ...), dtype, tuned)`; fields at their defaults count as not given.
 
@@ -273,9 +274,9 @@ def resolve(
         solver: a name in the catalogue, or the text of a solver.
         dtype: dtype of the states.
         tuned: see `compile`.
-        apart: other fields of `SolverSpec`.
+        overrides: other fields of `SolverSpec`.
     """
-    return compile(SolverSpec.of(solver, **given(**apart)), dtype, tuned)
+    return compile(SolverSpec.of(solver, **given(**overrides)), dtype, tuned)
 
 
 @lru_cache(maxsize=64)

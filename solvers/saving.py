@@ -12,7 +12,7 @@ from torch import Tensor
 from solvers.bank import Bank
 from solvers.compiled import Index, Records
 from solvers.errors import SolverError
-from solvers.grids import Times, TimesSpec, apart, as_times, check_order, nearest, stands_for
+from solvers.grids import Times, TimesSpec, as_times, check_order, distinct_texts, nearest, stands_for
 from solvers.kernels_torch import combine
 from solvers.plan import Plan
 from solvers.state import States
@@ -44,15 +44,15 @@ def check_save_at(solve: Plan, save_at: TimesSpec | None, name: str = "save_at")
     on_point = stands_for(given, near, solve.t_span)
     times = np.where(on_point, near, given.astype(np.float64))
     for t in times[(times < min(start, end)) | (times > max(start, end))]:
-        at, first, last = apart(float(t), start, end)
+        at, first, last = distinct_texts(float(t), start, end)
         raise SolverError(name, f"{name} = {at} is outside the span from {first} to {last}")
     check_order(name, given, start, end)
     for k in np.flatnonzero(np.diff(times) == 0):
-        a, b = apart(float(given[k]), float(given[k + 1]))
+        a, b = distinct_texts(float(given[k]), float(given[k + 1]))
         raise SolverError(name, f"{name} holds {a} and {b}, which both stand for {float(times[k])!r}; leave one out")
     if solve.times is not None:
         for k in np.flatnonzero(~on_point):
-            at, _ = apart(float(given[k]), float(near[k]))
+            at, _ = distinct_texts(float(given[k]), float(near[k]))
             raise SolverError(name, f"{name} = {at} is not a grid point; the nearest is {float(near[k])!r}")
     elif solve.rows.dense is None:
         raise SolverError(name, f"{solve.name} has no dense output; give it steps and save at grid points")

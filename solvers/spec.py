@@ -30,7 +30,7 @@ from solvers.tuned import TUNED
 DEFAULT_TOLERANCE = 1e-5
 DEFAULT_MAX_NFE = 10_000
 ERROR_CONTROLS = ("sample", "batch")
-MOST_STEPS = 10_000_000
+MAX_STEPS = 10_000_000
 """More steps than this are refused before anything is allocated."""
 
 
@@ -75,8 +75,8 @@ class SolverSpec:
         self._fill(t_span=span, max_nfe=_whole("max_nfe", self.max_nfe))
         if self.steps is not None:
             self._fill(steps=_whole("steps", self.steps))
-            if self.steps > MOST_STEPS:
-                raise SolverError("steps", f"steps = {self.steps} is over the limit of {MOST_STEPS}")
+            if self.steps > MAX_STEPS:
+                raise SolverError("steps", f"steps = {self.steps} is over the limit of {MAX_STEPS}")
         self._fill(grid=normalise(self.grid, span))
         if self.tuned:
             self._check_tuned(method, span)
@@ -170,24 +170,24 @@ class SolverSpec:
         return cls(**read_solver(text))
 
     @classmethod
-    def of(cls, solver: str = "dopri5", **apart: Any) -> SolverSpec:
+    def of(cls, solver: str = "dopri5", **overrides: Any) -> SolverSpec:
         """Make a spec from the name or text of a solver and other fields; a default of None counts as not given.
 
         Raises:
             SolverError: for a field that contradicts the text, and as for `parse`.
         """
-        said = read_solver(solver)
+        parsed = read_solver(solver)
         given: dict[str, Any] = {
-            name: value for name, value in apart.items() if value is not None or DEFAULTS.get(name) is not None
+            name: value for name, value in overrides.items() if value is not None or DEFAULTS.get(name) is not None
         }
-        for name in said.keys() & given.keys():
-            if _normal(name, said[name]) != _normal(name, given[name]):
+        for name in parsed.keys() & given.keys():
+            if _normal(name, parsed[name]) != _normal(name, given[name]):
                 raise SolverError(
                     name,
-                    f"solver {solver!r} says {name} = {_shown(name, said[name])}, but {name} = "
+                    f"solver {solver!r} says {name} = {_shown(name, parsed[name])}, but {name} = "
                     f"{_shown(name, given[name])} was given too; leave one of them out",
                 )
-        return cls(**(given | said))
+        return cls(**(given | parsed))
 
     def __str__(self) -> str:
         """The text form, which `parse` reads; fields at their defaults are left out, except for tolerances."""
@@ -253,21 +253,21 @@ def read_solver(text: str) -> dict[str, Any]:
             f"solver {text!r} is not understood; use a name (dopri5), a name with steps (rk4-20, ab3-12/shift(3)) or "
             "a name with a tolerance (dopri5@1e-5)",
         )
-    said: dict[str, Any] = {"solver": match["solver"]}
+    parsed: dict[str, Any] = {"solver": match["solver"]}
     if match["steps"]:
-        said["steps"] = int(match["steps"])
+        parsed["steps"] = int(match["steps"])
     if match["grid"]:
         grid = read(match["grid"])
-        said["grid"] = grid["name"] if isinstance(grid, dict) and len(grid) == 1 else grid
+        parsed["grid"] = grid["name"] if isinstance(grid, dict) and len(grid) == 1 else grid
     if match["rtol"]:
-        said["rtol"] = float(match["rtol"])
-        said["atol"] = float(match["atol"] or match["rtol"])
+        parsed["rtol"] = float(match["rtol"])
+        parsed["atol"] = float(match["atol"] or match["rtol"])
     for word, value in _OPTION.findall(match["options"]):
         name, setting = _option(text, word, value)
-        if name in said:
+        if name in parsed:
             raise SolverError("solver", f"solver {text!r} says {name} twice; leave one of them out")
-        said[name] = setting
-    return said
+        parsed[name] = setting
+    return parsed
 
 
 def _option(text: str, word: str, value: str) -> tuple[str, Any]:

@@ -138,7 +138,7 @@ def _frontier(
         frontier = measure(
             checkpoint,
             conditions=conditions if real else None,
-            said="those of unseen data" if real else "",
+            conditions_text="those of unseen data" if real else "",
             guidances=guidances,
             seconds=seconds,
             whole=SOLVERS,  # the price reports each of them

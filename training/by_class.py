@@ -110,18 +110,18 @@ def _condition(checkpoint: Checkpoint, samples: int) -> LabelCondition:
     return condition
 
 
-def _guidances(condition: LabelCondition, asked: Sequence[float] | None) -> Sequence[float]:
+def _guidances(condition: LabelCondition, requested: Sequence[float] | None) -> Sequence[float]:
     """Return the guidance strengths to measure, after checking that the model supports them."""
-    if asked is None:
+    if requested is None:
         return _GUIDANCES if condition.null else (1.0,)
-    for guidance in asked:
+    for guidance in requested:
         if not math.isfinite(guidance):
             raise UsageError(f"--guidance is {guidance}; it must be a finite number")
         if guidance != 1 and not condition.null:
             raise UsageError(
                 f"--guidance is {guidance:g}; this model was trained with condition_dropout = 0, so it must be 1"
             )
-    return asked
+    return requested
 
 
 def _noise_like(data: DataSet) -> NDArray[np.float64]:

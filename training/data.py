@@ -7,7 +7,7 @@ import numpy as np
 
 from training.config import Recipe
 from training.data_config import DigitsData, ImagesData, MnistData, PointsData, VectorsData
-from training.dataset import DataSet, as_pictures
+from training.dataset import DataSet, to_pictures
 from training.errors import DataError
 from training.known_data import make_points, read_digits, read_mnist
 from training.user_data.data import read_own
@@ -33,7 +33,7 @@ def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
         case VectorsData() | ImagesData() as config:
             data = read_own(config, recipe.seed, as_picture=recipe.network.takes == "pictures")
     if recipe.network.takes == "pictures" and data.train.ndim == 2:
-        data = as_pictures(data, recipe.data.name, recipe.network.architecture)
+        data = to_pictures(data, recipe.data.name, recipe.network.architecture)
     if data.condition is not None and not recipe.dropout:
         data = replace(data, condition=data.condition.model_copy(update={"null": False}))
     if not np.isfinite(data.train).all():

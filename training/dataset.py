@@ -30,7 +30,7 @@ class DataSet:
         conditions: one for each training sample, labels (samples,) int64 or vectors (samples, width) float32, or None.
         reference_conditions: the same for `reference`.
         noise: the noise paired with each training sample, (samples, *event), or None to draw it anew in each step.
-        told: lines for the user that describe what was read.
+        notes: lines for the user that describe what was read.
     """
 
     train: Array
@@ -43,7 +43,7 @@ class DataSet:
     conditions: NDArray[Any] | None = None
     reference_conditions: NDArray[Any] | None = None
     noise: Array | None = None
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -55,7 +55,7 @@ class DataSet:
         return digest.hexdigest()
 
 
-def as_pictures(data: DataSet, name: str, architecture: str) -> DataSet:
+def to_pictures(data: DataSet, name: str, architecture: str) -> DataSet:
     """Reshape flat samples to pictures, which some architectures need.
 
     Raises:

@@ -84,7 +84,7 @@ def fit(recipe: Recipe, options: Options) -> Path:
     make_writable(options.models_dir, "model folder")
     with run.locked():
         data, teacher = _prepare(recipe, options)
-        for line in data.told:
+        for line in data.notes:
             print(f"{recipe.name}: {line}", flush=True)
         trainer = new_trainer(recipe, data, device, group, teacher)
         _resume(trainer, run, data)
@@ -213,8 +213,10 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, b
             hooks = Hooks(progress.step, write, lambda: bool(stop), save_every)
             complete = trainer.run(replace(hooks, epoch=board.epoch) if board else hooks)
         except TrainingError as error:
-            told = isinstance(error, StateError) or not run.file.exists()  # a failed write already says what is kept
-            kept = "" if told else f"; the last good state is kept in {run.folder}"
+            explained = (
+                isinstance(error, StateError) or not run.file.exists()
+            )  # a failed write already says what is kept
+            kept = "" if explained else f"; the last good state is kept in {run.folder}"
             raise type(error)(f"{recipe.name}: {error}{kept}") from None
     if stop.signum is not None and not complete:
         raise Stopped(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from models.checkpoint.frontier import Curve, Point
 from models.endpoint_error import Field
-from models.measure import MOST_NFE, MeasureError, measure_curve
+from models.measure import MAX_NFE, MeasureError, measure_curve
 from models.noise import noise
 from solvers import SolverSpec
 from training.dataset import DataSet
@@ -70,7 +70,7 @@ class Price:
         """Yield a two-line report of the price."""
         parts = []
         for target, best in zip(self.targets, self.cheapest, strict=True):
-            cost = f"{best[1]} NFE ({best[0]})" if best else f"over {MOST_NFE} NFE"
+            cost = f"{best[1]} NFE ({best[0]})" if best else f"over {MAX_NFE} NFE"
             parts.append(f"{cost} for {target:.1%} of the spread")
         yield f"price: {'; '.join(parts)}; dopri5@1e-5 takes {self.dopri5_nfe:.1f}"
         yield (

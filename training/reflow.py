@@ -80,10 +80,10 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
             )
         for start in tqdm(starts, desc="pairs", unit="part", disable=not missing):
             rows = slice(start, start + _PART)
-            told = None if conditions is None else torch.from_numpy(conditions[rows])
-            if told is not None and told.is_floating_point():
-                told = told.to(parent.dtype)
-            parts.append(_ends(_part(folder, start), parent, x0[rows], told, given.solver, given.guidance))
+            selected = None if conditions is None else torch.from_numpy(conditions[rows])
+            if selected is not None and selected.is_floating_point():
+                selected = selected.to(parent.dtype)
+            parts.append(_ends(_part(folder, start), parent, x0[rows], selected, given.solver, given.guidance))
     solved = {"solver": given.solver, "guidance": given.guidance}
     return _paired(given, parent.card, data, np.concatenate(parts), x0.to(torch.float32).numpy(), conditions, solved)
 
@@ -140,8 +140,8 @@ def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
             f"{data.train.shape[1:]} and {wanted}"
         )
     rows = slice(given.pairs or len(states))
-    told = None if conditions is None or data.conditions is None else conditions[rows].astype(data.conditions.dtype)
-    return _paired(given, parent, data, states[rows], x0[rows], told, solved)
+    selected = None if conditions is None or data.conditions is None else conditions[rows].astype(data.conditions.dtype)
+    return _paired(given, parent, data, states[rows], x0[rows], selected, solved)
 
 
 def _key(recipe: Recipe, data: DataSet, count: int) -> str:

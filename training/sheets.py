@@ -13,7 +13,7 @@ from PIL import Image
 
 Array = NDArray[np.floating]
 
-MOST_CLASSES = 16
+MAX_CLASSES = 16
 """Columns of a sheet; further classes are left out."""
 
 _INCHES = 0.36  # side of a picture
@@ -28,7 +28,7 @@ def draw(sets: Mapping[str, tuple[Array, NDArray[np.int64]]], classes: int, rows
         classes: number of classes.
         rows: number of pictures per class in each set.
     """
-    columns = min(classes, MOST_CLASSES)
+    columns = min(classes, MAX_CLASSES)
     size = (_INCHES * columns + 0.1, len(sets) * (_INCHES * rows + 0.28))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(len(sets), 1, squeeze=False)[:, 0]

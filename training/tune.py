@@ -33,7 +33,7 @@ from training.tuning import Target, stock_weights, tune_grid, tune_plan
 METHODS = ("ab2", "ab3", "ab4")
 """Stock methods that get tuned grids; learned plans start from the best of them."""
 
-LEAST_NFE, MOST_NFE = 2, 32
+LEAST_NFE, MAX_NFE = 2, 32
 MEASURE_S = 60.0
 """Seconds for the frontier of a checkpoint without one; tuned solvers come first."""
 
@@ -70,8 +70,8 @@ class Recipe:
         Raises:
             UsageError: an option is out of range; the message names it.
         """
-        if not self.nfe or not all(LEAST_NFE <= nfe <= MOST_NFE for nfe in self.nfe):
-            raise UsageError(f"--nfe is {_listed(self.nfe)}; each must be from {LEAST_NFE} to {MOST_NFE}")
+        if not self.nfe or not all(LEAST_NFE <= nfe <= MAX_NFE for nfe in self.nfe):
+            raise UsageError(f"--nfe is {_listed(self.nfe)}; each must be from {LEAST_NFE} to {MAX_NFE}")
         for method in self.methods:
             try:
                 entry = SolverSpec(method, 4).method
@@ -138,8 +138,8 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
             plan = _tuned(text, nfe, recipe, stored, calibration, validation, tell)
         made_by = {"tuning": _facts(checkpoint, recipe, text), "libraries": _libraries()}
         stored[text] = plan.model_copy(update=made_by)
-        told = f"{text:<14} error {plan.error:.4f} of the spread, began with {plan.start_error:.4f}"
-        print(f"{told}; {time.perf_counter() - began:.0f} s", flush=True)
+        line = f"{text:<14} error {plan.error:.4f} of the spread, began with {plan.start_error:.4f}"
+        print(f"{line}; {time.perf_counter() - began:.0f} s", flush=True)
         _write(checkpoint, stored)
     return _file(checkpoint, stored)
 
@@ -263,12 +263,12 @@ def target_of(
     if strengths is not None and card.condition is not None:
         field = Guided(checkpoint.velocity, card.condition)
 
-    def asked(x: Tensor, t: Tensor, rows: Any) -> Tensor:
+    def evaluate(x: Tensor, t: Tensor, rows: Any) -> Tensor:
         further = [each[rows] for each in (given, strengths) if each is not None]
         return field(x, t, *further)
 
     def tight(x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
-        return asked(x, t, torch.from_numpy(index))
+        return evaluate(x, t, torch.from_numpy(index))
 
     plan = compile(SolverSpec(rtol=tolerance, atol=tolerance, max_nfe=100_000), dtype)
     with torch.no_grad():
@@ -279,7 +279,7 @@ def target_of(
     spread = float((ends - ends.mean(0)).flatten(1).square().sum(1).mean().sqrt())
 
     def velocity(x: Tensor, t: Tensor, rows: slice) -> Tensor:
-        return asked(x.to(dtype), t.to(dtype), rows).double()
+        return evaluate(x.to(dtype), t.to(dtype), rows).double()
 
     return Target(velocity, x0.double(), ends, spread)
 

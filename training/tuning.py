@@ -38,7 +38,7 @@ LEAST_STEP = 0.02
 """No step is shorter than this share of an equal one: two calls at one time would differ by rounding alone."""
 
 _ROWS = 256
-_MOST_DIRECTIONS = 6
+_MAX_DIRECTIONS = 6
 _LONGEST_MOVE = 1.0  # of the logarithm of a step, in one iteration
 _HOPELESS = 1e8
 _CONVERGED = 1e-4
@@ -77,30 +77,30 @@ class Target:
     def normal_equations(self, times: Numbers, weights: Numbers) -> tuple[Numbers, Numbers]:
         """J^T r and J^T J of the residuals r = x_N - ends by times and weights, flat, (N + 1 + N (1 + N)).
 
-        If a state has more numbers than `_MOST_DIRECTIONS`, J^T J is Hutchinson's estimate from Rademacher
+        If a state has more numbers than `_MAX_DIRECTIONS`, J^T J is Hutchinson's estimate from Rademacher
         probes; J^T r is exact.
         """
         size = times.size + weights.size
         slope, square = np.zeros(size), np.zeros((size, size))
         width = self.x0[0].numel()
-        exact = width <= _MOST_DIRECTIONS
+        exact = width <= _MAX_DIRECTIONS
         draw = np.random.default_rng(0)
         for rows in self._parts():
-            x, known, states, asked = self.x0[rows], [self.x0[rows]], [], []
+            x, known, states, time_inputs = self.x0[rows], [self.x0[rows]], [], []
             for n in range(len(weights)):
-                asked.append(x.new_full((len(x),), times[n]).requires_grad_())
-                known.append(self.velocity(x, asked[n], rows))
+                time_inputs.append(x.new_full((len(x),), times[n]).requires_grad_())
+                known.append(self.velocity(x, time_inputs[n], rows))
                 x = _moved(x, weights[n], known)
                 states.append(x)
             r = (x - self.ends[rows]).detach()
             vectors = torch.stack(known[: 1 + len(weights)]).detach().flatten(2)
             for place, z in enumerate(_directions(r, draw)):
-                along = self._along(z, states, asked, vectors)
-                square += along.T @ along / (1 if exact else _MOST_DIRECTIONS)
+                along = self._along(z, states, time_inputs, vectors)
+                square += along.T @ along / (1 if exact else _MAX_DIRECTIONS)
                 if exact:  # the directions are the axes
                     slope += r.flatten(1)[:, place].numpy() @ along
             if not exact:
-                slope += self._along(r, states, asked, vectors).sum(axis=0)
+                slope += self._along(r, states, time_inputs, vectors).sum(axis=0)
         return slope, square
 
     def part(self, samples: int) -> Target:
@@ -108,13 +108,13 @@ class Target:
         return Target(self.velocity, self.x0[:samples], self.ends[:samples], self.spread)
 
     @staticmethod
-    def _along(z: Tensor, states: list[Tensor], asked: list[Tensor], vectors: Tensor) -> Numbers:
+    def _along(z: Tensor, states: list[Tensor], time_inputs: list[Tensor], vectors: Tensor) -> Numbers:
         """Return z^T J of each row, (rows, N + 1 + N (1 + N))."""
         steps = len(states)
-        wanted = [*states, *asked]
+        wanted = [*states, *time_inputs]
         grads = torch.autograd.grad(states[-1], wanted, z, retain_graph=True, allow_unused=True)
         by_state = torch.stack([grad.flatten(1) for grad in grads[:steps] if grad is not None])
-        by_time = torch.stack([asked[0].new_zeros(len(z)) if grad is None else grad for grad in grads[steps:]])
+        by_time = torch.stack([time_inputs[0].new_zeros(len(z)) if grad is None else grad for grad in grads[steps:]])
         by_weight = torch.einsum("nrd,jrd->rnj", by_state, vectors)
         by_weight = by_weight * torch.ones(steps, 1 + steps, dtype=vectors.dtype).tril(1)
         end = by_time.new_zeros(1, len(z))  # there is no evaluation at the last time
@@ -132,9 +132,9 @@ def _moved(x: Tensor, weights: Numbers, known: list[Tensor]) -> Tensor:
 def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
     """Return directions shaped like x (rows, *event): the axes of a small state, or Rademacher probes."""
     width = x[0].numel()
-    if width <= _MOST_DIRECTIONS:
+    if width <= _MAX_DIRECTIONS:
         return [axis.reshape(1, *x.shape[1:]).expand_as(x) for axis in torch.eye(width, dtype=x.dtype)]
-    return list(torch.from_numpy(draw.choice((-1.0, 1.0), (_MOST_DIRECTIONS, *x.shape))))
+    return list(torch.from_numpy(draw.choice((-1.0, 1.0), (_MAX_DIRECTIONS, *x.shape))))
 
 
 def weights_of(rows: Rows, times: Numbers) -> Numbers:

@@ -21,7 +21,7 @@ from service.settings import Settings
 SHARD_S = 120.0
 """Approximate seconds per shard: a crash loses no more of a worker's time, and startup is short in comparison."""
 
-_MOST_BYTES = 512 << 20  # of a shard's samples; writing them takes a few copies in memory
+_MAX_BYTES = 512 << 20  # of a shard's samples; writing them takes a few copies in memory
 _FOR_EACH_WORKER = 4  # least number of shards, so that workers finish at about the same time
 _WAIT_S = 600.0
 
@@ -70,7 +70,7 @@ def begin(wanted: Wanted, target: Target, settings: Settings) -> tuple[JobSpec, 
     if spec.threads == 0:
         raise UsageError(f"{target.url}: a service makes this job; resume it with pathline.Client.bulk")
     _, digest = find(settings, spec.model, spec.version)
-    asked = {
+    given = {
         "model": wanted.model,
         "version": wanted.version,
         "seed": wanted.seed,
@@ -83,7 +83,7 @@ def begin(wanted: Wanted, target: Target, settings: Settings) -> tuple[JobSpec, 
         **wanted.request,
         "checkpoint": digest,
     }
-    spec.refuse_other({name: value for name, value in asked.items() if value is not None})
+    spec.refuse_other({name: value for name, value in given.items() if value is not None})
     return spec, False
 
 
@@ -178,5 +178,5 @@ def shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
         workers: number of workers.
         row_bytes: bytes of one sample.
     """
-    rows = min(rate * SHARD_S, total / (_FOR_EACH_WORKER * workers), _MOST_BYTES / row_bytes)
+    rows = min(rate * SHARD_S, total / (_FOR_EACH_WORKER * workers), _MAX_BYTES / row_bytes)
     return max(1, math.ceil(rows / BLOCK)) * BLOCK

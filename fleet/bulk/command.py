@@ -101,8 +101,8 @@ def sample(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"fleet: stopped; resume with: python -m fleet sample --to {options.to}", file=sys.stderr)
         return _STOPPED
-    for shard, said in sorted(outcome.failed.items()):
-        print(f"fleet: shard {shard} was given up after {options.tries} tries: {said}", file=sys.stderr)
+    for shard, reason in sorted(outcome.failed.items()):
+        print(f"fleet: shard {shard} was given up after {options.tries} tries: {reason}", file=sys.stderr)
     if outcome.left:
         print(f"{spec.shards - outcome.left} of {spec.shards} shards are done; run this again to make the others")
         return 1 if index is None or outcome.failed else 0
@@ -219,9 +219,9 @@ def verify_(options: argparse.Namespace) -> int:
     return 0
 
 
-def _few(numbers: Iterable[int], most: int = 10) -> str:
+def _few(numbers: Iterable[int], limit: int = 10) -> str:
     listed = list(numbers)
-    return ", ".join(map(str, listed[:most])) + (", ..." if len(listed) > most else "")
+    return ", ".join(map(str, listed[:limit])) + (", ..." if len(listed) > limit else "")
 
 
 def export_(options: argparse.Namespace) -> int:

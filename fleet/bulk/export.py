@@ -53,8 +53,8 @@ def export_pairs(target: Target, file: Path) -> int:
     }
     states, conditions = _rows(target, spec)
     x0 = noise(spec.seed, spec.first_index, spec.total, spec.shape, getattr(torch, spec.dtype)).numpy()
-    said = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    _write(file, lambda handle: np.savez(handle, noise=x0, states=states, about=said, **conditions))
+    about_bytes = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    _write(file, lambda handle: np.savez(handle, noise=x0, states=states, about=about_bytes, **conditions))
     return len(states)
 
 

@@ -111,8 +111,8 @@ class Parquet:
         if rows.condition is not None:
             given = rows.condition
             columns["condition"] = arrow.array(given) if given.ndim == 1 else self._lists(given)
-        said = {"shape": spec.shape, "model": spec.model, "version": spec.version, "seed": spec.seed}
-        table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(said | {"job": spec.digest})})
+        metadata = {"shape": spec.shape, "model": spec.model, "version": spec.version, "seed": spec.seed}
+        table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(metadata | {"job": spec.digest})})
         self._parquet.write_table(table, file, compression="zstd")
 
     def read(self, spec: JobSpec, content: bytes) -> Stored:

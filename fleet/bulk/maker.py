@@ -160,8 +160,8 @@ class Maker:
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
-        told = None if given is None or job.conditions is None else job.conditions[ONE].expanded(rows).numpy()
-        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, told)
+        row_conditions = None if given is None or job.conditions is None else job.conditions[ONE].expanded(rows).numpy()
+        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, row_conditions)
 
     def make_shard(self, spec: JobSpec, shard: int, conditions: Conditions | None, tell: Tell | None = None) -> Rows:
         """Make a shard of a job; errors as in `make`."""

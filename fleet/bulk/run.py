@@ -57,7 +57,7 @@ class Run:
         self._mine = set(range(spec.shards)) if mine is None else set(mine)
         self._quiet = quiet
         self._tried: dict[int, int] = {}
-        self._under_way: dict[int, int] = {}  # approximate rows done, by shard
+        self._in_progress: dict[int, int] = {}  # approximate rows done, by shard
         self._outcome = Outcome()
 
     def __call__(self) -> Outcome:
@@ -85,33 +85,33 @@ class Run:
 
     def _make(self, waiting: deque[int]) -> None:
         self._waiting = waiting
-        while waiting or self._under_way:
-            while waiting and len(self._under_way) < self._launcher.slots:
+        while waiting or self._in_progress:
+            while waiting and len(self._in_progress) < self._launcher.slots:
                 shard = waiting.popleft()
-                self._under_way[shard] = 0
+                self._in_progress[shard] = 0
                 self._launcher.begin(shard)
-            self._launcher.wait(self._hear)
+            self._launcher.wait(self._handle)
 
-    def _hear(self, event: Event) -> None:
-        shard, before = event.shard, self._under_way.get(event.shard, 0)
+    def _handle(self, event: Event) -> None:
+        shard, before = event.shard, self._in_progress.get(event.shard, 0)
         if event.kind == "progress":
-            self._under_way[shard] = max(before, event.rows)
-            self._bar.update(self._under_way[shard] - before)
+            self._in_progress[shard] = max(before, event.rows)
+            self._bar.update(self._in_progress[shard] - before)
             return
-        self._under_way.pop(shard, None)
+        self._in_progress.pop(shard, None)
         if event.kind == "done":
             self._outcome.made += 1
             self._bar.update(self._spec.range(shard)[1] - before)
             return
         self._bar.update(-before)
         if event.kind == "fatal":
-            raise TargetError(event.said)
+            raise TargetError(event.error)
         self._tried[shard] = tried = self._tried.get(shard, 0) + 1
         if tried < self._tries:
             self._waiting.append(shard)  # after the others, which may succeed
             return
-        self._outcome.failed[shard] = event.said
-        self._target.note_failure(shard, event.said, tried)
+        self._outcome.failed[shard] = event.error
+        self._target.note_failure(shard, event.error, tried)
 
 
 @dataclass(frozen=True)

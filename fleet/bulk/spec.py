@@ -78,7 +78,7 @@ class JobSpec(BaseModel):
         """SHA-256 of the spec."""
         return digest_of(self.model_dump(mode="json"))
 
-    def refuse_other(self, asked: Mapping[str, Any]) -> None:
+    def refuse_other(self, given: Mapping[str, Any]) -> None:
         """Check that the given fields match this job; others are not compared.
 
         Raises:
@@ -86,7 +86,7 @@ class JobSpec(BaseModel):
         """
         mine = self.model_dump(mode="json")
         mine |= mine.pop("request")
-        for name, wanted in asked.items():
+        for name, wanted in given.items():
             if (found := mine.get(name)) != wanted:
                 advice = {
                     "checkpoint": "the model has changed since; restore it, or start a new job in another place",

@@ -231,10 +231,10 @@ class Target:
             content = self._fs.cat_file(self._at("shards", f"{shard:05d}.{written.suffix}"))
         return written.read(spec, content)
 
-    def note_failure(self, shard: int, said: str, tries: int) -> None:
+    def note_failure(self, shard: int, error: str, tries: int) -> None:
         """Record that a shard could not be made; raise a TargetError as in `commit`."""
         with self._reaching("write"):
-            self._put_json("failed", shard, {"shard": shard, "error": said, "tries": tries})
+            self._put_json("failed", shard, {"shard": shard, "error": error, "tries": tries})
 
     def clear(self) -> None:
         """Remove the temporary files of dead writers; call it only when nothing is being written."""
@@ -291,6 +291,6 @@ class Target:
         except (FleetError, ValidationError, ValueError):
             raise
         except Exception as error:  # each store has its own exceptions
-            said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+            reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
             advice = _ADVICE[what]
-            raise TargetError(f"{self.url}: cannot {what}: {said}; {advice}") from error
+            raise TargetError(f"{self.url}: cannot {what}: {reason}; {advice}") from error

@@ -45,9 +45,9 @@ def verify(target: Target, quiet: bool = False) -> Verdict:
         raise UsageError(f"{target.url}: holds no job; check the address")
     done, faults, prints, rows = target.done(), [], [], 0
     for receipt in tqdm(target.receipts(done), total=len(done), unit="shard", disable=quiet, file=sys.stderr):
-        found, said = _check(spec, target, receipt)
-        if said:
-            faults.append(f"shard {receipt.shard}: {said}")
+        found, fault = _check(spec, target, receipt)
+        if fault:
+            faults.append(f"shard {receipt.shard}: {fault}")
         else:
             prints.append(found)
             rows += receipt.rows

@@ -55,7 +55,7 @@ def measure(url: str, model: str) -> Speed:
     """
     service = _Service(url, model)
     calls: dict[int, float] = {}
-    beside: list[float] = []
+    overheads: list[float] = []
     service.solve(_ROWS[-1], 0)  # the first request includes one-time preparation
     before, count, solving = service.cpu(), 0, 0.0
     for rows in _ROWS:
@@ -64,7 +64,7 @@ def measure(url: str, model: str) -> Speed:
             time.sleep(_PAUSE_S)  # requests under load find cold caches too
             begin = time.perf_counter()
             solve_s = service.solve(rows, seed)
-            beside.append(time.perf_counter() - begin - solve_s)
+            overheads.append(time.perf_counter() - begin - solve_s)
             solves.append(solve_s)
             solving, count = solving + solve_s, count + 1
         calls[rows] = float(np.median(solves)) / _NFE
@@ -72,7 +72,7 @@ def measure(url: str, model: str) -> Speed:
     seconds = np.array(list(calls.values()))
     row_s, call_s = np.polyfit(list(calls), seconds, 1, w=1 / seconds)  # small calls count as much as large ones
     spent = 0.0 if before is None or after is None else (after - before - solving) / count
-    speed = Speed(max(0.0, float(call_s)), max(0.0, float(row_s)), float(np.median(beside)))
+    speed = Speed(max(0.0, float(call_s)), max(0.0, float(row_s)), float(np.median(overheads)))
     held = min(speed.request_s, _handling(service, speed))
     return Speed(speed.call_s, speed.row_s, speed.request_s, held, spent if spent > 0 else None)
 

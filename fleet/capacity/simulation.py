@@ -65,18 +65,18 @@ class World(Device):
     def spend(self, seconds: float) -> None:
         """Let the engine compute for some seconds, not counting those in which requests are handled."""
         while True:
-            self._happen()
+            self._run_due()
             halted = self.handled > self.now
             end = self.handled if halted else self.now + seconds
             step = min(end, self._due[0][0] if self._due else math.inf) - self.now
             self.now += step
             seconds -= 0.0 if halted else step
             if seconds <= 1e-12 and self.handled <= self.now:
-                self._happen()
+                self._run_due()
                 if self.handled <= self.now:
                     return
 
-    def _happen(self) -> None:
+    def _run_due(self) -> None:
         while self._due and self._due[0][0] <= self.now:
             heapq.heappop(self._due)[2]()
 
@@ -84,7 +84,7 @@ class World(Device):
         """Advance the clock to the next event, or to a time if that comes first; return whether there was an event."""
         if self._due and self._due[0][0] <= until:
             self.now = max(self.now, self._due[0][0])
-            self._happen()
+            self._run_due()
             return True
         if until < math.inf:
             self.now = max(self.now, until)

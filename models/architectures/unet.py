@@ -20,7 +20,7 @@ from models.conditions import ConditionConfig, ConditionEmbedding, LabelConditio
 from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import refuse_condition
 
-_MOST_NUMBERS = 1 << 24
+_MAX_NUMBERS = 1 << 24
 
 
 class UNetSize(NetworkSize):
@@ -67,7 +67,7 @@ class UNetConfig(UNetSize, NetworkConfig, strict=False):
     @model_validator(mode="after")
     def _halves(self) -> Self:
         part = 1 << (self.levels - 1)
-        if min(self.shape) < 1 or math.prod(self.shape) > _MOST_NUMBERS or self.shape[1] % part or self.shape[2] % part:
+        if min(self.shape) < 1 or math.prod(self.shape) > _MAX_NUMBERS or self.shape[1] % part or self.shape[2] % part:
             raise ValueError(
                 f"shape is {self.shape}; {self.levels} levels need a height and a width divisible by {part}: "
                 "resize the pictures or use fewer levels"

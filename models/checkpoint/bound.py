@@ -18,7 +18,7 @@ from models.regular import NotRegular, open_regular, write_atomically
 
 SHA256 = r"^[0-9a-f]{64}$"
 
-_MOST_BYTES = 8 << 20
+_MAX_BYTES = 8 << 20
 
 Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -73,13 +73,13 @@ class BoundFile(Generic[B]):
         path = folder / self.name
         try:
             with open_regular(path) as file:
-                content = file.read(_MOST_BYTES + 1)
+                content = file.read(_MAX_BYTES + 1)
         except FileNotFoundError:
             return None
         except (NotRegular, OSError) as error:
             raise self.error(f"{path}: cannot be read: {error.strerror or error}") from None
-        if len(content) > _MOST_BYTES:
-            raise self.error(f"{path}: is larger than {_MOST_BYTES} bytes, the limit for this file")
+        if len(content) > _MAX_BYTES:
+            raise self.error(f"{path}: is larger than {_MAX_BYTES} bytes, the limit for this file")
         try:
             found = self.content.model_validate_json(content)
             fault = self.fault_of(found, content)

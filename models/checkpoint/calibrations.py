@@ -23,8 +23,8 @@ from models.regular import NotRegular, open_regular
 
 CALIBRATION_FILE = "calibration.json"
 
-_MOST_BYTES = 1 << 20
-_MOST_ENTRIES = 64
+_MAX_BYTES = 1 << 20
+_MAX_ENTRIES = 64
 _log = logging.getLogger("pathline")
 
 Key = tuple[str, ...]
@@ -88,7 +88,7 @@ def keep(folder: Path, key: Key, form: int, agreement: Agreement) -> None:
         return
     entry = _Entry(key=key, form=form, counts=agreement.counts, buckets=agreement.buckets, limit=agreement.limit)
     others = [each for each in _read(folder).entries if each.key != key]
-    content = _File(entries=(entry, *others)[:_MOST_ENTRIES]).model_dump_json(indent=1)
+    content = _File(entries=(entry, *others)[:_MAX_ENTRIES]).model_dump_json(indent=1)
     temporary = folder / f".{CALIBRATION_FILE}-{secrets.token_hex(4)}"
     try:
         temporary.write_text(content + "\n")
@@ -106,7 +106,7 @@ def keep(folder: Path, key: Key, form: int, agreement: Agreement) -> None:
 def _read(folder: Path) -> _File:
     try:
         with open_regular(folder / CALIBRATION_FILE) as file:
-            content: Any = json.loads(file.read(_MOST_BYTES))
+            content: Any = json.loads(file.read(_MAX_BYTES))
         return _File.model_validate(content)
     except (OSError, NotRegular, ValueError, RecursionError, ValidationError):
         return _File()

@@ -41,8 +41,8 @@ MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
-MOST_CONDITIONS = 64
-MOST_AXES = 16
+MAX_CONDITIONS = 64
+MAX_AXES = 16
 _LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute", "axes")
 """Fields that are not written if empty, so that releases without them can read the card."""
 
@@ -160,9 +160,9 @@ class Card(_Frozen):
     compute: Literal["bfloat16", "float16"] | None = None
     event_shape: tuple[int | AxisName, ...]
     data_shape: tuple[int | DataSize, ...]
-    axes: dict[AxisName, Axis] = Field(default_factory=dict, max_length=MOST_AXES)
+    axes: dict[AxisName, Axis] = Field(default_factory=dict, max_length=MAX_AXES)
     condition: ConditionConfig | None = None
-    conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MOST_CONDITIONS)
+    conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MAX_CONDITIONS)
     prelude: PreludeCard | None = None
     time: TimeCard = TimeCard()
     field: Literal["velocity", "average_velocity"] = "velocity"
@@ -184,7 +184,7 @@ class Card(_Frozen):
         if self.conditions:
             NamedConditions(self.conditions).check_entries()
         if self.prelude is not None:
-            self.prelude.asked(self.conditions)
+            self.prelude.request_conditions(self.conditions)
         return self
 
     @model_validator(mode="after")
@@ -213,7 +213,7 @@ class Card(_Frozen):
     def _axes_fit(self) -> Self:
         mine = free_axes(self.event_shape)
         check_axes({"event_shape": self.event_shape, "data_shape": self.data_shape}, self.axes)
-        if unused := sorted(set(self.axes) - {*mine, *self._told}):
+        if unused := sorted(set(self.axes) - {*mine, *self._condition_axes}):
             raise ValueError(f"axes has {unused[0]!r}, which no shape has")
         for name, entry in self.conditions.items():
             for axis in entry.free:
@@ -232,13 +232,13 @@ class Card(_Frozen):
     @property
     def bounds(self) -> dict[str, Axis]:
         """The allowed sizes of each free axis, of states and of conditions."""
-        return {**self._told, **self.axes}
+        return {**self._condition_axes, **self.axes}
 
     @property
-    def _told(self) -> dict[str, Axis]:
+    def _condition_axes(self) -> dict[str, Axis]:
         """The free axes of conditions."""
         found: dict[str, Axis] = {}
-        for takes in (self.conditioning, self.asked):
+        for takes in (self.conditioning, self.request_conditions):
             found |= takes.axes if isinstance(takes, NamedConditions) else {}
         return found
 
@@ -270,16 +270,16 @@ class Card(_Frozen):
         return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else self.condition
 
     @property
-    def asked(self) -> Conditioning | None:
+    def request_conditions(self) -> Conditioning | None:
         """The conditions that requests give: those of the network, unless a prelude makes some of them from others."""
         if self.prelude is None:
             return self.conditioning
-        return NamedConditions(self.prelude.asked(self.conditions), bounds=self.axes)
+        return NamedConditions(self.prelude.request_conditions(self.conditions), bounds=self.axes)
 
     @property
     def stored_nulls(self) -> dict[str, NamedCondition]:
         """The named conditions with a null that is stored in the weights file."""
-        entries = self.conditions if self.prelude is None else self.prelude.asked(self.conditions)
+        entries = self.conditions if self.prelude is None else self.prelude.request_conditions(self.conditions)
         return {name: entry for name, entry in entries.items() if entry.null == "stored"}
 
     @property
@@ -339,7 +339,7 @@ def read_card(folder: Path) -> Card:
         with open_regular(path) as file:
             content = file.read(_MAX_CARD_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path}: is missing{_instead(folder)}") from None
+        raise CheckpointError(f"{path}: is missing{_explain_missing(folder)}") from None
     except NotRegular as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     except OSError as error:
@@ -377,7 +377,7 @@ def is_pickle(path: Path) -> bool:
     return path.suffix.lower() in {".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib"}
 
 
-def _instead(folder: Path) -> str:
+def _explain_missing(folder: Path) -> str:
     """Say what a folder without a card contains, if that explains why it has none."""
     try:
         found = sorted(path.name for path in folder.iterdir())

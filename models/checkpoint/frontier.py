@@ -19,7 +19,7 @@ from models.regular import open_regular
 
 FRONTIER_FILE = "frontier.json"
 
-_MOST_POINTS = 10_000
+_MAX_POINTS = 10_000
 
 
 class FrontierError(Exception):
@@ -64,7 +64,7 @@ class Curve(Frozen):
     samples: int = Field(ge=2)
     spread: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     complete: bool = True
-    points: Annotated[tuple[Point, ...], Field(max_length=_MOST_POINTS)]
+    points: Annotated[tuple[Point, ...], Field(max_length=_MAX_POINTS)]
 
 
 class Frontier(Bound):

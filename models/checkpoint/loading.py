@@ -78,9 +78,9 @@ class Checkpoint:
         return self._with_nulls(self.card.conditioning)
 
     @property
-    def asked(self) -> Conditioning | None:
+    def request_conditions(self) -> Conditioning | None:
         """The conditioning that requests give; None if the network is unconditional."""
-        return self._with_nulls(self.card.asked)
+        return self._with_nulls(self.card.request_conditions)
 
     def examples(self, rows: int, device: torch.device | str = "cpu") -> Condition | None:
         """Make conditions for some rows as the network takes them, distinct where possible; None if it takes none."""
@@ -90,7 +90,7 @@ class Checkpoint:
         shown = takes.sized({}).examples(rows, self.dtype, device)
         if self.prelude is None:
             return shown
-        return self.prelude.completed(self.asked, takes.sized({}), shown, rows, self.dtype, device)
+        return self.prelude.completed(self.request_conditions, takes.sized({}), shown, rows, self.dtype, device)
 
     def _with_nulls(self, takes: Conditioning | None) -> Conditioning | None:
         return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
@@ -142,7 +142,7 @@ def load(
     digest = f"sha256:{card.card_sha256}"
     plans = _plans(path, card.weights_sha256)
     checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls, pair.prelude, half)
-    _try_out(checkpoint, torch.device(device))
+    _check_finite(checkpoint, torch.device(device))
     return checkpoint
 
 
@@ -209,7 +209,7 @@ def _fill(module: _Pair, tensors: dict[str, Tensor], file: Path) -> None:
     module.load_state_dict(tensors, assign=True)
 
 
-def _try_out(checkpoint: Checkpoint, device: torch.device) -> None:
+def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
     """Evaluate the velocity at t = 0, 0.5 and 1 and the decoder on starting noise.
 
     Both must be finite, and the velocity of a row must not depend on the rows beside it.
@@ -227,16 +227,16 @@ def _try_out(checkpoint: Checkpoint, device: torch.device) -> None:
                 if card.average:
                     times = torch.stack((times, torch.ones_like(times)), dim=1)
                 v = checkpoint.velocity(x, times, given)
-                _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
+                _check_tensor(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
             shape = (_TRIAL_ROWS, *card.data_of(card.typical))
             decoded = checkpoint.decoder.decode(x)
-            _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
+            _check_tensor(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
         if not card.row_by_row:
             mixing = find_mixing(checkpoint.velocity, event, checkpoint.dtype, device, takes, checkpoint.compute)
         if mixing is None and card.decoder.program is not None:
             mixing = checkpoint.decoder.find_mixing(checkpoint.dtype, device, card.typical)
         if mixing is None and checkpoint.prelude is not None:
-            mixing = checkpoint.prelude.find_mixing(checkpoint.asked, takes, checkpoint.dtype, device)
+            mixing = checkpoint.prelude.find_mixing(checkpoint.request_conditions, takes, checkpoint.dtype, device)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
         raise kind(f"{checkpoint.path}: the trial call failed: {first_line(error)}") from None
@@ -244,7 +244,7 @@ def _try_out(checkpoint: Checkpoint, device: torch.device) -> None:
         raise CheckpointError(f"{checkpoint.path}: {mixing}")
 
 
-def _must_be(what: str, found: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def _check_tensor(what: str, found: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     if tuple(found.shape) != shape or found.dtype != dtype:
         raise CheckpointError(
             f"{what}: found {found.dtype} of shape {list(found.shape)}, expected {dtype} of shape {list(shape)}"

@@ -21,7 +21,7 @@ from solvers.tuned import TUNED, TunedPlan, TunedPlans
 
 PLANS_FILE = "plans.json"
 
-MOST_STEPS = 64
+MAX_STEPS = 64
 """The most steps of a learned plan; a lane keeps one velocity for each."""
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -47,8 +47,8 @@ class StoredPlan(Frozen):
 
     solver: str = Field(min_length=1, max_length=200)
     times: Annotated[tuple[Number, ...], Field(min_length=2, max_length=1025)]
-    weights: Annotated[tuple[tuple[Number, ...], ...], Field(max_length=MOST_STEPS)] | None = None
-    x0_weights: Annotated[tuple[Number, ...], Field(max_length=MOST_STEPS)] | None = None
+    weights: Annotated[tuple[tuple[Number, ...], ...], Field(max_length=MAX_STEPS)] | None = None
+    x0_weights: Annotated[tuple[Number, ...], Field(max_length=MAX_STEPS)] | None = None
     error: Size
     start_error: Size
     tuning: dict[str, JsonValue] = Field(default_factory=dict)

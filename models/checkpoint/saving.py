@@ -235,7 +235,7 @@ def _nulls(model: Network, prelude: Prelude | None, nulls: Mapping[str, Tensor] 
         return {}
     found = {}
     stored = takes.stored if nulls is None else nulls
-    for name, entry in (takes.entries if prelude is None else prelude.card.asked(takes.entries)).items():
+    for name, entry in (takes.entries if prelude is None else prelude.card.request_conditions(takes.entries)).items():
         if entry.null == "stored":
             null = stored[name].detach().to("cpu", entry.torch_dtype).reshape(entry.sizes).contiguous()
             if not null.isfinite().all():

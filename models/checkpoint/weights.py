@@ -19,7 +19,7 @@ from models.regular import NotRegular, open_regular
 
 _STORED = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
 _SLACK = 64 << 20
-_HEADER, _HEADER_A_TENSOR = 1 << 20, 1 << 10  # the most bytes of a header: a base, and more for each tensor
+_HEADER, _HEADER_PER_TENSOR = 1 << 20, 1 << 10  # the most bytes of a header: a base, and more for each tensor
 _SHOWN = 5
 _COMPARED = 500  # the most names that are searched for the nearest
 _LONGEST = 200  # characters; longer names are not compared
@@ -81,9 +81,9 @@ def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[i
     length = int.from_bytes(stream.read(8), "little")
     if length > size - 8:
         raise ValueError(f"its header claims {length} bytes, but the file has {size}")
-    most = _HEADER + tensors * _HEADER_A_TENSOR
-    if length > most:
-        raise ValueError(f"its header has {length} bytes; the limit for the {tensors} tensors it must have is {most}")
+    limit = _HEADER + tensors * _HEADER_PER_TENSOR
+    if length > limit:
+        raise ValueError(f"its header has {length} bytes; the limit for the {tensors} tensors it must have is {limit}")
     header = json.loads(stream.read(length))
     return {k: (v["dtype"], v["shape"]) for k, v in header.items() if k != "__metadata__"}
 

@@ -26,7 +26,7 @@ from models.architectures.unet import UNet
 from models.calibration import same_bits
 from models.conditions import LabelCondition, VectorCondition
 from models.conventions import Adapted
-from models.fused import MOST_ERROR, Prepared, rms
+from models.fused import MAX_ERROR, Prepared, rms
 from models.network import Network
 from models.noise import noise
 from models.program.network import Program
@@ -38,7 +38,7 @@ PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 _MISSING = "the extra `onnx`, with which onnxruntime evaluates it, is not installed"
 _EXPORT_S = 300.0
-_MOST_KEPT = 16
+_MAX_KEPT = 16
 _TRIAL_ROWS = 33
 _COUNTS = (1, 2, 3, 5, 8, 16, 17, 32)
 """Numbers of rows at which the bits of trial rows are compared; all others are tried when the network is calibrated."""
@@ -169,7 +169,7 @@ def _kept(folder: Path, digest: str) -> bytes:
         with tempfile.NamedTemporaryFile(dir=place, delete=False) as file:
             file.write(content)
         Path(file.name).rename(path)
-        for old in sorted(place.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MOST_KEPT]:
+        for old in sorted(place.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MAX_KEPT]:
             old.unlink()
     except OSError:  # nothing can be written there: each load exports anew
         pass
@@ -209,7 +209,7 @@ def _worse(network: Network[Any], field: OnnxField) -> str | None:
         exact = copy.deepcopy(network).double()(x.double(), t.double(), doubled)
         eager, found = network(x, t, given), field(x, t, given)
         errors = [rms(each.double() - exact) for each in (eager, found)]
-        if errors[1] > MOST_ERROR * errors[0]:
+        if errors[1] > MAX_ERROR * errors[0]:
             return (
                 f"the exported form is off by {errors[1]:.1e} (rms, from float64), the torch module by {errors[0]:.1e}"
             )

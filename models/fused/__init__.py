@@ -24,12 +24,12 @@ from models.velocity import VelocityField
 from solvers import resolve
 from solvers.lanes import Admission, Lanes
 
-__all__ = ["MOST_ERROR", "FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "rms", "warm_up"]
+__all__ = ["MAX_ERROR", "FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "rms", "warm_up"]
 
 Path = Literal["fused", "onnx", "eager"]
 
 _TRIAL_ROWS = 64
-MOST_ERROR = 2.0
+MAX_ERROR = 2.0
 """A compiled form is refused if its rms distance from float64 is more than this many times the eager network's."""
 
 
@@ -68,7 +68,7 @@ def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepa
     try:
         warm_up()
         fused = FusedResidualMLP(network)
-        why = _worse(network, fused, condition)
+        why = _accuracy_problem(network, fused, condition)
     except Exception as error:  # the compiler's errors have no common class; after any of them the module is used
         why = f"the fused form could not be compiled: {type(error).__name__}: {error}".splitlines()[0]
         return Prepared(velocity, "eager", why, failed=True)
@@ -77,7 +77,7 @@ def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepa
     return Prepared(Adapted(fused, velocity.time) if isinstance(velocity, Adapted) else fused, "fused", "")
 
 
-def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditioning | None) -> str | None:
+def _accuracy_problem(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditioning | None) -> str | None:
     """Return why a fused form is not accurate enough; None if it is."""
     x = noise(0, 0, _TRIAL_ROWS, sized(network.event_shape, {}), torch.float32)
     t = torch.linspace(0.0, 1.0, _TRIAL_ROWS)
@@ -85,7 +85,7 @@ def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditionin
     with torch.no_grad():
         exact = copy.deepcopy(network).double()(x.double(), t.double(), _doubled(given))
         eager, found = (rms(field(x, t, given).double() - exact) for field in (network, fused))
-    if found <= MOST_ERROR * eager or found == 0.0:
+    if found <= MAX_ERROR * eager or found == 0.0:
         return None
     return f"the fused form is off by {found:.1e} (rms, from float64), the eager network by {eager:.1e}"
 

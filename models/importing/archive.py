@@ -15,8 +15,8 @@ from models.importing.files import ForeignError
 from models.program.steps import TENSOR_DTYPES
 
 _MAJOR = 8  # the supported major version of torch.export's schema
-_MOST_JSON = 64 << 20
-_MOST_REPEATED = 1 << 22  # maximum number of elements in a tensor that repeats fewer stored ones
+_MAX_JSON = 64 << 20
+_MAX_REPEATED = 1 << 22  # maximum number of elements in a tensor that repeats fewer stored ones
 SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
 """Supported dtypes by their number in the schema."""
 SCALAR_TYPES |= {6: "float16", 13: "bfloat16"}
@@ -35,16 +35,16 @@ class Members:
             raise ForeignError(f"{path}: holds {len(roots)} programs of torch.export; it must hold exactly one")
         self._root = roots.pop()
 
-    def read(self, name: str, most: int) -> bytes:
-        """Return the bytes of a member; raise an error if there are more than `most`."""
+    def read(self, name: str, limit: int) -> bytes:
+        """Return the bytes of a member; raise an error if there are more than `limit`."""
         info = self._archive.getinfo(f"{self._root}/{name}")
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size > most:
-            raise ForeignError(f"{self.path}: {name} is compressed or has {info.file_size} bytes, over {most}")
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
+            raise ForeignError(f"{self.path}: {name} is compressed or has {info.file_size} bytes, over {limit}")
         return self._archive.read(info)
 
     def json(self, name: str) -> dict[str, Any]:
         """Read a member that is JSON."""
-        return json.loads(self.read(name, _MOST_JSON))
+        return json.loads(self.read(name, _MAX_JSON))
 
     def program(self) -> dict[str, Any]:
         """Read the description of the program."""
@@ -76,7 +76,7 @@ class Members:
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if min([offset, *shape, *strides], default=0) < 0 or (math.prod(shape) and last >= len(flat)):
             raise ForeignError(f"{self.path}: tensor {name} of shape {shape} is larger than its {len(content)} bytes")
-        if math.prod(shape) > max(len(flat), _MOST_REPEATED):
+        if math.prod(shape) > max(len(flat), _MAX_REPEATED):
             raise ForeignError(
                 f"{self.path}: tensor {name} of shape {shape} repeats the numbers of its {len(content)} bytes; "
                 "make it contiguous() before the export"

@@ -234,7 +234,7 @@ class ReadPrelude:
     def left(self, conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """Return the declared conditions without those that only the prelude takes."""
         return {
-            name: said for name, said in conditions.items() if name in self.taken or name not in self.found.conditions
+            name: entry for name, entry in conditions.items() if name in self.taken or name not in self.found.conditions
         }
 
     def made_for(self, takes: NamedConditions, dtype: torch.dtype) -> tuple[Prelude, NamedConditions]:
@@ -249,7 +249,7 @@ class ReadPrelude:
         """
         try:
             card = PreludeCard.model_validate({"conditions": self.found.conditions, "program": self.config})
-            asked = NamedConditions(card.asked(takes.entries), bounds=takes.bounds)
+            requested = NamedConditions(card.request_conditions(takes.entries), bounds=takes.bounds)
         except ValidationError as error:
             raise ForeignError(f"{self.file}: {explain(error)}") from None
         except ValueError as error:
@@ -261,10 +261,10 @@ class ReadPrelude:
         prelude.eval().requires_grad_(False)
         try:
             with torch.no_grad():
-                prelude.call(takes.sized({}), *prelude.examples(asked, _TRIAL_ROWS, dtype))
-            mixing = prelude.find_mixing(asked, takes, dtype)
+                prelude.call(takes.sized({}), *prelude.examples(requested, _TRIAL_ROWS, dtype))
+            mixing = prelude.find_mixing(requested, takes, dtype)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ForeignError(f"{self.file}: cannot be run: {first_line(error)}") from None
         if mixing is not None:
             raise ForeignError(f"{self.file}: {mixing}")
-        return prelude, asked
+        return prelude, requested

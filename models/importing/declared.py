@@ -64,7 +64,7 @@ class Declared:
         try:
             return TimeCard.model_validate({"noise_at": noise_at, "data_at": 1 - noise_at, **given})
         except ValidationError as error:
-            raise ForeignError(f"the declared convention is not valid: {_said(error)}") from None
+            raise ForeignError(f"the declared convention is not valid: {_describe_error(error)}") from None
 
     def sampled(
         self,
@@ -157,15 +157,15 @@ def _shifted(solver: str | None, own_times: Sequence[float] | None, shift: Mappi
     try:
         return SamplingCard.model_validate({"solver": solver, "dynamic_shift": shift})
     except ValidationError as error:
-        raise ForeignError(f"--solver {solver} with --dynamic-shift: {_said(error)}") from None
+        raise ForeignError(f"--solver {solver} with --dynamic-shift: {_describe_error(error)}") from None
 
 
-def _said(error: ValidationError) -> str:
+def _describe_error(error: ValidationError) -> str:
     """Describe the errors of a convention, without the values of all fields."""
     whole = [fault["msg"].removeprefix("Value error, ") for fault in error.errors() if not fault["loc"]]
     return "; ".join(whole) or explain(error)
 
 
 def _shape(time: TimeCard) -> str:
-    said = time.shape.model_dump()
-    return ", ".join([said.pop("kind"), *(f"{name} {value}" for name, value in said.items())])
+    fields = time.shape.model_dump()
+    return ", ".join([fields.pop("kind"), *(f"{name} {value}" for name, value in fields.items())])

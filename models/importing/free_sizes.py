@@ -68,14 +68,14 @@ class FreeSizes:
         """Return an unused axis name: L, L2, L3, ..."""
         return next(name for k in count(1) if (name := f"L{k}" if k > 1 else "L") not in self._axes)
 
-    def axis(self, what: str, place: int, size: Meta, name: str, said: bool) -> int | str:
+    def axis(self, what: str, place: int, size: Meta, name: str, chosen: bool) -> int | str:
         """Return the size of one dimension, or the name of its axis.
 
         Args:
             what, place: the tensor and its dimension, for messages.
             size: a size in the program's JSON.
             name: name of the axis, unless it has one already.
-            said: whether the user chose that name.
+            chosen: whether the user chose that name.
 
         Raises:
             ForeignError: the size is computed from others, or the axis has another name.
@@ -89,7 +89,7 @@ class FreeSizes:
                 "separate size (Dim) or a multiple of one"
             )
         for known, other in self._axes.items():
-            if other == free and (known == name or not said):
+            if other == free and (known == name or not chosen):
                 return known
             if other == free or known == name:
                 raise ForeignError(
@@ -104,19 +104,19 @@ class FreeSizes:
         self._axes[name] = free
         return name
 
-    def bounds(self, said: Mapping[str, Mapping[str, Any]]) -> dict[str, Axis]:
+    def bounds(self, declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Axis]:
         """Return the allowed sizes of each axis.
 
         Args:
-            said: the user's fields of `Axis` by axis name, which may narrow the program's bounds.
+            declared: the user's fields of `Axis` by axis name, which may narrow the program's bounds.
 
         Raises:
             ForeignError: there is no such axis, or its bounds are wider than those of the program.
         """
-        if unknown := sorted(set(said) - set(self._axes)):
+        if unknown := sorted(set(declared) - set(self._axes)):
             known = ", ".join(self._axes) or "none"
             raise ForeignError(f"--axes names {unknown[0]!r}; the free axes are {known}")
-        return {name: self._narrowed(name, self._of(free), said.get(name, {})) for name, free in self._axes.items()}
+        return {name: self._narrowed(name, self._of(free), declared.get(name, {})) for name, free in self._axes.items()}
 
     def _of(self, free: _Free) -> Axis:
         whole = self._constraints.get(f"{free.multiple}*{free.symbol}", {})
@@ -128,11 +128,11 @@ class FreeSizes:
         high = whole.get("max_val") or (free.multiple * most if most is not None else _LONGEST)
         return Axis(min=low, max=min(high, _LONGEST), multiple=free.multiple)
 
-    def _narrowed(self, name: str, of_program: Axis, said: Mapping[str, Any]) -> Axis:
-        if not isinstance(said, Mapping):
-            raise ForeignError(f'--axes: {name} is {said!r}; give its sizes as {{"max": 2000, "multiple": 4}}')
+    def _narrowed(self, name: str, of_program: Axis, declared: Mapping[str, Any]) -> Axis:
+        if not isinstance(declared, Mapping):
+            raise ForeignError(f'--axes: {name} is {declared!r}; give its sizes as {{"max": 2000, "multiple": 4}}')
         try:
-            axis = Axis.model_validate({**of_program.model_dump(), **said})
+            axis = Axis.model_validate({**of_program.model_dump(), **declared})
         except ValidationError as error:
             raise ForeignError(f"--axes: {name}: {explain(error)}") from None
         if axis.min < of_program.min or axis.max > of_program.max or axis.multiple % of_program.multiple:

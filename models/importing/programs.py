@@ -297,11 +297,11 @@ class _Reader:
             meta = self._meta(theirs[f"c_{name}"])
             if meta["dtype"] not in SCALAR_TYPES:
                 raise ForeignError(f"{self.path}: condition {name} is of a type that is not served; use float32")
-            said = declared.get(name, {})
-            shape = self._axes(f"condition {name}", meta["sizes"][1:], said.get("shape"))
+            stated = declared.get(name, {})
+            shape = self._axes(f"condition {name}", meta["sizes"][1:], stated.get("shape"))
             bounds = self.free.bounds({})
             most = {axis: bounds[axis].max for axis in free_axes(shape)}
-            fields = {"dtype": SCALAR_TYPES[meta["dtype"]], "shape": shape, "max": most, **said}
+            fields = {"dtype": SCALAR_TYPES[meta["dtype"]], "shape": shape, "max": most, **stated}
             try:
                 entry = NamedCondition.model_validate(fields)
             except ValidationError as error:
@@ -314,11 +314,11 @@ class _Reader:
             found[name] = entry.model_dump(mode="json")
         return found
 
-    def _axes(self, what: str, sizes: list[Mapping[str, Any]], said: Sequence[Any] | None) -> Shape:
+    def _axes(self, what: str, sizes: list[Mapping[str, Any]], stated: Sequence[Any] | None) -> Shape:
         """A shape with free axes named by the user, or by default names."""
-        if said is not None and len(said) != len(sizes):
+        if stated is not None and len(stated) != len(sizes):
             raise ForeignError(
-                f"{self.path}: {what} has {len(sizes)} axes besides rows; the shape given is {list(said)}"
+                f"{self.path}: {what} has {len(sizes)} axes besides rows; the shape given is {list(stated)}"
             )
         states = what == "states"
         usual = iter(_STATE_AXES.get(sum("as_int" not in size for size in sizes), ()) if states else ())
@@ -328,31 +328,31 @@ class _Reader:
                 shape.append(size["as_int"])
                 continue
             own = next(usual, None) or self.free.fresh()
-            given = None if said is None else said[place]
+            given = None if stated is None else stated[place]
             if given is not None and not isinstance(given, str):
                 raise ForeignError(f"{self.path}: dimension {place + 1} of its {what} is free; name it, as in 80xT")
-            shape.append(self.free.axis(what, place + 1, size, given or own, said=given is not None))
+            shape.append(self.free.axis(what, place + 1, size, given or own, chosen=given is not None))
         return tuple(shape)
 
-    def _states(self, said: Shape | None) -> Shape:
+    def _states(self, stated: Shape | None) -> Shape:
         """The shape of one state, which must be the user's if one is given."""
         [x] = [theirs for theirs, ours in self.names.items() if ours == "x"]
         sizes = self._meta(x)["sizes"][1:]
         found = [size.get("as_int", "free") for size in sizes]
-        other = said is not None and (
-            len(said) != len(found) or any(a != b for a, b in zip(said, found, strict=True) if b != "free")
+        other = stated is not None and (
+            len(stated) != len(found) or any(a != b for a, b in zip(stated, found, strict=True) if b != "free")
         )
         if other or min((size for size in found if size != "free"), default=1) < 1:
             raise ForeignError(
-                f"{self.path}: its states have the shape {found}, but --event-shape is {list(said or found)}"
+                f"{self.path}: its states have the shape {found}, but --event-shape is {list(stated or found)}"
             )
-        return self._axes("states", sizes, said)
+        return self._axes("states", sizes, stated)
 
     def _bounds(
-        self, shape: Shape, conditions: dict[str, dict[str, Any]], said: Mapping[str, Mapping[str, Any]]
+        self, shape: Shape, conditions: dict[str, dict[str, Any]], stated: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, Axis]:
         """The allowed sizes of free axes; conditions get the same largest sizes."""
-        bounds = self.free.bounds(said)
+        bounds = self.free.bounds(stated)
         try:
             for fields in conditions.values():
                 for axis, most in fields.get("max", {}).items():

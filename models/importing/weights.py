@@ -118,10 +118,10 @@ def import_program(
         ForeignError: the archive is not a program, has content not allowed in one, or the program mixes rows.
         CheckpointError: the checkpoint cannot be written.
     """
-    nulls, said = nulls or {}, _with_nulls(conditions or {}, nulls or {})
-    before = None if prelude is None else prelude.read(inputs or (), said)
-    said = said if before is None else before.left(said)
-    program = read_program(file, event_shape, labels, inputs, said, axes)
+    nulls, stated = nulls or {}, _with_nulls(conditions or {}, nulls or {})
+    before = None if prelude is None else prelude.read(inputs or (), stated)
+    stated = stated if before is None else before.left(stated)
+    program = read_program(file, event_shape, labels, inputs, stated, axes)
     try:
         with torch.device("meta"):
             network = build(PROGRAM, program.config)
@@ -134,11 +134,11 @@ def import_program(
         report.append(f"free axes: {', '.join(f'{name} {axis.describe()}' for name, axis in program.axes.items())}")
     made, tried = None, _Sized(network, program.axes)
     if isinstance(network.condition, NamedConditions):
-        network.condition = asked = replace(network.condition, bounds=program.axes)
+        network.condition = requested = replace(network.condition, bounds=program.axes)
         if before is not None:
-            made, asked = before.made_for(network.condition, tried.dtype)
+            made, requested = before.made_for(network.condition, tried.dtype)
             report.append(before.report)
-        network.condition = replace(network.condition, stored=_fitting(asked, nulls))
+        network.condition = replace(network.condition, stored=_fitting(requested, nulls))
     source: dict[str, JsonValue] = {"imported_from": file.name}
     rest = (source, declared or Declared(), decoder or {}, version, row_by_row, made)
     path, stored = _store(tried, repository, name, *rest)
@@ -197,10 +197,10 @@ class _Sized:
         found = next((p.dtype for p in self.network.state_dict().values() if p.is_floating_point()), torch.float64)
         return torch.float32 if found in HALVES.values() else found
 
-    def field(self, asked: nn.Module | None) -> Callable[[Tensor, Tensor], Tensor]:
+    def field(self, module: nn.Module | None) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the network, or the module evaluated in its place, with example conditions."""
-        dtype, given, asked = self.dtype, self.condition, self.network if asked is None else asked
-        return lambda x, t: asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
+        dtype, given, module = self.dtype, self.condition, self.network if module is None else module
+        return lambda x, t: module(x, t) if given is None else module(x, t, given.examples(len(x), dtype))
 
 
 def _store(
@@ -218,15 +218,15 @@ def _store(
     network.eval().requires_grad_(False)
     compute, notes = _half(network, declared)
     called = network if compute is None else Cast(network, HALVES[compute])
-    asked = RowByRow(called) if row_by_row else called
-    time, report = _convention(tried, asked, declared)
+    module = RowByRow(called) if row_by_row else called
+    time, report = _convention(tried, module, declared)
     report += notes
     if row_by_row:
         report.append("rows: one network call each")
     elif (mixing := _mixing(tried, called)) is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
-    decodes, said = make_decoder(network.event_shape, tried.dtype, decoder, tried.axes)
-    report += said
+    decodes, lines = make_decoder(network.event_shape, tried.dtype, decoder, tried.axes)
+    report += lines
     path = save(
         repository,
         name,
@@ -264,13 +264,13 @@ def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "fl
     return compute, [f"precision: computes in {compute}, states are float32", *([f"warning: {note}"] if note else [])]
 
 
-def _convention(tried: _Sized, asked: nn.Module, declared: Declared) -> tuple[TimeCard, list[str]]:
+def _convention(tried: _Sized, module: nn.Module, declared: Declared) -> tuple[TimeCard, list[str]]:
     """Return the convention to store, and lines for the user."""
     with _evaluated():
         if not declared.changes:
-            return declared.resolve(detect(tried.field(asked), tried.event_shape, tried.dtype))
+            return declared.resolve(detect(tried.field(module), tried.event_shape, tried.dtype))
         time = declared.card()
-        return time, declared.report(time, start_slope(tried.field(asked), tried.event_shape, tried.dtype, time))
+        return time, declared.report(time, start_slope(tried.field(module), tried.event_shape, tried.dtype, time))
 
 
 def detect_convention(network: Network) -> Detected:

@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from torch import Tensor, nn
 
 from models.program.steps import (
-    MOST_STEPS,
+    MAX_STEPS,
     TENSOR_DTYPES,
     Frozen,
     RowLimits,
@@ -35,7 +35,7 @@ class FunctionConfig(Frozen):
     inputs: dict[str, str] = Field(min_length=1, max_length=64)
     outputs: dict[str, str] = Field(min_length=1, max_length=64)
     tensors: dict[str, Stored]
-    steps: tuple[Step, ...] = Field(max_length=MOST_STEPS)
+    steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     rows: RowLimits = (1, None)
 
     @model_serializer(mode="wrap")

@@ -11,7 +11,7 @@ from models.conditions import ConditionConfig
 from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.network import Network, NetworkConfig
 from models.program import PROGRAM
-from models.program.steps import MOST_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
+from models.program.steps import MAX_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
 from models.shapes import AxisName
 from models.velocity import refuse_condition
 
@@ -37,20 +37,20 @@ class ProgramConfig(NetworkConfig):
     dtype: str = Field(pattern="^(float(16|32|64)|bfloat16)$")
     time_dtype: Literal["float32"] | None = None
     tensors: dict[str, Stored]
-    steps: tuple[Step, ...] = Field(max_length=MOST_STEPS)
+    steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     output: str
     condition: ConditionConfig | None = None
     conditions: dict[str, NamedCondition] = Field(default_factory=dict)
     rows: tuple[int, int | None] = (1, None)
 
     @model_serializer(mode="wrap")
-    def _without_unsaid(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        unsaid = {
+    def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        defaulted = {
             "time_dtype": self.time_dtype is None,
             "conditions": not self.conditions,
             "rows": self.rows == (1, None),
         }
-        return {name: value for name, value in dump(self).items() if not unsaid.get(name)}
+        return {name: value for name, value in dump(self).items() if not defaulted.get(name)}
 
     @property
     def takes(self) -> Conditioning | None:

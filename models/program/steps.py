@@ -33,7 +33,7 @@ TENSOR_DTYPES = {
         torch.bool,
     )
 }
-MOST_STEPS = 50_000
+MAX_STEPS = 50_000
 
 _FORMATS = {
     "contiguous": torch.contiguous_format,

@@ -25,11 +25,11 @@ _LOT_S = 0.02
 
 _LEAST_RETRY_S, _LONGEST_RETRY_S = 0.1, 3600.0
 
-_SAME_S = 0.1
+_REFUSAL_REUSE_S = 0.1
 """Seconds for which an equal request is refused without a new forecast, at most half of the time it was told to wait:
 under overload, forecasts would cost as much as the accepted requests."""
 
-_MOST_REFUSALS = 64
+_MAX_REFUSALS = 64
 
 _FULL = "the queue is full (PATHLINE_MAX_QUEUE)"
 _LATE = "at capacity: this request would miss its timeout_s, or make another one miss its own"
@@ -117,13 +117,13 @@ class Admission:
             found[arena] = ArenaLoad(work.get(False, 0.0), work.get(True, 0.0), budget, tick_s)
         return found, max(self.ends_s().values(), default=0.0)
 
-    def take(self, arena: int, job: Job, beside_s: float = 0.0) -> Entry:
+    def take(self, arena: int, job: Job, stages_s: float = 0.0) -> Entry:
         """Accept a job for an open arena; send it to the engine's thread before another is accepted.
 
         Args:
             arena: number of the arena.
             job: the job.
-            beside_s: seconds that it needs before and after its network calls.
+            stages_s: seconds that it needs before and after its network calls.
 
         Raises:
             TooSlow: it would be late even with the machine to itself, and a partial result is no use.
@@ -133,11 +133,11 @@ class Admission:
         snapshot, now = self._snapshot(), self._clock()
         here = self._here(snapshot, arena)
         cost = here.nfe.of(job)
-        entry = self._entry(here, job, cost, now, beside_s)
+        entry = self._entry(here, job, cost, now, stages_s)
         if snapshot.jobs + len(self._coming) >= self._max_queue:
             raise Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(snapshot, now)))
         if job.deadline is not None:
-            _check_speed(here, job, cost, job.deadline - now, beside_s)
+            _check_speed(here, job, cost, job.deadline - now, stages_s)
             self._check_promises(snapshot, arena, here, job.priority, entry, now)
         place = Place.of(entry, here.queue(job.priority).budget)
         self._coming.append(_Coming(arena, job.priority, place, here, now))
@@ -161,10 +161,10 @@ class Admission:
         found = snapshot.arenas.get(arena) or self._fresh.get(arena)
         return found or next(each.here for each in self._coming if each.arena == arena)
 
-    def _entry(self, here: ArenaSnapshot, job: Job, cost: Cost, now: float, beside_s: float) -> Entry:
+    def _entry(self, here: ArenaSnapshot, job: Job, cost: Cost, now: float, stages_s: float) -> Entry:
         width, budget, curve = network_rows(job.guidance), here.queue(job.priority).budget, here.curve
-        rows, calls = job.num_samples * width, max(cost.most, cost.mean)
-        deadline = math.inf if job.deadline is None else max(now, job.deadline - beside_s)
+        rows, calls = job.num_samples * width, max(cost.slowest, cost.mean)
+        deadline = math.inf if job.deadline is None else max(now, job.deadline - stages_s)
         left_s, bears_s, relaxed = deadline - now, 0.0, False
         if job.priority is Priority.INTERACTIVE and here.interactive.is_small(rows):
             bears_s = KEPT * left_s / calls
@@ -199,8 +199,8 @@ class Admission:
         """The lots of all queues with jobs, and one for the waiting preludes and decoders."""
         lots = [self._lot(snapshot, arena, each, now) for arena in sorted(self._busy(snapshot)) for each in Priority]
         found = [lot for lot in lots if lot.demands]
-        if found and snapshot.beside_s:
-            found.append(Lot.beside(snapshot.beside_s, found[0].curve))
+        if found and snapshot.stages_s:
+            found.append(Lot.of_stages(snapshot.stages_s, found[0].curve))
         return found
 
     def _lot(self, snapshot: EngineSnapshot, arena: int, priority: Priority, now: float) -> Lot:
@@ -222,7 +222,7 @@ class Admission:
             return
         kind = (arena, priority is Priority.BULK, entry.rows, entry.promised, round(entry.calls), round(left_s, 1))
         since, wait_s = self._refusals.get(kind, (0.0, 0.0))
-        if 0 <= now - since < min(_SAME_S, 0.5 * wait_s):
+        if 0 <= now - since < min(_REFUSAL_REUSE_S, 0.5 * wait_s):
             raise Overloaded(_LATE, max(_LEAST_RETRY_S, wait_s - (now - since)))
         mine = self._lot(snapshot, arena, priority, now)
         lots = [mine, *(lot for lot in self._all_lots(snapshot, now) if lot is not mine)]
@@ -230,7 +230,7 @@ class Admission:
         prospects = Prospects(lots, mine, Demand.of(Place.of(entry, queue.budget), queue.tick, now))
         if not prospects.fits():
             wait_s = max(_LEAST_RETRY_S, prospects.fits_in_s())
-            if len(self._refusals) >= _MOST_REFUSALS:
+            if len(self._refusals) >= _MAX_REFUSALS:
                 self._refusals = {}
             self._refusals[kind] = now, wait_s
             raise Overloaded(_LATE, wait_s)
@@ -240,7 +240,7 @@ class Admission:
 
         A later job, which makes ticks longer, is checked against all of them in turn.
         """
-        if busy != {arena} or here.bulk.places or self._snapshot().beside_s:
+        if busy != {arena} or here.bulk.places or self._snapshot().stages_s:
             return False
         coming, queue = [each.place for each in self._coming], here.queue(priority)
         before = sum([place.entry.rows for place in coming])
@@ -250,14 +250,14 @@ class Admission:
         return min([entry.bears_s, *(place.bears_s for place in (*queue.places, *coming))]) >= tick_s
 
 
-def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float, beside_s: float) -> None:
+def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float, stages_s: float) -> None:
     calls = cost.typical
     if calls is None and job.solve.adaptive:
         calls = float(job.solve.nfe_least)
     if job.partial or job.follows or calls is None or left_s <= 0:
         return
-    rows, most = job.num_samples * network_rows(job.guidance), here.queue(job.priority).budget
+    rows, budget = job.num_samples * network_rows(job.guidance), here.queue(job.priority).budget
     # The load on the cores may change: only the cost of the work itself proves that it never fits.
-    needed_s = beside_s + max(calls, rows * calls / most) * here.curve.cost(min(rows, most))
+    needed_s = stages_s + max(calls, rows * calls / budget) * here.curve.cost(min(rows, budget))
     if needed_s > left_s:
         raise TooSlow(needed_s)

@@ -29,7 +29,7 @@ TICK_S = 0.05
 
 _LARGEST_BUDGET = 8192
 _LONGEST_TICK_S = 4 * TICK_S
-_PAYS = 1.5
+_WORTHWHILE_RATIO = 1.5
 """A call with twice the rows that takes less than this many times as long is worth a longer tick."""
 
 
@@ -79,7 +79,7 @@ class Arena:
             self.network = Network(checkpoint, device, operation, sizes, allowance)
             self.event_shape = self.network.event_shape
             self.budget = self._measure_budget()
-        again = None if allowance is None else allowance.again
+        again = None if allowance is None else allowance.restarted
         self.prelude = prelude or prelude_of(checkpoint, device, sizes, again and again())
         self.decoder = decoder or decoder_of(checkpoint, device, sizes, again and again())
         self.stages = [stage for stage in (self.prelude, self.decoder) if stage is not None]
@@ -116,12 +116,12 @@ class Arena:
                     stage.refine()
                     return
 
-    def beside_s(self, job: Job) -> float:
+    def stages_s(self, job: Job) -> float:
         """Estimated seconds that a job's rows take in the stages."""
         seconds = 0.0
         if self.prelude is not None:
-            asked = (job.conditions or {}).values()
-            rows = max((1 if each.index is None else len(each.rows) for each in asked), default=1)
+            conditions = (job.conditions or {}).values()
+            rows = max((1 if each.index is None else len(each.rows) for each in conditions), default=1)
             seconds += self.prelude.row_s * rows * (1 + network_rows(job.guidance))
         if self.decoder is not None and job.decode:
             saved = 0 if job.save_at is None else len(job.save_at)
@@ -152,7 +152,7 @@ class Arena:
             took = self.network.timed(rows)
             if took < TICK_S:  # something else may have slowed a single measurement
                 took = min(took, self.network.timed(rows))
-            pays = took < _PAYS * before and took < _LONGEST_TICK_S
+            pays = took < _WORTHWHILE_RATIO * before and took < _LONGEST_TICK_S
             if took > TICK_S and rows > 1 and not pays:
                 return rows // 2
             self.tick_cost.measured(rows, took)
@@ -215,7 +215,7 @@ class Arena:
     def tick(
         self,
         groups: Sequence[str] = ("",),
-        go_on: Callable[[], bool] = lambda: False,
+        keep_going: Callable[[], bool] = lambda: False,
         at_once: int = 1,
         more: int = 0,
     ) -> tuple[list[Finished], dict[int, str], int]:
@@ -223,8 +223,8 @@ class Arena:
 
         Args:
             groups: the groups that take part.
-            go_on: called after each call in which no lane ended; returns whether to make another.
-            at_once: maximum number of calls of a fused network between two checks of `go_on`.
+            keep_going: called after each call in which no lane ended; returns whether to make another.
+            at_once: maximum number of calls of a fused network between two checks of `keep_going`.
             more: maximum number of those calls after a lane has ended.
 
         Returns:
@@ -240,7 +240,7 @@ class Arena:
             while True:
                 ended, made = self._call(chosen, failed, at_once, more)
                 calls += made
-                if ended or failed or not go_on():
+                if ended or failed or not keep_going():
                     for group in groups:
                         self._drop_empty(group)
                     return [self._fetched(finished) for finished in ended], failed, calls

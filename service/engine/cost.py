@@ -32,7 +32,7 @@ _JOBS_KEPT = 32
 _CAUTIOUS = 0.9
 """Quantile of those jobs that predicts the calls of a job's slowest sample."""
 
-_MOST_KINDS = 256
+_MAX_KINDS = 256
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Cost:
 
     Attributes:
         mean: expected calls of one sample.
-        most: expected calls of the slowest sample, estimated cautiously.
+        slowest: expected calls of the slowest sample, estimated cautiously.
         typical: median over earlier jobs of the slowest sample's calls; None if no similar job has run.
     """
 
     mean: float
-    most: float
+    slowest: float
     typical: float | None
 
 
@@ -59,11 +59,11 @@ class NfeEstimates:
 
     Attributes:
         seen: for the newest jobs of each kind, the calls of a sample on average, and of the slowest.
-        under_way: the same, extrapolated from the first job of a kind while it runs.
+        in_progress: the same, extrapolated from the first job of a kind while it runs.
     """
 
     seen: Mapping[Kind, tuple[tuple[float, float], ...]] = field(default_factory=dict)
-    under_way: Mapping[Kind, tuple[float, float]] = field(default_factory=dict)
+    in_progress: Mapping[Kind, tuple[float, float]] = field(default_factory=dict)
 
     def of(self, job: Job) -> Cost:
         """The expected cost of a job."""
@@ -75,36 +75,36 @@ class NfeEstimates:
         def possible(calls: float) -> float:
             return min(max(calls, least), bound)  # the estimate may come from another kind
 
-        if kinds[1] not in self.seen and (found := self.under_way.get(kinds[1])):
+        if kinds[1] not in self.seen and (found := self.in_progress.get(kinds[1])):
             return Cost(possible(found[0]), possible(found[1]), None)
         for exactness, kind in enumerate(kinds):
             if pairs := self.seen.get(kind):
                 mean = sum(each for each, _ in pairs) / len(pairs)
-                most = sorted(each for _, each in pairs)
-                cautious = most[min(len(most) - 1, int(_CAUTIOUS * len(most)))]
-                typical = possible(most[(len(most) - 1) // 2]) if exactness < 2 else None
+                slowest = sorted(each for _, each in pairs)
+                cautious = slowest[min(len(slowest) - 1, int(_CAUTIOUS * len(slowest)))]
+                typical = possible(slowest[(len(slowest) - 1) // 2]) if exactness < 2 else None
                 return Cost(possible(mean), possible(cautious), typical)
         guess = possible(_GUESSED_NFE)
         return Cost(guess, guess, None)
 
-    def suspect(self, job: Job, mean: float, most: float) -> NfeEstimates:
+    def suspect(self, job: Job, mean: float, slowest: float) -> NfeEstimates:
         """Note the calls that the first job of its kind will take, extrapolated from its progress."""
-        return replace(self, under_way=_newest(self.under_way, {_kinds(job)[1]: (mean, most)}))
+        return replace(self, in_progress=_newest(self.in_progress, {_kinds(job)[1]: (mean, slowest)}))
 
-    def learn(self, job: Job, mean: float, most: float) -> NfeEstimates:
+    def learn(self, job: Job, mean: float, slowest: float) -> NfeEstimates:
         """Learn the mean and the largest number of calls of the samples of a finished job."""
         kinds = _kinds(job)[:2] if _bounded(job) else _kinds(job)
-        told = {kind: (*self.seen.get(kind, ())[1 - _JOBS_KEPT :], (mean, most)) for kind in kinds}
-        return replace(self, seen=_newest(self.seen, told))
+        updates = {kind: (*self.seen.get(kind, ())[1 - _JOBS_KEPT :], (mean, slowest)) for kind in kinds}
+        return replace(self, seen=_newest(self.seen, updates))
 
 
-def _newest(kept: Mapping[Kind, _T], told: Mapping[Kind, _T]) -> dict[Kind, _T]:
+def _newest(kept: Mapping[Kind, _T], updates: Mapping[Kind, _T]) -> dict[Kind, _T]:
     """Both merged; if there are too many kinds, those updated longest ago are dropped."""
     both = dict(kept)
-    for kind in told:
+    for kind in updates:
         both.pop(kind, None)
-    both.update(told)
-    for kind in list(islice(both, max(0, len(both) - _MOST_KINDS))):
+    both.update(updates)
+    for kind in list(islice(both, max(0, len(both) - _MAX_KINDS))):
         del both[kind]
     return both
 
@@ -230,7 +230,7 @@ class TickCostModel:
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}  # by bit length of the rows
-        self._lasted = self._cost = _PRIOR_S
+        self._elapsed = self._cost = _PRIOR_S
         self._last = 0.0
         self._changes = 0
         self._made: tuple[int, float, list[tuple[float, float]]] = (
@@ -245,13 +245,13 @@ class TickCostModel:
         self._made = (0, 0.0, [])
         self._changes += 1
 
-    def learn(self, rows: int, cost: float, lasted: float, now: float, ticks: int = 1) -> None:
+    def learn(self, rows: int, cost: float, elapsed: float, now: float, ticks: int = 1) -> None:
         """Take in some ticks of the same lanes.
 
         Args:
             rows: of each network call.
-            cost: their CPU time in seconds; the same as `lasted` if another device does the work.
-            lasted: seconds from their beginning to their end.
+            cost: their CPU time in seconds; the same as `elapsed` if another device does the work.
+            elapsed: seconds from their beginning to their end.
             now: their end, in seconds of a monotonic clock.
             ticks: their number.
         """
@@ -261,16 +261,16 @@ class TickCostModel:
         self._sizes[key].learn(rows, cost / ticks)
         self._changes += 1
         if now - self._last > _STALE_S:
-            self._lasted = self._cost = _PRIOR_S
+            self._elapsed = self._cost = _PRIOR_S
         self._last = now
-        lasted = min(max(lasted, cost), cost + _LONGEST_STALL_S)
-        kept = max(0.0, 1 - lasted / _HORIZON_S)
-        self._lasted, self._cost = self._lasted * kept + lasted, self._cost * kept + cost
+        elapsed = min(max(elapsed, cost), cost + _LONGEST_STALL_S)
+        kept = max(0.0, 1 - elapsed / _HORIZON_S)
+        self._elapsed, self._cost = self._elapsed * kept + elapsed, self._cost * kept + cost
 
     @property
     def stretch(self) -> float:
         """How many times its cost a tick has recently lasted."""
-        return max(1.0, self._lasted / self._cost)
+        return max(1.0, self._elapsed / self._cost)
 
     def seconds(self, rows: int) -> float:
         """How long a tick of this many rows will last, see `Curve`."""
@@ -284,11 +284,11 @@ class TickCostModel:
         """(rows, cost) of each size, rising in both, as of a moment ago."""
         changes, (made, when, known) = self._changes, self._made
         if made != changes and not (known and when <= self._last < when + _FRESH_S):
-            known = self._put_together()
+            known = self._merged()
             self._made = changes, self._last, known
         return known
 
-    def _put_together(self) -> list[tuple[float, float]]:
+    def _merged(self) -> list[tuple[float, float]]:
         sizes = sorted(self._sizes.values(), key=lambda size: size.rows)
         known: list[tuple[float, float]] = []
         ceiling = float("inf")  # no tick costs more than a larger one

@@ -25,7 +25,7 @@ from models.velocity import Condition, VelocityField, rows_of
 _LARGEST_GRAPH = 1024
 """Rows up to which calls are captured; a longer call keeps the device busy anyway."""
 
-_MOST_GRAPHS = 16
+_MAX_GRAPHS = 16
 
 
 def choose_device(name: str) -> torch.device:
@@ -172,7 +172,7 @@ class Captured:
         key = (padded, x.dtype)
         if key not in self._recorded:
             self._recorded[key] = self._record(x, t, padded)
-            if len(self._recorded) > _MOST_GRAPHS:
+            if len(self._recorded) > _MAX_GRAPHS:
                 self._recorded.popitem(last=False)
         self._recorded.move_to_end(key)
         graph, held_x, held_t, held_v = self._recorded[key]

@@ -38,7 +38,7 @@ from service.engine.job import (
     Sizes,
     TooSlow,
 )
-from service.engine.job_table import STOPPED, Observer, Told, settle
+from service.engine.job_table import STOPPED, Observer, Outcomes, settle
 from service.engine.loop import Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
 from service.engine.snapshot import Workload
 from service.engine.stages import decoder_sizes
@@ -46,10 +46,10 @@ from service.engine.stages import decoder_sizes
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
 
 
-MOST_SIZES = 16
+MAX_SIZES = 16
 """Maximum number of arenas that a version keeps for sizes of its free axes."""
 
-_BRIEFLY = 10
+_SIZES_DIVISOR = 10
 """Divides the seconds of measuring for an arena for sizes, which is made while a request waits."""
 
 _BUSY_S = 0.5
@@ -124,7 +124,7 @@ class Engine:
         self._calibration_s = settings.calibration_s
         self._loop = Loop(self._tools, observer, clock)
         self._thread: threading.Thread | None = None
-        self._loader = ThreadPoolExecutor(1, "pathline-loader", self._step_back)
+        self._loader = ThreadPoolExecutor(1, "pathline-loader", self._setup_loading_thread)
         self._numbers = itertools.count()
         # The rest belongs to the calling threads, one at a time; the engine's thread never touches it.
         self._lock = threading.Lock()
@@ -196,11 +196,11 @@ class Engine:
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Complete futures on an event loop from now on, all of a tick in one call, not on the engine's thread."""
 
-        def deliver(told: Told) -> None:
+        def deliver(outcomes: Outcomes) -> None:
             try:
-                loop.call_soon_threadsafe(settle, told)
+                loop.call_soon_threadsafe(settle, outcomes)
             except RuntimeError:  # it has been closed
-                settle(told)
+                settle(outcomes)
 
         self._loop.deliver = deliver
 
@@ -243,16 +243,16 @@ class Engine:
         loaded: Arena | None = None,
     ) -> Arena:
         with self._lock:
-            beside = {} if loaded is None else dict(self._arenas[loaded])
-        same = next((arena for (_, others), (_, arena) in beside.items() if others == sizes), None)
+            siblings = {} if loaded is None else dict(self._arenas[loaded])
+        same = next((arena for (_, others), (_, arena) in siblings.items() if others == sizes), None)
         mine = decoder_sizes(checkpoint, sizes)
         decoders = (
-            each.decoder for (_, others), (_, each) in beside.items() if decoder_sizes(checkpoint, others) == mine
+            each.decoder for (_, others), (_, each) in siblings.items() if decoder_sizes(checkpoint, others) == mine
         )
         seconds = self._calibration_s
         allowance = Allowance(seconds, self._tools.seconds)
         if sizes:
-            allowance = Allowance(seconds / _BRIEFLY, self._tools.seconds, allowance.longest)
+            allowance = Allowance(seconds / _SIZES_DIVISOR, self._tools.seconds, allowance.longest)
         return Arena(
             checkpoint,
             self._tools,
@@ -299,9 +299,9 @@ class Engine:
                 loaded = self._versions[name, version]
                 found = self._made(loaded.checkpoint, operation, sizes, loaded)
                 with self._lock:
-                    beside = self._arenas[loaded]
-                    beside[operation, sizes] = self._open(name, found)
-                    self._retire_least_used(beside)
+                    siblings = self._arenas[loaded]
+                    siblings[operation, sizes] = self._open(name, found)
+                    self._retire_least_used(siblings)
                 self._refine_later(found)
             return found
 
@@ -316,7 +316,7 @@ class Engine:
 
     def _retire_least_used(self, arenas: dict[_What, tuple[int, Arena]]) -> None:
         sized = [key for key in arenas if key[1]]
-        gone = tuple(arenas.pop(key)[0] for key in sized[: max(0, len(sized) - MOST_SIZES)])
+        gone = tuple(arenas.pop(key)[0] for key in sized[: max(0, len(sized) - MAX_SIZES)])
         for number in gone:
             self._admission.close(number)
         if gone:
@@ -384,7 +384,7 @@ class Engine:
             if job.sizes and (job.operation, job.sizes) not in arenas:  # retired since it was prepared
                 raise Overloaded("requests have too many different shapes at once", _BUSY_S)
             arena, made = arenas[job.operation, job.sizes]
-            entry = self._admission.take(arena, job, made.beside_s(job) if made.stages else 0.0)
+            entry = self._admission.take(arena, job, made.stages_s(job) if made.stages else 0.0)
             future = self._futures[entry.number] = Future[JobResult]()
             self._loop.commands.put(Submit(arena, job, entry, future))
         if self._loop.closed:  # it has ended meanwhile, perhaps without seeing this command
@@ -411,7 +411,7 @@ class Engine:
         """Cancel a job; its lanes are removed before the next tick."""
         self._loop.commands.put(Cancel(future))
 
-    def _step_back(self) -> None:
+    def _setup_loading_thread(self) -> None:
         """Set up the loading thread: number of torch threads and low priority."""
         torch.set_num_threads(self.threads)
         with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread

@@ -36,7 +36,7 @@ _KEPT_FOR_SHORT = 0.9
 _SHORT = 0.25
 """A job is much shorter than another if it takes at most this share of the time that the other still needs."""
 
-_SURELY = 0.7
+_OPTIMISTIC_SHARE = 0.7
 """A job is given up once even this share of its forecast time does not fit before its deadline."""
 
 _BISECTIONS = 8
@@ -202,7 +202,7 @@ class Lot:
         return cls(bulk, queue.budget, curve, demands)
 
     @classmethod
-    def beside(cls, seconds: float, curve: Curve) -> Lot:
+    def of_stages(cls, seconds: float, curve: Curve) -> Lot:
         """A lot without jobs, for stages that take turns with the arenas for this many seconds."""
         found = cls(False, 1, curve, [])
         found.total = seconds
@@ -226,10 +226,10 @@ class Lot:
     def _cut(self, demand: Demand) -> Demand:
         if demand.promised or demand.left_s == math.inf:
             return demand
-        most = max(1.0, demand.left_s / self.curve.seconds(demand.rows))
-        if demand.calls <= most and demand.work <= most * demand.rows:
+        max_ticks = max(1.0, demand.left_s / self.curve.seconds(demand.rows))
+        if demand.calls <= max_ticks and demand.work <= max_ticks * demand.rows:
             return demand
-        calls, work = min(demand.calls, most), min(demand.work, most * demand.rows)
+        calls, work = min(demand.calls, max_ticks), min(demand.work, max_ticks * demand.rows)
         return Demand(demand.number, demand.rows, calls, work, demand.small, demand.runs, demand.left_s)
 
 
@@ -309,7 +309,7 @@ def hopeless(lots: Sequence[Lot]) -> tuple[Lot, int] | None:
     worst: tuple[float, Lot, int] | None = None
     for lot in lots:
         others = [(other, other.total) for other in lots if other is not lot]
-        late = lot.promised & (_SURELY * wall(lot, lot.ends, others) > lot.left)
+        late = lot.promised & (_OPTIMISTIC_SHARE * wall(lot, lot.ends, others) > lot.left)
         for place in np.flatnonzero(late):
             demand = lot.demands[place]
             wants = demand.work * lot.curve.seconds(demand.rows) / demand.rows

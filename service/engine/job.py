@@ -140,7 +140,7 @@ class Job:
         constants: (num_samples, constants) of the operation's field, see `solvers.derived`; None if it has none.
         decode: whether the states are to be decoded by the model's decoder program; without one they are left as they
             are.
-        told: conditions of each variant (see `job_rows.variants_of`) as made by a prelude; None until then.
+        variants: conditions of each variant (see `job_rows.variants_of`) as made by a prelude; None until then.
     """
 
     model: str
@@ -166,7 +166,7 @@ class Job:
     constants: torch.Tensor | None = None
     follows: bool = False
     decode: bool = False
-    told: tuple[Mapping[str, Distinct], ...] | None = None
+    variants: tuple[Mapping[str, Distinct], ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,9 +139,9 @@ class JobRows:
         """
         placed: dict[int, tuple[RowStore, Places]] = {}
         lines = np.empty((len(variants), samples, len(self.stores)), dtype=np.int64)
-        for variant, told in enumerate(variants):
+        for variant, entries in enumerate(variants):
             for column, (name, store) in enumerate(self.stores.items()):
-                each = told[name]
+                each = entries[name]
                 if id(each.rows) not in placed:
                     placed[id(each.rows)] = (store, store.add(each.rows))
                 places = placed[id(each.rows)][1]
@@ -247,8 +247,8 @@ def variants_of(takes: Conditioning, dtype: torch.dtype, job: Job) -> tuple[Guid
     if not isinstance(guidance, Guidance):
         droppable = takes.droppable(job.negative or ())
         guidance = guidance_of(1.0 if guidance is None else guidance, droppable)
-    if job.told is not None:
-        return guidance, job.told
+    if job.variants is not None:
+        return guidance, job.variants
     names, nulls = takes.inputs, dict[str, Distinct]()
 
     def null(name: str) -> Distinct:
@@ -352,8 +352,8 @@ class Conditions:
     def _listed(self) -> _Guides:
         held = [self.rows[int(owner)] for owner in self.rows.owners]
         found = [each.guidance for each in held]
-        most = max(len(guidance.terms) for guidance in found)
-        weights = np.zeros((len(found), most))
+        max_terms = max(len(guidance.terms) for guidance in found)
+        weights = np.zeros((len(found), max_terms))
         for line, guidance in zip(weights, found, strict=True):
             line[: len(guidance.terms)] = [term.weight for term in guidance.terms]
         intervals = np.array([guidance.interval or (-np.inf, np.inf) for guidance in found])
@@ -383,4 +383,4 @@ class Conditions:
             mine = np.flatnonzero((channels == first) & (whole == terms - 1))
             here = torch.from_numpy(mine).to(self._device)
             found.append(Kept(first, here, here))
-        return tuple(each for each in found if len(each.of))
+        return tuple(each for each in found if len(each.states))

@@ -19,7 +19,7 @@ from solvers.lanes import Finished
 
 STOPPED = "the engine has stopped; restart the service"
 
-Told = list[tuple[Future[JobResult], Outcome]]
+Outcomes = list[tuple[Future[JobResult], Outcome]]
 """Futures and their outcomes."""
 
 
@@ -35,9 +35,9 @@ class Observer(Protocol):
         ...
 
 
-def settle(told: Told) -> None:
+def settle(outcomes: Outcomes) -> None:
     """Complete futures with their outcomes."""
-    for future, outcome in told:
+    for future, outcome in outcomes:
         try:
             if outcome is None:
                 future.cancel()
@@ -73,8 +73,8 @@ class JobTable:
         self._jobs: dict[Future[JobResult], ActiveJob] = {}
         self._due: dict[int, ActiveJob] = {}  # those with a deadline
         self.next_deadline = math.inf
-        self._told: Told = []
-        self._beside = ThreadPoolExecutor(1, "pathline-results")
+        self._outcomes: Outcomes = []
+        self._executor = ThreadPoolExecutor(1, "pathline-results")
         self._building = 0  # number of results being built there
         self._to_decode: dict[Future[JobResult], ActiveJob] = {}  # of those, the ones to decode
 
@@ -115,14 +115,14 @@ class JobTable:
         """Continue the jobs of rows that a stage has finished, and fail those of rows that made it fail."""
         for rows in ended:
             rows.then(rows.out)
-        for rows, said in failed.items():
+        for rows, message in failed.items():
             rows.owner.going = None
-            self.end(rows.owner, EngineFailed(said))
+            self.end(rows.owner, EngineFailed(message))
 
-    def told(self) -> Told:
+    def outcomes(self) -> Outcomes:
         """Return the outcomes since the last call."""
-        told, self._told = self._told, []
-        return told
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
 
     def take(self, queue: ArenaQueue, ended: Sequence[Finished]) -> None:
         """Hand lanes that have ended, and saved states, to the jobs they belong to."""
@@ -134,7 +134,7 @@ class JobTable:
                 first, last = last, last + len(list(lanes))
                 before, logged = logged, logged + sum(attempts[first:last])
                 if (active := queue.jobs.get(number)) is None:
-                    self._in_vain(finished, slice(first, last))
+                    self._count_wasted(finished, slice(first, last))
                     continue
                 active.builder.take(finished, slice(first, last), slice(before, logged))
                 if queue.ended(active, last - first):
@@ -146,7 +146,7 @@ class JobTable:
                 if number in queue.jobs:
                     queue.jobs[number].builder.keep(saved, saved.owner == number)
 
-    def _in_vain(self, finished: Finished, part: slice) -> None:
+    def _count_wasted(self, finished: Finished, part: slice) -> None:
         if self._observer is not None:
             self._observer.cancelled(int(finished.nfe[part].sum()))
 
@@ -182,18 +182,18 @@ class JobTable:
         if active.job.decode:
             self._to_decode[active.future] = active
         self._building += 1
-        self._beside.submit(build)
+        self._executor.submit(build)
 
     def closing(self, future: Future[JobResult], outcome: Outcome) -> None:
         """Deliver a result that was being built when the thread ended; one still to be decoded is lost."""
-        self.tell(future, EngineFailed(STOPPED) if future in self._to_decode else outcome)
+        self.add_outcome(future, EngineFailed(STOPPED) if future in self._to_decode else outcome)
 
     def built(self, future: Future[JobResult], outcome: Outcome) -> None:
         """Deliver a result that was built off the engine's thread, decoding it first if requested."""
         self._building -= 1
         active = self._to_decode.pop(future, None)
         if active is None or not isinstance(outcome, JobResult):
-            self.tell(future, outcome)
+            self.add_outcome(future, outcome)
             return
         self._keep(active)
         self._solved(active, outcome)
@@ -222,9 +222,9 @@ class JobTable:
             active.going = decoder, rows
             self._begin(decoder, rows)
 
-    def tell(self, future: Future[JobResult], outcome: Outcome) -> None:
+    def add_outcome(self, future: Future[JobResult], outcome: Outcome) -> None:
         """Add an outcome to the next delivery."""
-        self._told.append((future, outcome))
+        self._outcomes.append((future, outcome))
 
     def expire(self, now: float) -> None:
         """End the jobs past their deadline."""
@@ -239,7 +239,7 @@ class JobTable:
         if not job.partial:
             self.abandon(active, DeadlineExceeded())
             return
-        self._go_nowhere(active)
+        self._withdraw(active)
         waiting = queue.first_waiting(active)
         if waiting < job.num_samples:
             active.builder.unstarted(waiting, Status.DEADLINE)
@@ -264,7 +264,7 @@ class JobTable:
     def end(self, active: ActiveJob, outcome: Outcome) -> None:
         """End a job without lanes, and deliver its outcome."""
         self._forget(active)
-        self.tell(active.future, outcome)
+        self.add_outcome(active.future, outcome)
 
     def abandon_all(self, reason: Exception) -> None:
         """End all jobs."""
@@ -273,14 +273,14 @@ class JobTable:
 
     def close(self, reason: Exception) -> None:
         """Fail all jobs with a reason; their lanes are left as they are."""
-        self._beside.shutdown()
-        self._told += [(future, reason) for future in self._jobs]
+        self._executor.shutdown()
+        self._outcomes += [(future, reason) for future in self._jobs]
         self._jobs.clear()
 
     def _forget(self, active: ActiveJob) -> None:
         del self._jobs[active.future]
         self._due.pop(active.number, None)
-        self._go_nowhere(active)
+        self._withdraw(active)
         self._leave(active)
 
     @staticmethod
@@ -290,7 +290,7 @@ class JobTable:
             active.queue.forget(active)
 
     @staticmethod
-    def _go_nowhere(active: ActiveJob) -> None:
+    def _withdraw(active: ActiveJob) -> None:
         """Withdraw the rows that wait for a stage."""
         if active.going is not None:
             stage, rows = active.going

@@ -23,7 +23,7 @@ from service.engine.arena_queue import ActiveJob, ArenaQueue
 from service.engine.device import Device
 from service.engine.forecast import Lot, hopeless
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Outcome, Priority
-from service.engine.job_table import STOPPED, JobTable, Observer, Told, settle
+from service.engine.job_table import STOPPED, JobTable, Observer, Outcomes, settle
 from service.engine.result_builder import ResultBuilder
 from service.engine.scheduler import BULK_SHARE, Entry
 from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
@@ -34,17 +34,17 @@ _log = logging.getLogger("pathline")
 _LONGEST_RUN_S = 0.01
 """Longest run of ticks between which only commands and deadlines are checked."""
 
-_UNSEEN_S = 0.002
+_UNCHECKED_RUN_S = 0.002
 """Longest run of ticks of a fused network with no check at all in between, in processor time."""
 
 _LINGER_S = 0.001
 """Longest time for which lanes of a fused network that have ended wait for others, to be collected together, in
 processor time."""
 
-_LOOK_S = 0.05
+_GIVE_UP_CHECK_S = 0.05
 """Time between two checks for jobs that will miss their deadline."""
 
-_MOST_GIVEN_UP = 16
+_MAX_GIVEN_UP = 16
 """Maximum number of jobs given up in one such check: the next check knows more."""
 
 
@@ -114,7 +114,7 @@ class Loop:
     def __init__(self, tools: Device, observer: Observer | None, clock: Callable[[], float]) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self.snapshot = EngineSnapshot()
-        self.deliver: Callable[[Told], object] = settle
+        self.deliver: Callable[[Outcomes], object] = settle
         self.closed = False
         self._tools, self._observer, self._clock = tools, observer, clock
         self._table = JobTable(
@@ -124,7 +124,7 @@ class Loop:
         self._queues: dict[int, ArenaQueue] = {}
         self._seen = -math.inf
         self._stopping = False
-        self._looked = clock()
+        self._checked_at = clock()
         self._served_s = 0.0  # time used by the arena of the last turn, before that turn
         self._began: _Mark | None = None  # the end of the last turn, unless it was idle
 
@@ -134,7 +134,7 @@ class Loop:
             torch.set_num_threads(threads)
             while not self._stopping:
                 if not self.turn() and not self._stopping:
-                    self._obey(self.commands.get())
+                    self._execute(self.commands.get())
         except BaseException:
             _log.exception("the engine died")  # /livez reports it, so that a supervisor restarts the service
         finally:
@@ -145,7 +145,7 @@ class Loop:
         now = self._clock()
         begin = self._began or _Mark(now, self._tools.seconds())
         while not self.commands.empty():
-            self._obey(self.commands.get_nowait())
+            self._execute(self.commands.get_nowait())
         self._table.expire(now)
         self._give_up(now)
         busy = self._busy()
@@ -194,7 +194,7 @@ class Loop:
         self._began = None
         self._publish(self._clock())
 
-    def _obey(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         match command:
             case Submit():
                 self._seen = command.entry.number
@@ -224,9 +224,9 @@ class Loop:
 
     def _give_up(self, now: float) -> None:
         """Fail jobs that can no longer meet their deadline, so that others meet theirs."""
-        if now < self._looked + _LOOK_S:
+        if now < self._checked_at + _GIVE_UP_CHECK_S:
             return
-        self._looked = now
+        self._checked_at = now
         if not any(queue.strained for queue in self._queues.values()):
             return
         lots = [
@@ -236,8 +236,8 @@ class Loop:
             if there.queue(priority).places
         ]
         if lots and self._stages:
-            lots.append(Lot.beside(sum(stage.left_s for stage in self._stages), lots[0].curve))
-        for _ in range(_MOST_GIVEN_UP):
+            lots.append(Lot.of_stages(sum(stage.left_s for stage in self._stages), lots[0].curve))
+        for _ in range(_MAX_GIVEN_UP):
             found = hopeless(lots)
             if found is None:
                 return
@@ -263,13 +263,13 @@ class Loop:
             wanted = [(active.number, first, count, active.job) for active, first, count in granted]
             ended = queue.arena.admit(wanted, priority, queue.part(priority))
         except Exception as error:  # (the exception, which keeps memory alive, goes with the handler)
-            said = queue.arena.network.said(error)
+            message = queue.arena.network.describe_error(error)
         else:
             self._table.take(queue, ended)
             return
         for each in granted:
             if alone:
-                self._table.abandon(each[0], EngineFailed(said))
+                self._table.abandon(each[0], EngineFailed(message))
             else:
                 self._admit(queue, priority, [each], alone=True)
 
@@ -280,21 +280,24 @@ class Loop:
         undisturbed = alone and sum(map(arena.count, groups)) == len(arena)
         longest_s = _LONGEST_RUN_S if undisturbed else 0.0
         until = min(self._clock() + longest_s, self._table.next_deadline)
-        ticks, said = 0, None
+        ticks, message = 0, None
         try:
             lanes = sum(len(arena.lanes[group]) for group in groups)
             call_s = arena.tick_cost.curve().cost(max(1, lanes))
-            at_once, more = max(1, int(min(longest_s, _UNSEEN_S) / call_s)), int(min(longest_s, _LINGER_S) / call_s)
-            go_on = lambda: self.commands.empty() and self._clock() < until  # noqa: E731
-            ended, failed, ticks = arena.tick(groups, go_on, at_once, more)
+            at_once, more = (
+                max(1, int(min(longest_s, _UNCHECKED_RUN_S) / call_s)),
+                int(min(longest_s, _LINGER_S) / call_s),
+            )
+            keep_going = lambda: self.commands.empty() and self._clock() < until  # noqa: E731
+            ended, failed, ticks = arena.tick(groups, keep_going, at_once, more)
             for number, why in failed.items():
                 self._table.end(queue.jobs[number], EngineFailed(why))
             self._table.take(queue, ended)
         except Exception as error:
-            said = arena.network.said(error)
+            message = arena.network.describe_error(error)
             _log.exception("the lanes of model %s failed, and their requests with them", queue.name)
-        if said is not None:  # (outside the handler: the exception keeps the failed call's memory alive)
-            self._fail(queue, groups, said)
+        if message is not None:  # (outside the handler: the exception keeps the failed call's memory alive)
+            self._fail(queue, groups, message)
         if self._observer is not None and ticks:
             called = (arena.network.rows - before) // ticks  # guided lanes have two
             self._observer.batch(queue.name, arena.operation, called, requests, solvers, ticks)
@@ -307,7 +310,7 @@ class Loop:
         queue.used(groups, rows, took, alone)
         self._began = _Mark(now, cost)
 
-    def _fail(self, queue: ArenaQueue, groups: Sequence[Priority], said: str) -> None:
+    def _fail(self, queue: ArenaQueue, groups: Sequence[Priority], message: str) -> None:
         """Fail the jobs of these lanes after an error outside the network call (most likely, memory for the lanes).
 
         The job that caused it and the state of the lanes are unknown, so all of these jobs fail and the lanes are
@@ -317,7 +320,7 @@ class Loop:
             queue.arena.renew(group)
         for active in list(queue.jobs.values()):
             if active.job.priority in groups and active.builder.started is not None:
-                self._table.end(active, EngineFailed(said))
+                self._table.end(active, EngineFailed(message))
 
     def _publish(self, now: float) -> None:
         """Publish the snapshot, then deliver: receivers of results may read the snapshot at once."""
@@ -331,10 +334,10 @@ class Loop:
             arenas[number] = queue.snapshot()
         if len(arenas) < len(self._queues):
             self._queues = {number: self._queues[number] for number in arenas}
-        beside_s = sum(stage.left_s for stage in self._stages)
-        self.snapshot = EngineSnapshot(arenas, len(self._table), self._seen, now if working else None, beside_s)
-        if told := self._table.told():
-            self.deliver(told)
+        stages_s = sum(stage.left_s for stage in self._stages)
+        self.snapshot = EngineSnapshot(arenas, len(self._table), self._seen, now if working else None, stages_s)
+        if outcomes := self._table.outcomes():
+            self.deliver(outcomes)
 
     def _close(self) -> None:
         """Fail every job in progress or still in the command queue."""
@@ -346,6 +349,6 @@ class Loop:
             if isinstance(command, Built):
                 self._table.closing(command.future, command.outcome)
             elif isinstance(command, Submit):
-                self._table.tell(command.future, EngineFailed(STOPPED))
+                self._table.add_outcome(command.future, EngineFailed(STOPPED))
         self.snapshot = EngineSnapshot(seen=math.inf)
-        self.deliver(self._table.told())
+        self.deliver(self._table.outcomes())

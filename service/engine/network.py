@@ -30,7 +30,7 @@ _log = logging.getLogger("pathline")
 _DERIVED_ROWS_AT_ONCE = 128
 _SHOWN = 4  # rows of conditions in a timed call
 _PLAIN = Guidance((Term(1.0),))
-_NOBODY = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+_NO_OWNERS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 class _Shown:
@@ -85,8 +85,8 @@ class Network:
         self._keep()
         if self.unmeasured:
             tried, total = self.velocity.progress
-            said = "%s: %d of %d row counts are measured; the rest is measured while idle"
-            _log.info(said, self._folder, tried, total)
+            message = "%s: %d of %d row counts are measured; the rest is measured while idle"
+            _log.info(message, self._folder, tried, total)
 
     def _field(
         self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes, allowance: Allowance | None
@@ -158,8 +158,8 @@ class Network:
         if self._conditions is not None:
             self._conditions.add(owner, job)
         if self._constants is not None and owner not in self._constants and job.constants is not None:
-            told = {"constants": Distinct(job.constants, np.arange(job.num_samples))}
-            self._constants.add(owner, job.num_samples, [told], _PLAIN)
+            variant = {"constants": Distinct(job.constants, np.arange(job.num_samples))}
+            self._constants.add(owner, job.num_samples, [variant], _PLAIN)
 
     def remove(self, owner: int) -> None:
         """Remove the conditions and constants of a job once its lanes are gone."""
@@ -185,16 +185,16 @@ class Network:
         begin = time.perf_counter()
         self.rows += len(x)
         try:
-            owner, index = _NOBODY if self._conditions is self._constants is None else _owners(chosen)
+            owner, index = _NO_OWNERS if self._conditions is self._constants is None else _owners(chosen)
             v = self._ask(x, t, owner, index)
             self._device.finish()
         except Exception as error:  # (an error of the network must fail only its own requests)
-            said = self.said(error)
+            message = self.describe_error(error)
         else:
             self.seconds += time.perf_counter() - begin
             return v
         # Outside the handler: the exception keeps the failed call's memory alive.
-        v = self._by_halves(x, t, *_owners(chosen), failed, said)
+        v = self._bisect(x, t, *_owners(chosen), failed, message)
         self.seconds += time.perf_counter() - begin
         return v
 
@@ -235,18 +235,18 @@ class Network:
             v = combined(self.velocity.chosen(x, t, rows.conditions), states, rows.further, rows.kept)
         return v if self._constants is None else v[:, : self.event_shape[0]].contiguous()
 
-    def _by_halves(
+    def _bisect(
         self,
         x: Tensor,
         t: Tensor,
         owner: NDArray[np.int64],
         index: NDArray[np.int64],
         failed: dict[int, str],
-        said: str,
+        message: str,
     ) -> Tensor:
         """Evaluate in ever smaller slices, which may fit into memory; only single rows that fail are given up."""
         if len(owner) == 1:
-            failed[int(owner[0])] = said
+            failed[int(owner[0])] = message
             return torch.zeros_like(x)
         self._device.free()
         parts: list[Tensor] = []
@@ -260,11 +260,11 @@ class Network:
                 self._device.finish()
                 continue
             except Exception as error:
-                again = self.said(error)
-            parts.append(self._by_halves(x[part], t[part], owner[part], index[part], failed, again))
+                again = self.describe_error(error)
+            parts.append(self._bisect(x[part], t[part], owner[part], index[part], failed, again))
         return torch.cat(parts)
 
-    def said(self, error: Exception) -> str:
+    def describe_error(self, error: Exception) -> str:
         """Return an error's message in one line; raise SystemExit if the error leaves the device unusable."""
         if self._device.is_lost(error):
             raise SystemExit(f"the device is lost: {error}") from error

@@ -148,8 +148,8 @@ class ResultBuilder:
         self.share = max(self.share, (self.done + share) / n)
         lacking = np.flatnonzero(self._places < n)
         complete = int(lacking[0]) if len(lacking) else len(self._places)
-        most = max(nfe, int(self._held.nfe.max()) if self.done else 0)
-        return Progress(most, t, self.share, self.done, self.started is None, self.saved, complete)
+        largest = max(nfe, int(self._held.nfe.max()) if self.done else 0)
+        return Progress(largest, t, self.share, self.done, self.started is None, self.saved, complete)
 
     def result(self, network_s: float, start_of: Callable[[Job, int, int], torch.Tensor]) -> JobResult:
         """The finished result.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 BULK_SHARE = 8
 """While interactive jobs use the device, bulk jobs get one part in this many of its time."""
 
-_MOST_PARTED = 2
+_MAX_PARTED = 2
 """Maximum number of jobs with shared steps that tick in parts at the same time; others wait."""
 
 _EARLY = 0.2
@@ -73,7 +73,7 @@ class Place(NamedTuple):
     Attributes:
         entry: the job.
         small: whether it is a small job.
-        most: maximum number of lanes that take part in a tick.
+        max_active: maximum number of lanes that take part in a tick.
         samples: number of samples; fewer than in the entry once no more are admitted.
         cost, calls, bears_s: as in the entry, or re-estimated since.
         admitted: number of samples that became lanes so far.
@@ -83,7 +83,7 @@ class Place(NamedTuple):
 
     entry: Entry
     small: bool
-    most: int
+    max_active: int
     samples: int
     cost: float
     calls: float
@@ -95,11 +95,11 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, entry: Entry, budget: int) -> Place:
         """The place of a new job in a scheduler with this budget."""
-        small, most = entry.rows <= part_of(budget), _UNBOUNDED
+        small, max_active = entry.rows <= part_of(budget), _UNBOUNDED
         if entry.whole and not small:
-            most = max(1, part_of(budget) // entry.width)
+            max_active = max(1, part_of(budget) // entry.width)
         calls = max(entry.calls, entry.cost)
-        return cls(entry, small, most, entry.samples, entry.cost, calls, entry.bears_s)
+        return cls(entry, small, max_active, entry.samples, entry.cost, calls, entry.bears_s)
 
     @property
     def waiting(self) -> int:
@@ -114,7 +114,7 @@ class Place(NamedTuple):
     @property
     def active_rows(self) -> int:
         """Network rows of its lanes that take part in a tick."""
-        return min(self.active, self.most) * self.entry.width
+        return min(self.active, self.max_active) * self.entry.width
 
     def calls_left(self, tick: int) -> float:
         """Calls until the slowest running lane has ended, at least one."""
@@ -308,7 +308,7 @@ class Scheduler:
             place = self._places[self._large[0]]
             width = place.entry.width
             if place.parted:
-                full = self.parted >= _MOST_PARTED or self.active_rows + place.most * width > self.budget
+                full = self.parted >= _MAX_PARTED or self.active_rows + place.max_active * width > self.budget
                 count = 0 if self.active_rows and full else place.samples
             else:
                 share = max(1, limit // (len(self._large) * width))

@@ -43,14 +43,14 @@ class EngineSnapshot(NamedTuple):
         jobs: number of jobs, including those with results being built.
         seen: number of the newest job among them; later jobs have not arrived yet.
         working_since: time of the snapshot by the engine's clock if there was more work; else None.
-        beside_s: seconds that preludes and decoders still need for their waiting rows.
+        stages_s: seconds that preludes and decoders still need for their waiting rows.
     """
 
     arenas: Mapping[int, ArenaSnapshot] = MappingProxyType({})
     jobs: int = 0
     seen: float = -math.inf
     working_since: float | None = None
-    beside_s: float = 0.0
+    stages_s: float = 0.0
 
     @property
     def queues(self) -> list[SchedulerSnapshot]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.calibration import BUCKETS, CALL_NUMBERS, EACH_UP_TO, Allowance, most_rows
+from models.calibration import BUCKETS, CALL_NUMBERS, EACH_UP_TO, Allowance, find_max_rows
 from models.checkpoint.calibrations import keep, key_of, known
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Checkpoint
@@ -35,7 +35,7 @@ from service.engine.scheduler import BULK_SHARE
 SLICE_S = 0.025
 """A slice takes about this long at most, unless a single row takes longer."""
 
-_MOST_ROWS = 1024
+_MAX_ROWS = 1024
 _SHOWN = 4  # rows in a timed call
 
 Rows = Callable[..., tuple[Tensor, ...]]
@@ -148,9 +148,9 @@ class Stage:
             else:
                 allowance = allowance or Allowance()
                 numbers = max(1, sum(math.prod(shape) for shape, _ in self._kinds))
-                wanted = max(least, min(_MOST_ROWS, CALL_NUMBERS // numbers))
+                wanted = max(least, min(_MAX_ROWS, CALL_NUMBERS // numbers))
                 wanted = wanted if most is None else min(wanted, most)
-                limit = most_rows(call, examples, wanted, least, allowance)
+                limit = find_max_rows(call, examples, wanted, least, allowance)
                 candidates = (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
                 self._call = RowCaller(call, examples(limit), limit, False, candidates, least, allowance)
             self._known = found is not None
@@ -249,7 +249,7 @@ class Stage:
         except Exception as error:  # (an error of the program must fail only its own requests)
             if self._device.is_lost(error):
                 raise SystemExit(f"the device is lost: {error}") from error
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
         else:
             return {}
         # Outside the handler: the exception keeps the failed call's memory alive.
@@ -261,7 +261,7 @@ class Stage:
             return failed
         [(alone, part)] = chosen
         if part.stop - part.start == 1:
-            return {alone: f"the {self.name} failed: {said}"}
+            return {alone: f"the {self.name} failed: {message}"}
         middle = (part.start + part.stop) // 2
         for half in (slice(part.start, middle), slice(middle, part.stop)):
             if failed := self._run([(alone, half)]):
@@ -301,13 +301,13 @@ def prelude_of(
     checkpoint: Checkpoint, device: Device, sizes: Sizes = (), allowance: Allowance | None = None
 ) -> Stage | None:
     """The prelude of a version for these sizes of the free axes; None if it has none."""
-    prelude, asked, takes = checkpoint.prelude, checkpoint.asked, checkpoint.conditioning
-    if prelude is None or not isinstance(asked, NamedConditions) or not isinstance(takes, NamedConditions):
+    prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
+    if prelude is None or not isinstance(requested, NamedConditions) or not isinstance(takes, NamedConditions):
         return None
-    given, makes = asked.sized(dict(sizes)), takes.sized(dict(sizes))
+    given, makes = requested.sized(dict(sizes)), takes.sized(dict(sizes))
 
-    def function(*told: Tensor) -> tuple[Tensor, ...]:
-        return prelude.call(makes, *told)
+    def function(*conditions: Tensor) -> tuple[Tensor, ...]:
+        return prelude.call(makes, *conditions)
 
     def examples(rows: int) -> tuple[Tensor, ...]:
         return prelude.examples(given, rows, checkpoint.dtype, device.device)
@@ -354,11 +354,11 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
         job: the job.
         then: called with the job once its conditions are those that the network takes.
     """
-    prelude, asked, takes = checkpoint.prelude, checkpoint.asked, checkpoint.conditioning
+    prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
     assert prelude is not None  # noqa: S101
-    assert isinstance(asked, NamedConditions)  # noqa: S101
+    assert isinstance(requested, NamedConditions)  # noqa: S101
     assert isinstance(takes, NamedConditions)  # noqa: S101
-    guidance, variants = variants_of(asked.sized(dict(job.sizes)), checkpoint.dtype, job)
+    guidance, variants = variants_of(requested.sized(dict(job.sizes)), checkpoint.dtype, job)
     rows: list[list[Tensor]] = []
     places: dict[tuple[int, ...], tuple[slice, Any]] = {}
     begun, of = 0, []
@@ -372,7 +372,7 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
         of.append(places[key])
     made = set(prelude.outputs)
 
-    def told(out: list[Tensor]) -> None:
+    def finish(out: list[Tensor]) -> None:
         each: dict[tuple[int, int], dict[str, Distinct]] = {}
         for part, index in of:
             results = zip(prelude.outputs, out, strict=True)
@@ -381,10 +381,10 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
             {name: each[part.start, part.stop][name] if name in made else variant[name] for name in takes.inputs}
             for variant, (part, _) in zip(variants, of, strict=True)
         ]
-        then(replace(job, conditions=None, negative=None, guidance=guidance, told=tuple(all_of)))
+        then(replace(job, conditions=None, negative=None, guidance=guidance, variants=tuple(all_of)))
 
     given = [torch.cat(column) for column in zip(*rows, strict=True)]
-    return Pass(owner, given, told, job.priority is Priority.BULK, job.solve.name)
+    return Pass(owner, given, finish, job.priority is Priority.BULK, job.solve.name)
 
 
 def decoder_pass(

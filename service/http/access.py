@@ -86,7 +86,7 @@ class RefuseForeign:
         await self._app(scope, receive, send)
 
     def _fault(self, scope: Scope, headers: Headers) -> str | None:
-        if not self._any_name and not all(map(self._is_ours, headers.getlist("host"))):
+        if not self._any_name and not all(map(self._is_own_host, headers.getlist("host"))):
             return (
                 "the Host header names another service; if it is a name of this one, add it to PATHLINE_ALLOWED_HOSTS"
             )
@@ -97,7 +97,7 @@ class RefuseForeign:
             )
         return None
 
-    def _is_ours(self, host: str) -> bool:
+    def _is_own_host(self, host: str) -> bool:
         name = _name_of(host)
         if not name or _address(name) or name == "localhost" or name.endswith(".localhost"):
             return True  # no one else can make these names point here
@@ -119,7 +119,7 @@ class RefuseForeign:
         return site is not None or (origin or "").lower().partition("://")[2] != headers.get("host", "").lower()
 
 
-def from_a_browser(headers: Headers) -> bool:
+def from_browser(headers: Headers) -> bool:
     """Return whether a web page sent a request; browsers mark everything that carries a body."""
     return "origin" in headers or "sec-fetch-site" in headers
 

@@ -38,15 +38,15 @@ class Holder(Protocol):
 
 
 class ConnectionLimit:
-    """Tracks the connections that hold one of `most` slots or a reserved one.
+    """Tracks the connections that hold one of `limit` slots or a reserved one.
 
     A connection is idle unless a request on it is being answered. When all slots are taken, the connection that has
     been idle longest is closed, so that unused sockets do not keep clients out.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._common, self._reserved = _Slots(most), _Slots(RESERVED)
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._common, self._reserved = _Slots(limit), _Slots(RESERVED)
 
     def take(self, holder: Holder) -> bool | None:
         """Take a slot; return whether it is a reserved one, or None if no slot is free."""
@@ -72,13 +72,13 @@ class ConnectionLimit:
 
 
 class _Slots:
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.held: set[Holder] = set()
         self.idle: OrderedDict[Holder, None] = OrderedDict()  # longest first
 
     def take(self, holder: Holder) -> bool:
-        if len(self.held) >= self.most:
+        if len(self.held) >= self.limit:
             if not self.idle:
                 return False
             longest = next(iter(self.idle))
@@ -222,13 +222,13 @@ class Connection(HttpToolsProtocol):
     def _check_overhead(self, size: int) -> None:
         """Limit all that is not body: an unfinished head, chunk sizes and extensions, trailers, empty lines."""
         self._overhead += size - self._body_in_piece
-        most = self.limits.max_header_bytes
-        if self._overhead <= most + _FRAMING * self._body_bytes:
+        limit = self.limits.max_header_bytes
+        if self._overhead <= limit + _FRAMING * self._body_bytes:
             return
         if self._in_head:
             self._refuse(self._too_large())
             return
-        detail = f"over {most} bytes (PATHLINE_MAX_HEADER_BYTES) are neither head nor body: chunk extensions, trailers"
+        detail = f"over {limit} bytes (PATHLINE_MAX_HEADER_BYTES) are neither head nor body: chunk extensions, trailers"
         self._refuse(ProblemError(Kind.BAD_REQUEST, f"{detail} or empty lines; send the request without them"))
 
     def _boundary(self) -> None:
@@ -332,20 +332,20 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
             self._watch_reader()
         else:
-            most = self.limits.receive_s
-            detail = f"the request did not arrive within {most:g} s (PATHLINE_RECEIVE_S); send it again, all at once"
+            limit = self.limits.receive_s
+            detail = f"the request did not arrive within {limit:g} s (PATHLINE_RECEIVE_S); send it again, all at once"
             self._refuse(ProblemError(Kind.SLOW, detail))
 
     def _too_large(self) -> ProblemError:
-        most = self.limits.max_header_bytes
+        limit = self.limits.max_header_bytes
         detail = (
-            f"the first line and headers exceed {most} bytes (PATHLINE_MAX_HEADER_BYTES); send fewer or shorter ones"
+            f"the first line and headers exceed {limit} bytes (PATHLINE_MAX_HEADER_BYTES); send fewer or shorter ones"
         )
-        return ProblemError(Kind.HEAD_TOO_LARGE, detail, limit=most)
+        return ProblemError(Kind.HEAD_TOO_LARGE, detail, limit=limit)
 
     def _too_many(self) -> ProblemError:
-        most = self.slots.most
-        detail = f"all {most} connections (PATHLINE_MAX_CONNECTIONS) are in use; try again in a second"
+        limit = self.slots.limit
+        detail = f"all {limit} connections (PATHLINE_MAX_CONNECTIONS) are in use; try again in a second"
         return ProblemError(Kind.CONNECTIONS, detail, headers={"Retry-After": "1"})
 
     def _running_is_done(self) -> bool:

@@ -57,7 +57,7 @@ class Context:
         """Keep reserved memory until the request is over; may be called from any thread, even after that."""
         self.hold = hold
         if self._over:
-            hold.over()
+            hold.release()
 
     def keep_lease(self, lease: Returnable) -> None:
         """Keep the lease of its model until the request is over; may be called from any thread, even after that."""
@@ -65,17 +65,17 @@ class Context:
         if self._over:
             lease.release()
 
-    def understood(self) -> None:
+    def drop_body(self) -> None:
         """Release the memory of the body, which has been parsed."""
         if self.body is not None:
-            self.body.over()
+            self.body.release()
 
     def end(self) -> None:
         """End the request: its response is sent, or its client has disconnected."""
         self._over = True
-        self.understood()
+        self.drop_body()
         if self.hold is not None:
-            self.hold.over()
+            self.hold.release()
         if self.lease is not None:
             self.lease.release()
 

@@ -18,7 +18,7 @@ from service.oip.schemas import (
 )
 from service.oip.tensors import BINARY
 from service.openapi import BINARY as BINARY_BODY
-from service.openapi import BY_HAND, answered, asked, reference, shown
+from service.openapi import BY_HAND, answered, json_body, reference, shown
 from service.registry.version import ModelVersion
 from service.responses.samples import COLUMNS
 
@@ -103,7 +103,7 @@ READY = answered(Health, ready={"ready": True}) | refusals(Kind.NOT_READY, Kind.
 MODEL = answered(ModelMetadata, moons=_METADATA) | refusals(*_UNKNOWN, *_UNREADY)
 MODEL_READY = answered(ModelReady, moons={"name": "moons", "ready": True}) | refusals(*_UNKNOWN, *_UNREADY)
 
-_BODY = asked(InferRequest, REQUESTS)
+_BODY = json_body(InferRequest, REQUESTS)
 _BODY["requestBody"]["content"][BINARY] = BINARY_BODY  # its JSON part, then the bytes of its tensors
 _INFERRED = answered(InferResponse, **ANSWERS)
 _INFERRED[200] |= {

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 
 from service.errors import Kind, ProblemError
-from service.http.access import from_a_browser
+from service.http.access import from_browser
 from service.oip import description
 from service.oip.description import metadata
 from service.oip.outputs import select_outputs
@@ -34,9 +34,9 @@ async def server_metadata() -> Any:
 @read(router, "/health/live", summary="Liveness (v2)", responses=description.LIVE)
 async def server_live(request: Request) -> Any:
     """Answer 200 while the process works, like /livez."""
-    ailment = service_of(request).ailment()
-    if ailment is not None:
-        raise ProblemError(Kind.NOT_READY, ailment)
+    fatal_fault = service_of(request).fatal_fault()
+    if fatal_fault is not None:
+        raise ProblemError(Kind.NOT_READY, fatal_fault)
     return {"live": True}
 
 
@@ -119,7 +119,7 @@ async def _infer(request: Request, name: str, version: int | None) -> Response:
         return sample, select_outputs(infer_request, sample).encoder
 
     # Triton's client sends no Content-Type. Neither does a page that wants to avoid its browser's preflight.
-    allowed = _MEDIA if from_a_browser(request.headers) else (*_MEDIA, "")
+    allowed = _MEDIA if from_browser(request.headers) else (*_MEDIA, "")
     valid = await pipeline.receive(request, parse, validate_sample, allowed=allowed)
     response = await pipeline.draw(request, valid)
     return await pipeline.respond(request, response, valid.encoder, {"X-Pathline-Seed": str(valid.job.seed)})

@@ -14,7 +14,7 @@ import watchfiles
 from models.repository import Repository, RepositoryError, UnknownModel
 from service.registry.entry import ModelEntry
 
-MOST_PASSED_OVER = 50
+MAX_PASSED_OVER = 50
 """Maximum number of passed-over entries to report."""
 
 _STEP_MS, _GATHER_MS = 250, 2000
@@ -51,15 +51,15 @@ class Disk:
         found = [(self.repository.within(path), reason) for path, reason in self.repository.passed_over()]
         new = [each for each in found if each not in self.passed_over]
         self.passed_over = tuple(found)
-        for path, reason in new[:MOST_PASSED_OVER]:
+        for path, reason in new[:MAX_PASSED_OVER]:
             _log.warning("%s: %s", path, reason)
-        if len(new) > MOST_PASSED_OVER:
-            _log.warning("%d more are passed over; `python -m models list` shows all", len(new) - MOST_PASSED_OVER)
+        if len(new) > MAX_PASSED_OVER:
+            _log.warning("%d more are passed over; `python -m models list` shows all", len(new) - MAX_PASSED_OVER)
         return names
 
     def summary(self) -> dict[str, Any]:
         """The members of ``GET /v1/models`` about entries that are not models."""
-        found = [{"path": path, "reason": reason} for path, reason in self.passed_over[:MOST_PASSED_OVER]]
+        found = [{"path": path, "reason": reason} for path, reason in self.passed_over[:MAX_PASSED_OVER]]
         return {"passed_over": found, "more_passed_over": len(self.passed_over) - len(found)}
 
     def reason(self, error: object) -> str:
@@ -78,17 +78,17 @@ class Disk:
             versions = ()
         return entry.with_versions(versions, entry.current if versions and entry.current in entry.loaded else None)
 
-    def compared(self, entry: ModelEntry, version: int, now: float, anew: bool) -> ModelEntry:
+    def compared(self, entry: ModelEntry, version: int, now: float, retry_failed: bool) -> ModelEntry:
         """An entry that notes whether the files of a version have changed since it was tried.
 
         Args:
             entry: the entry to update.
             version: the version to compare.
             now: the time, by the registry's clock.
-            anew: whether to retry failures even if their files have not changed.
+            retry_failed: whether to retry failures even if their files have not changed.
         """
         fault, tried, loaded = entry.broken.get(version), entry.signatures.get(version), version in entry.loaded
-        if not loaded and fault is not None and anew:
+        if not loaded and fault is not None and retry_failed:
             return entry.untried(version)
         if tried is None:
             return entry
@@ -127,7 +127,7 @@ class Watch:
         """
         self._root, self._refresh, self._every_s = root, refresh, every_s
         self._stopped = threading.Event()
-        self._said = ""
+        self._last_error = ""
         self._thread = threading.Thread(target=self._run, name="pathline-watch", daemon=True)
         self._thread.start()
 
@@ -145,38 +145,38 @@ class Watch:
             except (OSError, RuntimeError) as error:  # no notifications, or no folder: refresh at intervals only
                 _log.debug("no notifications of changes in %s: %s", self._root, error)
                 if not self._stopped.wait(self._every_s):
-                    self._look()
+                    self._try_refresh()
 
     def _follow(self) -> None:
         """Refresh after each change, until a refresh fails: a recreated folder must be watched again."""
-        most_ms = max(1, round(self._every_s * 1000))
-        told = watchfiles.watch(
+        max_ms = max(1, round(self._every_s * 1000))
+        batches = watchfiles.watch(
             self._root,
             watch_filter=None,
-            debounce=min(_GATHER_MS, most_ms),
-            step=min(_STEP_MS, most_ms),
-            rust_timeout=most_ms,
+            debounce=min(_GATHER_MS, max_ms),
+            step=min(_STEP_MS, max_ms),
+            rust_timeout=max_ms,
             yield_on_timeout=True,
             stop_event=self._stopped,
             raise_interrupt=False,
         )
         changed_at = -self._every_s
-        for changes in told:
+        for changes in batches:
             if changes:
                 self._stopped.wait(max(0.0, changed_at + self._every_s - time.monotonic()))
                 changed_at = time.monotonic()
-            if not self._look():
+            if not self._try_refresh():
                 return
 
-    def _look(self) -> bool:
+    def _try_refresh(self) -> bool:
         try:
             self._refresh()
-            said = ""
+            message = ""
         except RepositoryError as error:
-            said = f"the loaded models stay in use: {error}"
+            message = f"the loaded models stay in use: {error}"
         except Exception as error:
-            said = f"looking for new models failed: {type(error).__name__}: {error}"
-        if said and said != self._said:
-            _log.error(said)
-        self._said = said
-        return not said
+            message = f"looking for new models failed: {type(error).__name__}: {error}"
+        if message and message != self._last_error:
+            _log.error(message)
+        self._last_error = message
+        return not message

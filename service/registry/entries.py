@@ -195,21 +195,21 @@ class Entries:
         self._put(entry, changes)
         return entry.versions
 
-    def refresh(self, name: str, changes: Changes, anew: bool = False, load: bool = False) -> None:
+    def refresh(self, name: str, changes: Changes, retry_failed: bool = False, load: bool = False) -> None:
         """Bring one model up to date; with `load`, also load its current version."""
         versions = () if self.closed else self._read_versions(name, changes)
         if not versions:
             return
         for version in versions:
-            self._put(self._disk.compared(self.table[name], version, self._clock(), anew), changes)
-            self._look_at_plans(name, version, changes)
+            self._put(self._disk.compared(self.table[name], version, self._clock(), retry_failed), changes)
+            self._refresh_plans(name, version, changes)
         before = self.table[name].current
         current = next((version for version in reversed(versions) if self._answers(name, version, changes, load)), None)
         self._put(replace(self.table[name], current=current).with_versions(versions), changes)
         if before in versions and before != current and (name, before) not in self._pinned:
             self._put(self.table[name].without_loaded(before), changes)
 
-    def _look_at_plans(self, name: str, version: int, changes: Changes) -> None:
+    def _refresh_plans(self, name: str, version: int, changes: Changes) -> None:
         """Reload the tuned plans of a loaded version if the file has changed."""
         model = self.table[name].loaded.get(version)
         signature = self._disk.repository.plans_signature(name, version)
@@ -249,18 +249,18 @@ class Entries:
         except ProblemError:  # no room now, which is not a fault of the version
             raise
         except (UnreadableCheckpoint, RepositoryError, LookupError) as error:
-            said = str(error)
+            message = str(error)
         except CheckpointError as error:
-            said, transient = str(error), False
+            message, transient = str(error), False
         except Exception as error:
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
             if not self.closed and not isinstance(error, OSError | MemoryError):
                 _log.exception("loading model %s version %d failed", name, version)
         else:
             self._put(self.table[name].with_loaded(model), changes)
             return True
         if not self.closed:
-            self.refuse(name, version, said, changes, transient, signature)
+            self.refuse(name, version, message, changes, transient, signature)
         return False
 
     def _load(self, name: str, version: int, signature: Signature, changes: Changes, by_number: bool) -> ModelVersion:
@@ -350,5 +350,5 @@ class Entries:
         better = entry.fallback_from
         self._notify_fallback(entry.name, better is not None)
         if better is not None:
-            said = "model %s: version %s answers instead of version %d, which cannot be loaded: %s"
-            _log.warning(said, entry.name, entry.current, better, entry.broken[better].reason)
+            message = "model %s: version %s answers instead of version %d, which cannot be loaded: %s"
+            _log.warning(message, entry.name, entry.current, better, entry.broken[better].reason)

@@ -13,7 +13,7 @@ from service.registry.version import ModelVersion
 UNREADABLE = 0
 """Key for a model's folder that cannot be read, in place of a version; versions start at 1."""
 
-LOOK_AGAIN_S = 1.0
+RETRY_S = 1.0
 """Seconds after which a request retries a version that failed to load, without waiting for the next refresh."""
 
 _LONGEST_S = 60.0
@@ -86,7 +86,7 @@ class ModelEntry:
         """With a fault; each consecutive transient one waits longer. `signature`: the files that were tried."""
         before = self.broken.get(version)
         tries = before.tries + 1 if transient and before is not None and before.transient else 1
-        fault = Fault(reason, now + min(LOOK_AGAIN_S * 2.0 ** min(tries - 1, 16), _LONGEST_S), transient, tries)
+        fault = Fault(reason, now + min(RETRY_S * 2.0 ** min(tries - 1, 16), _LONGEST_S), transient, tries)
         signatures = self.signatures if signature is None else {**self.signatures, version: signature}
         return replace(self, broken={**self.broken, version: fault}, signatures=signatures)
 

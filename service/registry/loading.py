@@ -17,13 +17,13 @@ from models.checkpoint.frontier import FrontierFile
 from models.checkpoint.loading import load
 from models.compute import missing_instructions
 from models.repository import Signature
-from service.errors import Kind, ProblemError
+from service.errors import SHUTTING_DOWN, Kind, ProblemError
 from service.ports import Engine
 from service.registry.version import Lease, ModelVersion, PlansFile
 
 _log = logging.getLogger("pathline")
 
-MOST_LOADS = 64
+MAX_LOADS = 64
 """Maximum number of loads (versions, or operations of them) that requests wait for; more are refused."""
 
 P = ParamSpec("P")
@@ -78,8 +78,7 @@ def load_version(
 
 def shutting_down() -> ProblemError:
     """Return the error for a request that waits for a load when the service shuts down."""
-    detail = "the service is shutting down; send the request to another instance"
-    return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
+    return ProblemError(Kind.DRAINING, SHUTTING_DOWN, headers={"Retry-After": "5"}, retry_after_s=5)
 
 
 @dataclass
@@ -167,7 +166,7 @@ class Loads:
                 self._leave(key, awaited)
 
     def _begin(self, key: Hashable, load: Callable[[], Lease]) -> _Load:
-        if len(self) >= MOST_LOADS:
+        if len(self) >= MAX_LOADS:
             wait = max(1, math.ceil(len(self) * self.load_s))
             detail = f"{len(self)} model versions are already waiting to be loaded; try again in {wait} s"
             raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)

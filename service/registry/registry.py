@@ -34,7 +34,7 @@ _log = logging.getLogger("pathline")
 
 T = TypeVar("T")
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 """Maximum number of entries named in the error for a repository without models."""
 
 
@@ -79,7 +79,7 @@ class Registry:
         self._engine, self._clock = engine, clock
         self._retried: set[str] = set()  # models with a better version about to be retried
         self._loads = Loads()
-        self._looking = ThreadPoolExecutor(1, "pathline-looking")
+        self._refresher = ThreadPoolExecutor(1, "pathline-looking")
         self.complete = False
         try:
             self._disk = Disk(root)
@@ -102,8 +102,8 @@ class Registry:
         what = f"the model repository {self._disk.repository.root}"
         if not self._disk.passed_over:
             raise StartError(f"{what} is empty; run `make models`, or set PATHLINE_MODELS_DIR")
-        named = "; ".join(f"{path}: {reason}" for path, reason in self._disk.passed_over[:_MOST_NAMED])
-        more = len(self._disk.passed_over) - _MOST_NAMED
+        named = "; ".join(f"{path}: {reason}" for path, reason in self._disk.passed_over[:_MAX_NAMED])
+        more = len(self._disk.passed_over) - _MAX_NAMED
         raise StartError(f"{what} has no model: {named}" + (f"; and {more} more" if more > 0 else ""))
 
     def load_all(self) -> None:
@@ -132,7 +132,7 @@ class Registry:
         """Stop loading: requests that wait for a load fail, and a running load is not waited for."""
         self._entries.closed = True
         self._loads.close()
-        self._looking.shutdown(wait=False, cancel_futures=True)
+        self._refresher.shutdown(wait=False, cancel_futures=True)
 
     # Reading the entries.
 
@@ -216,7 +216,7 @@ class Registry:
         self._give(lease, self._entries.entry(lease.name), loaded.model)
         loaded.release()
 
-    async def load_beside(self, lease: Lease) -> None:
+    async def load_async(self, lease: Lease) -> None:
         """Like `load`, but in the loading thread, once for all requests that wait for the same version.
 
         Raises:
@@ -287,16 +287,16 @@ class Registry:
 
     def reload(self) -> Future[Changes]:
         """Refresh in another thread, and retry failed versions."""
-        return self._looking.submit(self.refresh, anew=True)
+        return self._refresher.submit(self.refresh, retry_failed=True)
 
-    def refresh(self, anew: bool = False) -> Changes:
+    def refresh(self, retry_failed: bool = False) -> Changes:
         """Bring the entries up to date with the disk: load new models and versions, unload removed ones.
 
         The highest version that can be loaded answers from then on. Versions are not meant to change: if the files of
         a loaded one do, the loaded version stays in use, and the change is reported.
 
         Args:
-            anew: also retry failed versions that have not changed since.
+            retry_failed: also retry failed versions that have not changed since.
 
         Raises:
             RepositoryError: the repository cannot be read; nothing changes then.
@@ -304,11 +304,11 @@ class Registry:
         changes = Changes()
         for name in self._wait(self._loads.run(self._entries.scan, changes)) or ():
             try:
-                self._wait(self._loads.run(self._entries.refresh, name, changes, anew))
+                self._wait(self._loads.run(self._entries.refresh, name, changes, retry_failed))
             except Exception as error:  # a fault in one model must not keep the others from being refreshed
                 _log.exception("refreshing model %s failed", name)
-                said = f"{type(error).__name__}: {error}".splitlines()[0]
-                self._wait(self._loads.run(self._entries.refuse, name, UNREADABLE, said, changes, transient=True))
+                message = f"{type(error).__name__}: {error}".splitlines()[0]
+                self._wait(self._loads.run(self._entries.refuse, name, UNREADABLE, message, changes, transient=True))
         self.complete = self.complete or not self._entries.closed
         return changes
 
@@ -340,14 +340,16 @@ class Registry:
             except Draining:
                 raise shutting_down() from None
             except (MemoryError, torch.OutOfMemoryError) as error:
-                said = str(error).partition("\n")[0]
-                raise ProblemError(Kind.ENGINE, f"the engine failed on this request: {said}") from None
+                message = str(error).partition("\n")[0]
+                raise ProblemError(Kind.ENGINE, f"the engine failed on this request: {message}") from None
             except Exception as error:
                 _log.exception("model %s version %d could not be prepared for %s", model.name, model.version, operation)
-                said = f"{type(error).__name__}: {error}".partition("\n")[0]
+                message = f"{type(error).__name__}: {error}".partition("\n")[0]
                 if operation is Operation.SAMPLE:
                     shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
-                    raise invalid("shape", f"model {model.name!r} cannot be evaluated at {shape}: {said}") from None
-                raise invalid("name", f"the network of model {model.name!r} has no derivative to use: {said}") from None
+                    raise invalid("shape", f"model {model.name!r} cannot be evaluated at {shape}: {message}") from None
+                raise invalid(
+                    "name", f"the network of model {model.name!r} has no derivative to use: {message}"
+                ) from None
             failing.pop_all()
         return lease

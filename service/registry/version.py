@@ -148,7 +148,7 @@ class ModelVersion:
     @property
     def conditioning(self) -> Conditioning | None:
         """The conditions that requests give; None if it is unconditional."""
-        takes = self.card.asked
+        takes = self.card.request_conditions
         return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
 
     @property
@@ -228,7 +228,7 @@ class ModelVersion:
 
     def _conditions(self) -> dict[str, Any]:
         """The conditions that requests give, by name; a single condition without a name is called `condition`."""
-        takes = self.card.asked
+        takes = self.card.request_conditions
         if takes is None:
             return {}
         entries = (
@@ -376,7 +376,7 @@ class Lessor(Protocol):
         """Fill a lease, loading the version first; this blocks, so do not call it on the event loop."""
         ...
 
-    async def load_beside(self, lease: "Lease") -> None:
+    async def load_async(self, lease: "Lease") -> None:
         """Like `load`, but off the event loop and within the lease's deadline."""
         ...
 
@@ -411,7 +411,7 @@ class Lease:
             ProblemError: 404, 429, 503 or 504.
         """
         if not self._lessor.fill(self):
-            await self._lessor.load_beside(self)
+            await self._lessor.load_async(self)
         return self.model
 
     def fill_now(self) -> bool:
@@ -446,5 +446,5 @@ class Lease:
 
     def __del__(self) -> None:
         if self.held:
-            said = "a lease of model %s version %d was dropped without being returned; the version stays in memory"
-            _log.error(said, self.model.name, self.model.version)
+            message = "a lease of model %s version %d was dropped without being returned; the version stays in memory"
+            _log.error(message, self.model.name, self.model.version)

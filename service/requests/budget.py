@@ -119,10 +119,10 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
             "budget", f"the frontier of model {model.name!r} {why}; name a solver, or have it measured: {command}"
         )
     if frontier.sizes != dict(model.sizes):
-        measured, asked = _said(frontier.sizes), _said(dict(model.sizes))
+        measured, actual = _sizes_text(frontier.sizes), _sizes_text(dict(model.sizes))
         raise invalid(
             "budget",
-            f"the frontier of model {model.name!r} was measured at {measured}, and this request has {asked}; name a "
+            f"the frontier of model {model.name!r} was measured at {measured}, and this request has {actual}; name a "
             f"solver, or have it measured: {command}",
         )
     strength = request.guidance
@@ -150,7 +150,7 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
     return curve, note
 
 
-def _said(sizes: Mapping[str, int]) -> str:
+def _sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{axis} = {size}" for axis, size in sizes.items()) or "no size"
 
 
@@ -183,11 +183,11 @@ def _fits(point: Point, seconds: float, budget: Budget) -> bool:
 
 def _nearest(budget: Budget, offered: Sequence[tuple[Point, float]], model: ModelVersion) -> str:
     """Describe the measured solvers nearest to a budget that none of them fits."""
-    said = ", ".join(f"{name} {value:g}" for name, value in budget.model_dump(exclude_none=True).items())
+    stated = ", ".join(f"{name} {value:g}" for name, value in budget.model_dump(exclude_none=True).items())
     rest = budget.model_copy(update={"max_error": None})
     within = [each for each in offered if _fits(*each, rest)]
     close = [each for each in offered if budget.max_error is not None and each[0].error_95 <= budget.max_error]
-    parts = [f"no measured solver of model {model.name!r} fits the budget ({said})"]
+    parts = [f"no measured solver of model {model.name!r} fits the budget ({stated})"]
     if within and budget.max_error is not None:
         parts.append(f"the closest within its other limits is {_described(min(within, key=lambda e: e[0].error_95))}")
     if close:

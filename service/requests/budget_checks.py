@@ -29,7 +29,7 @@ from service.requests.sizes import lanes_bytes
 from service.requests.validation import Validated
 from solvers import SolverSpec
 
-MOST_SAMPLES = 256
+MAX_SAMPLES = 256
 LIMIT_S = 60.0
 """Time limit of a check in seconds, including the wait."""
 
@@ -78,7 +78,7 @@ class BudgetChecks:
         except (ProblemError, *REFUSALS):
             self.metrics.budget_checked("dropped")
             if hold is not None:
-                hold.over()
+                hold.release()
             if lease is not None:
                 lease.release()
             return
@@ -89,7 +89,7 @@ class BudgetChecks:
 
         def done(future: Future[JobResult]) -> None:
             self._running = None
-            kept.over()
+            kept.release()
             held.release()
             if future.cancelled() or future.exception() is not None:
                 self.metrics.budget_checked("dropped")
@@ -118,7 +118,7 @@ def checks_of(request: Request) -> BudgetChecks:
 
 def _tight(job: Job, dtype: torch.dtype) -> Job:
     """Return a job that solves the first samples of another one tightly, in this dtype."""
-    n, tolerance = min(job.num_samples, MOST_SAMPLES), _TIGHT.get(dtype, _TIGHT_NARROW)
+    n, tolerance = min(job.num_samples, MAX_SAMPLES), _TIGHT.get(dtype, _TIGHT_NARROW)
     spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
     return replace(
         job,

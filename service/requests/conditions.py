@@ -16,23 +16,23 @@ from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Solving
 
-_A_PLACE = 8  # bytes of a sample's index into the conditions
+_INDEX_BYTES = 8  # bytes of a sample's index into the conditions
 
 
 @dataclass(frozen=True)
-class Told:
+class CheckedConditions:
     """The conditions and guidance of the samples of a request.
 
     Attributes:
         guidance: the combination of velocities, or None.
         bytes: memory of the conditions, both in the job and in the engine's table.
-        a_sample: additional bytes of memory per sample.
+        bytes_per_sample: additional bytes of memory per sample.
         values, negative: the conditions, and those that replace nulls; None if there are none.
     """
 
     guidance: Guidance | None = None
     bytes: int = 0
-    a_sample: int = 0
+    bytes_per_sample: int = 0
     values: Values | None = None
     negative: Values | None = None
 
@@ -49,7 +49,7 @@ class Told:
         return None if self.negative is None else _made(self.negative, "negative")
 
 
-def told_of(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -> Told:
+def check_conditions(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -> CheckedConditions:
     """Check the names and shapes of the conditions of a request, and its guidance.
 
     Args:
@@ -66,14 +66,14 @@ def told_of(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -
         for name in ("condition", "conditions", "negative", "guidance"):
             if getattr(request, name) is not None:
                 raise invalid(name, f"{name} was given, but model {model.name!r} is unconditional; leave {name} out")
-        return Told()
+        return CheckedConditions()
     given = _given(request, takes)
     if request.guidance is not None and not given:
         raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
     guidance = _guidance(request, takes)
     _check_nulls(given, guidance, takes)
     if not given and not isinstance(takes, NamedConditions):
-        return Told(a_sample=_A_PLACE)
+        return CheckedConditions(bytes_per_sample=_INDEX_BYTES)
     try:
         values = Values(takes, given, samples, model.dtype, sizes)
     except ConditionError as error:
@@ -81,9 +81,9 @@ def told_of(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -
     negative = _negative(request, takes, guidance, sizes, samples, model)
     rows = values.bytes + (0 if negative is None else negative.bytes)
     variants = 1 if guidance is None else 1 + len(guidance.terms)
-    most_rows = max(values.most_rows, 1 if negative is None else negative.most_rows)
-    made = variants * most_rows * _made_bytes(model, sizes.settle())
-    return Told(guidance, 2 * rows + made, _A_PLACE * variants * len(takes.inputs), values, negative)
+    max_rows = max(values.max_rows, 1 if negative is None else negative.max_rows)
+    made = variants * max_rows * _made_bytes(model, sizes.settle())
+    return CheckedConditions(guidance, 2 * rows + made, _INDEX_BYTES * variants * len(takes.inputs), values, negative)
 
 
 def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
@@ -117,32 +117,34 @@ def _only(takes: Conditioning, field: str) -> str:
 
 
 def _guidance(request: Solving, takes: Conditioning) -> Guidance | None:
-    asked = request.guidance
-    if asked is None:
+    requested = request.guidance
+    if requested is None:
         return None
     null = takes.droppable(request.negative if isinstance(request.negative, dict) else ())
     if not null:
         raise invalid("guidance", NO_NULL.format("; give negative conditions"))
-    if not isinstance(asked, GuidanceRequest):
-        return guidance_of(float(asked), null)
-    if (asked.terms is None) == (asked.strength is None):
+    if not isinstance(requested, GuidanceRequest):
+        return guidance_of(float(requested), null)
+    if (requested.terms is None) == (requested.strength is None):
         raise invalid("guidance", "guidance needs terms or strength, and not both")
-    if asked.terms is None:
-        terms: Sequence[Term] = guidance_of(float(asked.strength or 0.0), null).terms
+    if requested.terms is None:
+        terms: Sequence[Term] = guidance_of(float(requested.strength or 0.0), null).terms
     else:
         names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
         terms = [
             Term(float(term.weight), _dropped(term.condition, term.drop, names, null, k))
-            for k, term in enumerate(asked.terms)
+            for k, term in enumerate(requested.terms)
         ]
         total = sum(term.weight for term in terms)
         if abs(total - 1.0) > 1e-6 * sum(abs(term.weight) for term in terms):
             raise invalid(
                 "guidance", f"the weights of guidance.terms sum to {total:g}; a velocity needs weights that sum to 1"
             )
-    if asked.interval is not None and not asked.interval[0] < asked.interval[1]:
-        raise invalid("guidance", f"guidance.interval is {list(asked.interval)}; it must be two times, the lower first")
-    guidance = Guidance(tuple(terms), asked.interval, asked.channels)
+    if requested.interval is not None and not requested.interval[0] < requested.interval[1]:
+        raise invalid(
+            "guidance", f"guidance.interval is {list(requested.interval)}; it must be two times, the lower first"
+        )
+    guidance = Guidance(tuple(terms), requested.interval, requested.channels)
     if guidance.channels is not None and guidance.whole is None:
         raise invalid("guidance", "guidance.channels needs a term with all conditions, which the other channels follow")
     return guidance
@@ -189,11 +191,13 @@ def _negative(
     model: ModelVersion,
 ) -> Values | None:
     """Return the conditions that replace nulls; refuse a request that lacks one that guidance needs."""
-    asked = request.negative
+    requested = request.negative
     needed = frozenset[str]() if guidance is None else frozenset().union(*(term.without for term in guidance.terms))
-    if asked is not None and not needed:
+    if requested is not None and not needed:
         raise invalid("negative", "negative was given, and no term of guidance replaces a condition; give guidance")
-    given = {} if asked is None else asked if isinstance(asked, dict) else {_only(takes, "negative"): asked}
+    given = (
+        {} if requested is None else requested if isinstance(requested, dict) else {_only(takes, "negative"): requested}
+    )
     for name in takes.inputs:
         if name in needed and name not in given and not _has_null(takes, name):
             raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one"))

@@ -18,7 +18,7 @@ from service.engine.job import Operation
 from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.requests.conditions import Told
+from service.requests.conditions import CheckedConditions
 from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
@@ -38,9 +38,9 @@ from solvers.likelihood import EXACT_UP_TO
 BACK = (1.0, 0.0)
 """The span from data to noise."""
 
-MOST_PROBES = 256
+MAX_PROBES = 256
 
-MOST_EXACT = 64
+MAX_EXACT = 64
 """Maximum numbers per sample for an exact divergence, which costs one vector-Jacobian product per number and call."""
 
 _SAMPLES_SCHEMA = {
@@ -76,7 +76,7 @@ class LogProbRequest(Solving, Given):
     probes: int = Field(
         default=1,
         ge=1,
-        le=MOST_PROBES,
+        le=MAX_PROBES,
         description="Rademacher probes of a sample, each with its own path; their estimates are averaged",
     )
     seed: int | None = Field(
@@ -99,15 +99,15 @@ def validate_encode(
     n = _count(request)
     check_limit("samples", n, settings.max_samples, " samples")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
-    told, model = _sized(request, model, n)
+    checked, model = _sized(request, model, n)
     solve = compiled(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
     width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
-    needed = lanes_bytes(model, n, width, told, given=True, steps=steps)
-    hold = take(needed + _data_bytes(n, model) + response_bytes, deadline, told.bytes)
+    needed = lanes_bytes(model, n, width, checked, given=True, steps=steps)
+    hold = take(needed + _data_bytes(n, model) + response_bytes, deadline, checked.bytes)
     states = _states_of(request, model)
-    job = job_of(request, model, solve, hold, told, num_samples=n, deadline=deadline, x0=states.x)
+    job = job_of(request, model, solve, hold, checked, num_samples=n, deadline=deadline, x0=states.x)
     return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
 
 
@@ -121,7 +121,7 @@ def validate_log_prob(
     """
     refuse_average(model, "log_prob integrates the divergence of")
     n = _count(request)
-    told, model = _sized(request, model, n)
+    checked, model = _sized(request, model, n)
     width = math.prod(model.event_shape)
     exact = _is_exact(request, width)
     probes = 1 if exact else request.probes
@@ -132,8 +132,8 @@ def validate_log_prob(
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
     constants = 0 if exact else width
-    needed = lanes_bytes(model, lanes, width + 1, told, given=True, constants=constants, steps=steps)
-    hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline, told.bytes)
+    needed = lanes_bytes(model, lanes, width + 1, checked, given=True, constants=constants, steps=steps)
+    hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline, checked.bytes)
     states = _states_of(request, model)
     seed = 0 if exact else seed_of(request.seed)
     drawn = [rademacher(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
@@ -143,7 +143,7 @@ def validate_log_prob(
         model,
         solve,
         hold,
-        told,
+        checked,
         num_samples=lanes,
         deadline=deadline,
         seed=seed,
@@ -157,10 +157,10 @@ def validate_log_prob(
 
 def _is_exact(request: LogProbRequest, width: int) -> bool:
     exact = request.divergence == "exact" or (request.divergence == "auto" and width <= EXACT_UP_TO)
-    if exact and width > MOST_EXACT:
+    if exact and width > MAX_EXACT:
         raise invalid(
             "divergence",
-            f"divergence 'exact' is for samples of up to {MOST_EXACT} numbers, and this model's have {width}; use "
+            f"divergence 'exact' is for samples of up to {MAX_EXACT} numbers, and this model's have {width}; use "
             "'hutchinson' with more probes",
         )
     if exact and request.probes > 1:
@@ -203,7 +203,9 @@ def _data_bytes(n: int, model: ModelVersion) -> int:
     return 3 * n * math.prod(model.data_shape) * model.dtype.itemsize
 
 
-def _sized(request: EncodeRequest | LogProbRequest, model: ModelVersion, n: int) -> tuple[Told, ModelVersion]:
+def _sized(
+    request: EncodeRequest | LogProbRequest, model: ModelVersion, n: int
+) -> tuple[CheckedConditions, ModelVersion]:
     """Return the conditions of the samples, and the model with sizes of its free axes; errors as in `shapes.sized`."""
     shape = model.card.data_shape if request.decode else model.card.event_shape
     return sized(request, model, n, {"samples": (request.samples, shape)})

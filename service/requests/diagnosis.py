@@ -8,7 +8,7 @@ from pydantic import Field, WithJsonSchema
 from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.requests.conditions import Told
+from service.requests.conditions import CheckedConditions
 from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
@@ -59,22 +59,22 @@ def validate_diagnose(
     check_limit("times", times, settings.max_saved, " times")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
-    told, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
+    checked, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
     width = math.prod(model.event_shape)
     _check_cost(n, times, width, model, settings)
-    unsaid = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
-    solve = compiled(request, model, WHOLE, settings, steps=_STEPS if unsaid else None)
+    unspecified = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
+    solve = compiled(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
     at = times_of(request, "times", solve)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
     response_bytes = check_arrays_size("num_samples", shapes, "float64", solve, encoder, settings.max_answer_bytes)
-    hold = take(_memory(n, times, width, model, solve, told) + response_bytes, deadline, told.bytes)
+    hold = take(_memory(n, times, width, model, solve, checked) + response_bytes, deadline, checked.bytes)
     job = job_of(
         request,
         model,
         solve,
         hold,
-        told,
+        checked,
         num_samples=n,
         deadline=deadline,
         seed=seed_of(request.seed),
@@ -85,11 +85,11 @@ def validate_diagnose(
     return Validated(model, job, encoder)
 
 
-def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan, told: Told) -> int:
+def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan, checked: CheckedConditions) -> int:
     """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
-    paths = lanes_bytes(model, n, width, told, saved=times, given=True, steps=kept_steps(solve, "none"))
+    paths = lanes_bytes(model, n, width, checked, saved=times, given=True, steps=kept_steps(solve, "none"))
     rows = n * times * width
-    jacobians = lanes_bytes(model, rows, width, told, given=True, constants=width + 2)
+    jacobians = lanes_bytes(model, rows, width, checked, given=True, constants=width + 2)
     found = 8 * rows * (width + 3)
     return paths + jacobians + found
 

@@ -27,8 +27,8 @@ NAMED = ("conditions", "negative")
 """Array members, and members that hold arrays by name."""
 
 _ZIP = b"PK"
-_MOST_ENTRIES = 256
-_MOST_TIMES = 16
+_MAX_ENTRIES = 256
+_MAX_TIMES = 16
 """Maximum ratio of an archive's claimed size to its bytes; compressed numbers hardly reach it."""
 
 _SPARE = 1 << 20
@@ -56,13 +56,13 @@ def read_npz(body: bytes) -> tuple[bytes, dict[str, Any]]:
 
 def _read(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[str, Any]]:
     entries = archive.infolist()
-    claimed, most = sum(entry.file_size for entry in entries), _MOST_TIMES * size + _SPARE
-    if len(entries) > _MOST_ENTRIES or claimed > most:
+    claimed, limit = sum(entry.file_size for entry in entries), _MAX_TIMES * size + _SPARE
+    if len(entries) > _MAX_ENTRIES or claimed > limit:
         detail = (
             f"the npz body of {size:,} bytes claims {len(entries)} entries and {claimed:,} bytes, over the limit of "
-            f"{_MOST_ENTRIES} entries or {most:,} bytes; send it uncompressed (np.savez)"
+            f"{_MAX_ENTRIES} entries or {limit:,} bytes; send it uncompressed (np.savez)"
         )
-        raise ProblemError(Kind.TOO_LARGE, detail, limit=most)
+        raise ProblemError(Kind.TOO_LARGE, detail, limit=limit)
     text, content = b"{}", dict[str, Any]()
     seen: set[str] = set()
     for entry in entries:
@@ -100,8 +100,8 @@ def _array(name: str, data: bytes) -> NDArray[Any]:
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(stream, max_header_size=_LONGEST_HEADER)
     except (ValueError, EOFError, SyntaxError, RecursionError, MemoryError) as error:
-        said = re.sub(r"\s+", " ", str(error))[:200]
-        raise invalid(short(name), f"the npz entry {short(name)!r} is not in the npy format: {said}") from None
+        reason = re.sub(r"\s+", " ", str(error))[:200]
+        raise invalid(short(name), f"the npz entry {short(name)!r} is not in the npy format: {reason}") from None
     if dtype.hasobject:
         raise invalid(short(name), f"the npz entry {short(name)!r} holds Python objects, which are never read")
     rest = memoryview(data)[stream.tell() :]

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from models.nested import short, shown
-from service.errors import MOST_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
+from service.errors import MAX_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
 from service.http.context import Context, context_of
 from service.ledger import Ledger
 from service.requests.npz_body import is_npz, read_npz
@@ -25,10 +25,10 @@ JSON, NPZ = "application/json", "application/x-npz"
 LARGE_BODY = 1 << 16
 """Bytes; a larger body is parsed in a worker thread, and its memory is reserved as it arrives."""
 
-MOST_LISTS = 1 << 20
+MAX_LISTS = 1 << 20
 """Maximum lists in a body: each takes many times the memory of its two bytes; a million rows of samples need more."""
 
-MOST_OBJECTS = 100_000
+MAX_OBJECTS = 100_000
 """Maximum objects in a body: they take even more memory, and a request has only a few."""
 
 _RULES = {
@@ -71,7 +71,7 @@ _OTHER_NAMES = {
 async def read_body(request: Request, limit: int, ledger: Ledger, allowed: Sequence[str] = (JSON, NPZ)) -> bytes:
     """Read a body of at most `limit` bytes and an allowed content type; a longer one is refused before it is read.
 
-    The bytes of a large body are reserved in the `ledger` as they arrive, until `Context.understood` or the end of the
+    The bytes of a large body are reserved in the `ledger` as they arrive, until `Context.drop_body` or the end of the
     request, so that many slow senders together cannot hold more than the ledger allows.
 
     Raises:
@@ -165,16 +165,16 @@ def check(model: type[Body], content: dict[str, Any]) -> Body:
         return model.model_validate(few)
     except ValidationError as error:
         faults = _innermost([dict(item) for item in error.errors(include_url=False)])
-        listed = [_describe(fault, list(model.model_fields)) for fault in faults[:MOST_FAULTS]]
+        listed = [_describe(fault, list(model.model_fields)) for fault in faults[:MAX_FAULTS]]
         raise invalid_fields(listed, more=len(faults) - len(listed) + len(content) - len(few)) from None
 
 
 def with_few_unknown(model: type[BaseModel], content: dict[str, Any]) -> dict[str, Any]:
     """Return the members with only as many unknown ones as a response lists: each costs one more error."""
     fields = model.model_fields
-    if len(content) <= len(fields) + MOST_FAULTS:
+    if len(content) <= len(fields) + MAX_FAULTS:
         return content
-    unknown = [name for name in content if name not in fields][:MOST_FAULTS]
+    unknown = [name for name in content if name not in fields][:MAX_FAULTS]
     return {name: content[name] for name in (*(name for name in fields if name in content), *unknown)}
 
 
@@ -208,10 +208,10 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
 
 def _check_parts(body: bytes) -> None:
     """Refuse a body that would take many times its size in memory, before it is parsed."""
-    for opening, most, what in ((b"[", MOST_LISTS, "lists"), (b"{", MOST_OBJECTS, "objects")):
-        if (found := body.count(opening)) > most:
-            detail = f"the body has {found} {what}, the limit is {most}; send fewer samples in one request"
-            raise ProblemError(Kind.TOO_LARGE, detail, limit=most)
+    for opening, limit, what in ((b"[", MAX_LISTS, "lists"), (b"{", MAX_OBJECTS, "objects")):
+        if (found := body.count(opening)) > limit:
+            detail = f"the body has {found} {what}, the limit is {limit}; send fewer samples in one request"
+            raise ProblemError(Kind.TOO_LARGE, detail, limit=limit)
 
 
 def _too_large(size: str, limit: int, unread: bool) -> ProblemError:

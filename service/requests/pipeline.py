@@ -28,7 +28,7 @@ from service.requests.budget_checks import checks_of
 from service.requests.parsing import JSON, LARGE_BODY, NPZ, read_body
 from service.requests.schemas import Named, Solving
 from service.requests.validation import Validated, deadline_of
-from service.responses.arrays import NUMBERS_A_PIECE, ArrayResponse, Encoder, Pieces
+from service.responses.arrays import NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
 from service.responses.samples import sample_response
 from service.settings import Settings
 from service.state import Service, service_of
@@ -51,7 +51,7 @@ async def receive(
     validate: Validate[R, V],
     name: str = "",
     allowed: Sequence[str] = (JSON, NPZ),
-    beside: bool = False,
+    in_thread: bool = False,
 ) -> V:
     """Read and check a request, find its model, and make its job.
 
@@ -61,7 +61,7 @@ async def receive(
         validate: makes the job; see `validation.validate_sample`.
         name: the model in the address, if the body does not name it.
         allowed: content types of the body.
-        beside: whether to validate in a worker thread even if the body is small.
+        in_thread: whether to validate in a worker thread even if the body is small.
 
     Raises:
         ProblemError: 400 to 504, depending on the body, the fields, the model and the limits.
@@ -76,27 +76,27 @@ async def receive(
     else:
         request, encoder = parse(body)
     del body
-    asked = request.model if isinstance(request, Named) else name
-    model = await _model_of(service, context, request, asked)
+    model_name = request.model if isinstance(request, Named) else name
+    model = await _model_of(service, context, request, model_name)
 
     def take(wanted: int, deadline: float, conditions: int) -> Hold:
-        beside = service.conditions.take(conditions, deadline) if conditions else None
+        conditions_hold = service.conditions.take(conditions, deadline) if conditions else None
         try:
             hold = service.ledger.take(wanted, deadline)
         except ProblemError:
-            if beside is not None:
-                beside.over()
+            if conditions_hold is not None:
+                conditions_hold.release()
             raise
-        hold.beside = beside
+        hold.companion = conditions_hold
         context.keep(hold)
         return hold
 
     arguments = (request, model, service.settings, encoder, take)
-    valid = await asyncio.to_thread(validate, *arguments) if large or beside else validate(*arguments)
+    valid = await asyncio.to_thread(validate, *arguments) if large or in_thread else validate(*arguments)
     if valid.job.sizes and valid.job.operation is Operation.SAMPLE:
         until = valid.job.deadline or time.monotonic()
         await service.registry.ready(model, Operation.SAMPLE, until, valid.job.sizes)
-    context.understood()
+    context.drop_body()
     context.solver = valid.job.solve.name
     return valid
 
@@ -210,15 +210,15 @@ async def draw(http: Request, valid: Validated) -> ArrayResponse:
 def is_small(result: JobResult) -> bool:
     """Whether a result becomes a response quickly enough to build it on the event loop."""
     saved = 0 if result.saved is None else result.saved.numel()
-    return max(result.x.numel(), saved, len(result.trace)) <= NUMBERS_A_PIECE
+    return max(result.x.numel(), saved, len(result.trace)) <= NUMBERS_PER_PIECE
 
 
 def count(http: Request, job: Job, result: JobResult) -> None:
     """Count a finished job in the metrics and in the timings of its request."""
     context, metrics = context_of(http.scope), service_of(http).metrics
-    beside = {"prelude": result.prelude_s, "decoder": result.decoder_s}
+    stages = {"prelude": result.prelude_s, "decoder": result.decoder_s}
     context.timings.update(queue=result.queue_s, solve=result.solve_s, network=result.network_s)
-    context.timings.update({name: seconds for name, seconds in beside.items() if seconds is not None})
+    context.timings.update({name: seconds for name, seconds in stages.items() if seconds is not None})
     metrics.solved(context.model, context.solver, result.nfe, result.queue_s, result.solve_s, result.network_s)
     metrics.ran_programs(context.model, result.prelude_s, result.decoder_s)
     if job.solve.adaptive:
@@ -228,23 +228,25 @@ def count(http: Request, job: Job, result: JobResult) -> None:
 async def respond(http: Request, response: ArrayResponse, encoder: Encoder, headers: Mapping[str, str]) -> Response:
     """Write a small response at once; a large one in a worker thread, piece by piece as it is sent."""
     context, pieces = context_of(http.scope), encoder.encode(response)
-    said = {"X-Pathline-Status": str(response.document["status"]), **headers}
+    all_headers = {"X-Pathline-Status": str(response.document["status"]), **headers}
     if encoder.bare:
-        said["X-Pathline-Replay"] = response.document["replay"]
+        all_headers["X-Pathline-Replay"] = response.document["replay"]
     begun = time.perf_counter()
-    if response.numbers > NUMBERS_A_PIECE or encoder.slow:
+    if response.numbers > NUMBERS_PER_PIECE or encoder.slow:
         if encoder.headers is not None:
             first = await asyncio.to_thread(next, pieces)
-            said, pieces = said | dict(encoder.headers(first)), chain((first,), pieces)
-        return StreamingResponse(_beside(pieces, context, begun), media_type=encoder.media_type, headers=said)
+            all_headers, pieces = all_headers | dict(encoder.headers(first)), chain((first,), pieces)
+        return StreamingResponse(
+            _stream_pieces(pieces, context, begun), media_type=encoder.media_type, headers=all_headers
+        )
     parts = list(pieces)
     if encoder.headers is not None:
-        said |= encoder.headers(parts[0])
+        all_headers |= encoder.headers(parts[0])
     context.timings["encode"] = time.perf_counter() - begun
-    return Response(b"".join(parts), media_type=encoder.media_type, headers=said)
+    return Response(b"".join(parts), media_type=encoder.media_type, headers=all_headers)
 
 
-async def _beside(pieces: Pieces, context: Context, begun: float) -> AsyncIterator[bytes | memoryview]:
+async def _stream_pieces(pieces: Pieces, context: Context, begun: float) -> AsyncIterator[bytes | memoryview]:
     """Yield the pieces of a large response, each made in a worker thread once the previous one is sent."""
     sent = 0.0
     while (piece := await asyncio.to_thread(next, pieces, None)) is not None:

@@ -10,7 +10,7 @@ from service.errors import Kind, ProblemError, invalid, invalid_fields
 from service.ledger import Take
 from service.registry.version import ModelVersion
 from service.replay import (
-    MOST_CHARACTERS,
+    MAX_CHARACTERS,
     Difference,
     Token,
     TokenError,
@@ -35,7 +35,7 @@ _OWN = (*AGAIN, "timeout_s", "priority")
 class ReplayRequest(Body):
     """Body of ``POST /v1/replay``: a token, and the members stored in it only as a hash."""
 
-    token: str = Field(min_length=1, max_length=MOST_CHARACTERS + 64, description="the member `replay` of an answer")
+    token: str = Field(min_length=1, max_length=MAX_CHARACTERS + 64, description="the member `replay` of an answer")
     force: bool = Field(
         default=False, description="sample even if the bits cannot be promised; digest_matches says if they are equal"
     )
@@ -90,16 +90,16 @@ def parse_replay(body: bytes) -> ReplayedSample:
         ProblemError: 422 for a text that is not a token, for a token with a request that is not allowed, and for a
             missing member stored in the token only as a hash; 400 and 413 as for other bodies.
     """
-    asked = parse(ReplayRequest, body)
+    parsed = parse(ReplayRequest, body)
     try:
-        content = decode(asked.token)
+        content = decode(parsed.token)
     except TokenError as error:
         raise invalid("token", f"the token cannot be read: {error}") from None
     try:
         token = parse(Token, content)
     except ProblemError as problem:
-        raise _of_the_token(problem, ()) from None
-    own = {name: getattr(asked, name) for name in _OWN if getattr(asked, name) is not None}
+        raise _as_token_problem(problem, ()) from None
+    own = {name: getattr(parsed, name) for name in _OWN if getattr(parsed, name) is not None}
     for name in AGAIN:
         if name in token.given and name not in own and name != "conditions":  # conditions may all have been nulls
             raise _only_hashed(name)
@@ -108,8 +108,8 @@ def parse_replay(body: bytes) -> ReplayedSample:
     try:
         request = check(ReplayedSample, token.request() | own)
     except ProblemError as problem:
-        raise _of_the_token(problem, own) from None
-    request._token, request._force = token, asked.force
+        raise _as_token_problem(problem, own) from None
+    request._token, request._force = token, parsed.force
     return request
 
 
@@ -136,7 +136,7 @@ def validate_replay(
     try:
         valid = validate_sample(request, model, settings, encoder, take)
     except ProblemError as problem:
-        raise _of_the_token(problem, (*token.given, "timeout_s")) from None
+        raise _as_token_problem(problem, (*token.given, "timeout_s")) from None
     plan = valid.job.solve.tuned or None
     if token.plan != plan and "plan" not in {each.what for each in found}:
         found.append(Difference("plan", token.plan or "none", plan or "none", _OTHER_PLAN))
@@ -179,7 +179,7 @@ def _differences(token: Token, model: ModelVersion, environment: Mapping[str, st
     return [*found, *differences(token.environment, environment_of(environment, model), threads_matter)]
 
 
-def _of_the_token(problem: ProblemError, given: Any) -> ProblemError:
+def _as_token_problem(problem: ProblemError, given: Any) -> ProblemError:
     """Return an error in the token's request as one of `token`; fields sent along with the token keep their names."""
     if problem.kind not in (Kind.INVALID, Kind.MALFORMED, Kind.TOO_LARGE):
         return problem

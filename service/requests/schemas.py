@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, WithJsonSchema, model_validator
 
-from models.guidance import MOST_TERMS
+from models.guidance import MAX_TERMS
 from solvers import catalogue
 
 SEED_LIMIT = 2**63
@@ -68,7 +68,7 @@ class GuidanceRequest(Body):
     terms: list[TermRequest] | None = Field(
         default=None,
         min_length=1,
-        max_length=MOST_TERMS,
+        max_length=MAX_TERMS,
         description="velocities that are summed; one network row each",
     )
     strength: Finite | None = Field(default=None, description="instead of terms: strength of the usual two terms")
@@ -149,7 +149,7 @@ class Solving(Body):
         """When the request was parsed, in `time.monotonic`; its time limit runs from then, model loading included."""
         return self._came
 
-    def in_its_dtype(self, name: str) -> Any:
+    def in_original_dtype(self, name: str) -> Any:
         """Return a field that holds times; as an array if their original dtype tells how they were rounded."""
         dtype = None if self._dtypes is None else self._dtypes.get(name)
         return getattr(self, name) if dtype is None else np.array(getattr(self, name), dtype=dtype)
@@ -172,7 +172,7 @@ class Budget(Body):
     )
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_any_limit(self) -> Self:
         if self.max_error is None and self.max_nfe is None and self.max_ms is None:
             raise ValueError("needs max_error, max_nfe or max_ms, or several of them")
         return self

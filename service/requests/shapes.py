@@ -7,7 +7,7 @@ from models.nested import outline, shown
 from models.shapes import Shape, ShapeError, Sizes, described, free_axes, matched
 from service.errors import invalid
 from service.registry.version import ModelVersion
-from service.requests.conditions import Told, told_of
+from service.requests.conditions import CheckedConditions, check_conditions
 from service.requests.schemas import Solving
 
 _NO_ARRAYS: Mapping[str, tuple[Any, Shape]] = {}
@@ -15,7 +15,7 @@ _NO_ARRAYS: Mapping[str, tuple[Any, Shape]] = {}
 
 def sized(
     request: Solving, model: ModelVersion, samples: int, arrays: Mapping[str, tuple[Any, Shape]] = _NO_ARRAYS
-) -> tuple[Told, ModelVersion]:
+) -> tuple[CheckedConditions, ModelVersion]:
     """Return the conditions and guidance of a request, and its model with a size for each free axis.
 
     Args:
@@ -26,14 +26,14 @@ def sized(
 
     Raises:
         ProblemError: 422 for a size that is missing, not allowed, of an unknown axis, or contradicts another; and
-            as in `told_of`.
+            as in `check_conditions`.
     """
     sizes = Sizes(model.card.bounds)
     if request.shape is not None:
-        _note_asked(request.shape, model, sizes)
+        _note_requested(request.shape, model, sizes)
     for field, (value, shape) in arrays.items():
         _note_array(field, value, shape, sizes)
-    told = told_of(request, model, samples, sizes)
+    checked = check_conditions(request, model, samples, sizes)
     needed, conditions = free_axes(model.card.event_shape), model.card.conditions
     sources = {axis: [name for name, entry in conditions.items() if axis in entry.free] for axis in needed}
     also = {axis: f"the condition {names[0]}, which has it" for axis, names in sources.items() if names}
@@ -41,14 +41,16 @@ def sized(
         settled = sizes.settle(needed, also)
     except ShapeError as error:
         raise invalid(f"shape.{error.axis}", f"model {model.name!r}: {error}") from None
-    return told, model.of_sizes(settled)
+    return checked, model.of_sizes(settled)
 
 
-def _note_asked(asked: Any, model: ModelVersion, sizes: Sizes) -> None:
+def _note_requested(requested: Any, model: ModelVersion, sizes: Sizes) -> None:
     """Note the sizes in the member `shape`."""
-    if not isinstance(asked, dict):
-        raise invalid("shape", f'shape is {shown(asked)}; it must be an object with a size for each axis: {{"T": 344}}')
-    for axis, size in asked.items():
+    if not isinstance(requested, dict):
+        raise invalid(
+            "shape", f'shape is {shown(requested)}; it must be an object with a size for each axis: {{"T": 344}}'
+        )
+    for axis, size in requested.items():
         if axis not in sizes.axes:
             shape = described(model.card.event_shape, model.card.axes)
             raise invalid(

@@ -9,8 +9,8 @@ from models.pictures import PictureError, TooManyError
 from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
 from service.registry.version import ModelVersion
-from service.replay import MOST_CHARACTERS
-from service.requests.conditions import Told
+from service.replay import MAX_CHARACTERS
+from service.requests.conditions import CheckedConditions
 from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Plan
@@ -18,29 +18,29 @@ from solvers.plan import Plan
 _HEAD = 6_000
 """Bytes of the names, numbers and texts around the arrays, including the quantiles of the steps."""
 
-_A_TIME = 26
-_AN_EVENT = 120
-_A_SAMPLE = 128  # bytes of memory: its t, calls and status, and room to gather them
-_A_STEP = 80  # bytes of memory: one attempted step kept, and its entry in the trace
-_MOST_LANES = 8_192  # lanes that run at a time; saved states are kept until some of them end
-_A_SAVED = 32  # bytes of memory: the lane and the time of a saved state
+_BYTES_PER_TIME = 26
+_BYTES_PER_EVENT = 120
+_BYTES_PER_SAMPLE = 128  # bytes of memory: its t, calls and status, and room to gather them
+_BYTES_PER_STEP = 80  # bytes of memory: one attempted step kept, and its entry in the trace
+_MAX_LANES = 8_192  # lanes that run at a time; saved states are kept until some of them end
+_BYTES_PER_SAVED_STATE = 32  # bytes of memory: the lane and the time of a saved state
 _LIKELY_STEPS = 20  # attempted steps of a sample under error control, before any was measured
 
 
-def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit: int) -> None:
+def check_size(request: SampleRequest, max_bytes: int, encoder: Encoder, limit: int) -> None:
     """Refuse a request if the upper bound on its response is over the limit.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
     """
-    if most_bytes > limit:
+    if max_bytes > limit:
         trace = f" with trace {request.trace!r}" if request.trace == "full" else ""
         advice = "ask for fewer samples and page with first_index, save and trace less, or lower max_nfe"
         message = (
-            f"num_samples = {request.num_samples}{trace} may take {most_bytes:,} bytes as {encoder.media_type}, "
+            f"num_samples = {request.num_samples}{trace} may take {max_bytes:,} bytes as {encoder.media_type}, "
             f"over the limit of {limit:,} of this service; {advice}"
         )
-        raise invalid("num_samples", message, predicted_bytes=most_bytes, limit_bytes=limit)
+        raise invalid("num_samples", message, predicted_bytes=max_bytes, limit_bytes=limit)
 
 
 def check_arrays_size(
@@ -63,7 +63,7 @@ def check_arrays_size(
         ProblemError: 422 with the predicted and the allowed number of bytes.
     """
     arrays = sum(encoder.array_bytes(shape, dtype) for shape in shapes)
-    predicted = arrays + _head_bytes(solve.settings) + shapes[0][0] * encoder.bytes_a_sample
+    predicted = arrays + _head_bytes(solve.settings) + shapes[0][0] * encoder.bytes_per_sample
     if predicted > limit:
         raise invalid(
             member,
@@ -102,18 +102,18 @@ def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, enc
     shape = model.data_shape if request.decode else model.event_shape
     n, m = request.num_samples, len(request.save_at or ())
     dtype = model.card.data_dtype if request.decode else model.card.dtype
-    if encoder.most_bytes is not None:
-        return encoder.most_bytes(n, shape)
+    if encoder.max_bytes is not None:
+        return encoder.max_bytes(n, shape)
     states = encoder.array_bytes((n, *shape), dtype)
-    head = _head_bytes(solve.settings) + m * _A_TIME
+    head = _head_bytes(solve.settings) + m * _BYTES_PER_TIME
     if m:
         states += encoder.array_bytes((n, m, *shape), dtype)
     if encoder.followed:
         head *= 2  # the first event of a stream has a head too
-        states += encoder.array_bytes((m, n, *shape), dtype) + m * _AN_EVENT
+        states += encoder.array_bytes((m, n, *shape), dtype) + m * _BYTES_PER_EVENT
     lanes = n if request.trace == "full" else 1
-    entries = 0 if request.trace == "none" else solve.most_steps * lanes
-    return MOST_CHARACTERS + head + states + entries * encoder.bytes_a_step + n * encoder.bytes_a_sample
+    entries = 0 if request.trace == "none" else solve.max_attempts * lanes
+    return MAX_CHARACTERS + head + states + entries * encoder.bytes_per_step + n * encoder.bytes_per_sample
 
 
 def _head_bytes(settings: Mapping[str, object]) -> int:
@@ -124,15 +124,15 @@ def _head_bytes(settings: Mapping[str, object]) -> int:
 def kept_steps(solve: Plan, trace: str) -> int:
     """Return how many attempted steps of a sample are kept: the maximum for a full trace, else a likely number."""
     if trace == "full":
-        return solve.most_steps
-    return min(solve.most_steps, _LIKELY_STEPS) if solve.adaptive else 0
+        return solve.max_attempts
+    return min(solve.max_attempts, _LIKELY_STEPS) if solve.adaptive else 0
 
 
 def lanes_bytes(
     model: ModelVersion,
     lanes: int,
     width: int,
-    told: Told | None = None,
+    checked: CheckedConditions | None = None,
     *,
     saved: int = 0,
     given: bool = False,
@@ -145,7 +145,7 @@ def lanes_bytes(
         model: the model of the lanes.
         lanes: number of lanes.
         width: numbers per state.
-        told: conditions and guidance of the lanes; None if counted elsewhere.
+        checked: conditions and guidance of the lanes; None if counted elsewhere.
         saved: number of saved states per lane.
         given: whether start states are kept too.
         constants: additional numbers per lane.
@@ -153,28 +153,37 @@ def lanes_bytes(
     """
     numbers = width * (1 + saved + given) + 2 * constants  # twice: in the job, and in the engine's table
     size = model.dtype.itemsize
-    kept = min(lanes, _MOST_LANES) * saved * (width * size + _A_SAVED)
-    told = told or Told()
-    return lanes * (numbers * size + told.a_sample + _A_SAMPLE + steps * _A_STEP) + kept + told.bytes
+    kept = min(lanes, _MAX_LANES) * saved * (width * size + _BYTES_PER_SAVED_STATE)
+    checked = checked or CheckedConditions()
+    return (
+        lanes * (numbers * size + checked.bytes_per_sample + _BYTES_PER_SAMPLE + steps * _BYTES_PER_STEP)
+        + kept
+        + checked.bytes
+    )
 
 
 def memory_bytes(
-    request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder, most_bytes: int, told: Told
+    request: SampleRequest,
+    model: ModelVersion,
+    solve: Plan,
+    encoder: Encoder,
+    max_bytes: int,
+    checked: CheckedConditions,
 ) -> int:
-    """Return the bytes of memory that a request holds until its response, of at most `most_bytes`, is sent."""
+    """Return the bytes of memory that a request holds until its response, of at most `max_bytes`, is sent."""
     n, saved = request.num_samples, len(request.save_at or ())
     needed = lanes_bytes(
         model,
         n,
         math.prod(model.event_shape),
-        told,
+        checked,
         saved=saved,
         given=request.x0 is not None,
         steps=kept_steps(solve, request.trace),
     )
     if request.decode and not model.plain:
         needed += n * (1 + saved) * math.prod(model.data_shape) * model.dtype.itemsize
-    return needed + (most_bytes if encoder.whole else 0)
+    return needed + (max_bytes if encoder.whole else 0)
 
 
 def logged_beyond(hold: Hold, steps: int) -> Callable[[int], None]:
@@ -185,7 +194,7 @@ def logged_beyond(hold: Hold, steps: int) -> Callable[[int], None]:
         nonlocal left
         left -= count
         if left < 0:
-            hold.grow(-left * _A_STEP)
+            hold.grow(-left * _BYTES_PER_STEP)
             left = 0
 
     return logged

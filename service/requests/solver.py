@@ -19,7 +19,7 @@ from service.requests.schemas import SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
 from solvers.errors import SolverError
-from solvers.grids import apart, snapped
+from solvers.grids import distinct_texts, snapped
 from solvers.plan import Plan
 from solvers.saving import check_save_at
 from solvers.spec import DEFAULT_TOLERANCE, DEFAULTS, read_solver
@@ -100,7 +100,7 @@ def compiled(
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
-        given = (*given, ("grid", request.in_its_dtype("grid")))
+        given = (*given, ("grid", request.in_original_dtype("grid")))
         return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
@@ -118,8 +118,8 @@ def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | N
 
 def _names_solver(request: Solving) -> bool:
     """Whether a request names a solver; `max_nfe` and null fields do not."""
-    said = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
-    return any(getattr(request, name) is not None for name in said)
+    named = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
+    return any(getattr(request, name) is not None for name in named)
 
 
 @lru_cache(maxsize=1024)
@@ -137,8 +137,8 @@ def _spec(
     """
     spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
     if spec.adaptive and floor > DEFAULT_TOLERANCE:
-        said = {name for name, value in given if value is not None} | read_solver(solver).keys()
-        spec = replace(spec, **{name: floor for name in ("rtol", "atol") if name not in said})
+        stated = {name for name, value in given if value is not None} | read_solver(solver).keys()
+        spec = replace(spec, **{name: floor for name in ("rtol", "atol") if name not in stated})
     check_limit("steps", spec.steps or 0, max_steps)
     check_limit("max_nfe", spec.max_nfe, max_nfe)
     return spec
@@ -163,16 +163,16 @@ def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, floa
         )
     text = request.solver if "solver" in request.model_fields_set else AVERAGE
     try:
-        said = read_solver(text)
+        parsed = read_solver(text)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
-    if said["solver"] != AVERAGE:
+    if parsed["solver"] != AVERAGE:
         raise invalid(
             "solver",
             f"solver is {text!r}; {_average(model)}: each step is one network call that leads to its end, so there are "
             f"no stages and no local error. Use {AVERAGE!r} with 1 step (the default), 2 or 4, on any grid",
         )
-    named = "steps" in said or request.steps is not None or isinstance(request.grid, list)
+    named = "steps" in parsed or request.steps is not None or isinstance(request.grid, list)
     return text, None if named else 1
 
 
@@ -189,8 +189,8 @@ def refuse_average(model: ModelVersion, does: str) -> None:
     if model.card.average:
         student = model.card.dataset.get("student")
         parent = student.get("parent") if isinstance(student, dict) else None
-        asked = f"ask {parent!r}, the model that it was trained on" if parent else "ask a model that has one"
-        raise invalid("name", f"{does} the velocity of an ODE; {_average(model)} and has none: {asked}")
+        advice = f"ask {parent!r}, the model that it was trained on" if parent else "ask a model that has one"
+        raise invalid("name", f"{does} the velocity of an ODE; {_average(model)} and has none: {advice}")
 
 
 def _average(model: ModelVersion) -> str:
@@ -205,9 +205,9 @@ def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
     """
     if request.t_span == WHOLE:
         return WHOLE
-    start, end = snapped(np.asarray(request.in_its_dtype("t_span")), WHOLE, WHOLE).tolist()
+    start, end = snapped(np.asarray(request.in_original_dtype("t_span")), WHOLE, WHOLE).tolist()
     if not (0 <= start <= 1 and 0 <= end <= 1):
-        first, last, _, _ = apart(start, end, *WHOLE)
+        first, last, _, _ = distinct_texts(start, end, *WHOLE)
         raise invalid("t_span", f"t_span = [{first}, {last}] leaves [0, 1], where model {model.name!r} is defined")
     return start, end
 
@@ -224,7 +224,7 @@ def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
         ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
     """
     try:
-        found = check_save_at(solve, request.in_its_dtype(name), name)
+        found = check_save_at(solve, request.in_original_dtype(name), name)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     assert found is not None  # noqa: S101  (times were given)

@@ -20,7 +20,7 @@ from service.errors import check_limit, invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
 from service.requests.budget import Choice
-from service.requests.conditions import Told
+from service.requests.conditions import CheckedConditions
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
@@ -39,7 +39,7 @@ class Validated:
         job: the job for the engine.
         encoder: the format of the response.
         decode: whether to return decoded data rather than states.
-        most_bytes: upper bound on the response.
+        max_bytes: upper bound on the response.
         choice: the service's choice of solver, if the request left it to the service.
     """
 
@@ -47,7 +47,7 @@ class Validated:
     job: Job
     encoder: Encoder
     decode: bool = True
-    most_bytes: int = 0
+    max_bytes: int = 0
     choice: Choice | None = None
 
 
@@ -77,7 +77,7 @@ def validate_sample(
         raise invalid(
             "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
         )
-    told, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
+    checked, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
     check_form(request, model, encoder)
     request, choice, solve = chosen(request, model, t_span, settings)
     save_at = None if request.save_at is None else times_of(request, "save_at", solve)
@@ -87,16 +87,16 @@ def validate_sample(
             f"first_index = {request.first_index} with error_control 'batch': all samples of such a request share "
             "their steps, so it cannot be continued; use first_index 0 or error_control 'sample'",
         )
-    most_bytes = response_bytes(request, model, solve, encoder)
-    check_size(request, most_bytes, encoder, settings.max_answer_bytes)
+    max_bytes = response_bytes(request, model, solve, encoder)
+    check_size(request, max_bytes, encoder, settings.max_answer_bytes)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
-    hold = take(memory_bytes(request, model, solve, encoder, most_bytes, told), deadline, told.bytes)
+    hold = take(memory_bytes(request, model, solve, encoder, max_bytes, checked), deadline, checked.bytes)
     job = job_of(
         request,
         model,
         solve,
         hold,
-        told,
+        checked,
         num_samples=n,
         deadline=deadline,
         trace=request.trace,
@@ -107,7 +107,7 @@ def validate_sample(
         partial=request.on_timeout == "partial",
         decode=request.decode and model.decodes_in_engine,
     )
-    return Validated(model, job, encoder, request.decode, most_bytes, choice)
+    return Validated(model, job, encoder, request.decode, max_bytes, choice)
 
 
 def job_of(
@@ -115,7 +115,7 @@ def job_of(
     model: ModelVersion,
     solve: Plan,
     hold: Hold,
-    told: Told,
+    checked: CheckedConditions,
     *,
     num_samples: int,
     deadline: float,
@@ -130,19 +130,19 @@ def job_of(
         model: the requested model.
         solve: the compiled solver.
         hold: the memory held for the request.
-        told: the conditions and guidance of its samples.
+        checked: the conditions and guidance of its samples.
         lanes_of: (lanes,) index of the sample that gives each lane its conditions; None if lane i is sample i.
         num_samples, deadline, trace: see `Job`.
         others: other fields of `Job`.
     """
-    conditions, negative = told.conditions(), told.negatives()
+    conditions, negative = checked.conditions(), checked.negatives()
     return Job(
         model=model.name,
         version=model.version,
         solve=solve,
         num_samples=num_samples,
         conditions=conditions if lanes_of is None else repeated(conditions, lanes_of),
-        guidance=told.guidance,
+        guidance=checked.guidance,
         negative=negative if lanes_of is None else repeated(negative, lanes_of),
         sizes=model.sizes,
         deadline=deadline,

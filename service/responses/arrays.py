@@ -21,10 +21,10 @@ from models import pictures
 Array = NDArray[Any]
 Pieces = Iterator[bytes | memoryview]
 
-NUMBERS_A_PIECE = 32_000
+NUMBERS_PER_PIECE = 32_000
 JSON, NPZ = "application/json", "application/x-npz"
 
-_BYTES_A_PIECE = 1 << 20
+_BYTES_PER_PIECE = 1 << 20
 _SMALL_PIECE = 1 << 14  # bytes; smaller pieces of JSON are joined
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the same response gives the same bytes
 _BINARY_ONLY = frozenset({"nfe", "t", "status"})  # arrays that JSON only summarises in its head
@@ -68,13 +68,13 @@ class Encoder:
     Attributes:
         media_type: its media type, as in `Accept`.
         encode: response -> pieces.
-        bytes_a_number: float32 and float64 -> maximum bytes of one number of a sample.
-        bytes_a_step: maximum bytes of one attempted step in the trace.
-        bytes_a_sample: maximum bytes of everything else about one sample (status, t and NFE; its failure).
+        bytes_per_number: float32 and float64 -> maximum bytes of one number of a sample.
+        bytes_per_step: maximum bytes of one attempted step in the trace.
+        bytes_per_sample: maximum bytes of everything else about one sample (status, t and NFE; its failure).
         check: (num_samples, shape) -> None; raises `PictureError` for samples that the format cannot show.
-        most_bytes: (num_samples, shape) -> maximum bytes of the whole, for formats that do not store single numbers.
+        max_bytes: (num_samples, shape) -> maximum bytes of the whole, for formats that do not store single numbers.
         slow: whether even a small response takes milliseconds, and is therefore written in a worker thread.
-        bytes_a_list: maximum bytes of a list besides its items.
+        bytes_per_list: maximum bytes of a list besides its items.
         whole: whether the whole response is in memory before any of it is sent.
         followed: whether saved states are also sent on the way, before the response.
         headers: first piece -> headers that describe it; or None.
@@ -83,13 +83,13 @@ class Encoder:
 
     media_type: str
     encode: Callable[[ArrayResponse], Pieces]
-    bytes_a_number: Mapping[str, int]
-    bytes_a_step: int
-    bytes_a_sample: int
+    bytes_per_number: Mapping[str, int]
+    bytes_per_step: int
+    bytes_per_sample: int
     check: Callable[[int, Sequence[int]], None] | None = None
-    most_bytes: Callable[[int, Sequence[int]], int] | None = None
+    max_bytes: Callable[[int, Sequence[int]], int] | None = None
     slow: bool = False
-    bytes_a_list: int = 0
+    bytes_per_list: int = 0
     whole: bool = False
     followed: bool = False
     headers: Callable[[bytes | memoryview], Mapping[str, str]] | None = None
@@ -97,14 +97,14 @@ class Encoder:
 
     def array_bytes(self, shape: Sequence[int], dtype: str) -> int:
         """Return the maximum bytes of an array of states."""
-        lists = sum(math.prod(shape[:k]) for k in range(len(shape))) if self.bytes_a_list else 0
-        return math.prod(shape) * self.bytes_a_number[dtype] + lists * self.bytes_a_list
+        lists = sum(math.prod(shape[:k]) for k in range(len(shape))) if self.bytes_per_list else 0
+        return math.prod(shape) * self.bytes_per_number[dtype] + lists * self.bytes_per_list
 
 
 def _json(response: ArrayResponse) -> Pieces:
     """Yield the JSON document; `latency` comes last, so that it knows how long the writing took."""
     begun = time.perf_counter()
-    if response.numbers <= NUMBERS_A_PIECE and _all_finite(response.arrays):
+    if response.numbers <= NUMBERS_PER_PIECE and _all_finite(response.arrays):
         yield _dumps(response.document)[:-1]  # the same document in one go, which is faster
     else:
         yield from _members(response.document)
@@ -152,7 +152,7 @@ def array_json(array: Array, axes: int = 0) -> Pieces:
         axes: for states, the number of axes before one state, which is null if any of its numbers is not finite: 1 for
             (n, *shape), 2 for (n, m, *shape). With 0, each number that is not finite is null.
     """
-    rows = max(1, NUMBERS_A_PIECE * len(array) // max(1, array.size))
+    rows = max(1, NUMBERS_PER_PIECE * len(array) // max(1, array.size))
     yield b"["
     for begin in range(0, len(array), rows):
         part = np.ascontiguousarray(array[begin : begin + rows])
@@ -219,8 +219,8 @@ def _header(array: Array) -> bytes:
 
 def slices(view: memoryview) -> Pieces:
     """Yield the bytes in pieces of at most 1 MiB."""
-    for begin in range(0, len(view), _BYTES_A_PIECE):
-        yield view[begin : begin + _BYTES_A_PIECE]
+    for begin in range(0, len(view), _BYTES_PER_PIECE):
+        yield view[begin : begin + _BYTES_PER_PIECE]
 
 
 BINARY_BYTES = {"float32": 4, "float64": 8}
@@ -236,7 +236,7 @@ LIST_BYTES = 3
 ENCODERS: dict[str, Encoder] = {
     encoder.media_type: encoder
     for encoder in (
-        Encoder(JSON, _json, TEXT_BYTES, 110, 100, bytes_a_list=LIST_BYTES),
+        Encoder(JSON, _json, TEXT_BYTES, 110, 100, bytes_per_list=LIST_BYTES),
         Encoder(NPZ, _npz, BINARY_BYTES, 40, 200, whole=True),
         Encoder("application/x-npy", _npy, BINARY_BYTES, 0, 0, bare=True),
         Encoder(
@@ -246,7 +246,7 @@ ENCODERS: dict[str, Encoder] = {
             0,
             0,
             pictures.check,
-            pictures.most_bytes,
+            pictures.max_bytes,
             slow=True,
             whole=True,
             bare=True,

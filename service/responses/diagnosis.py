@@ -23,7 +23,7 @@ from service.responses.schemas import Solved
 from solvers import resolve
 from solvers.diagnose import decompose, stiffness, stiffness_ratio
 
-_WORK_A_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
+_WORK_PER_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
 
 
 class DiagnoseResponse(Solved):
@@ -107,7 +107,7 @@ class Spectra:
 
     def slices(self) -> Iterator[slice]:
         """Yield slices of Jacobians to `take` one after another."""
-        count = max(1, _WORK_A_SLICE // self.real.shape[2] ** 3)
+        count = max(1, _WORK_PER_SLICE // self.real.shape[2] ** 3)
         for begin in range(0, len(self._matrices), count):
             yield slice(begin, begin + count)
 

@@ -96,9 +96,9 @@ def origin(model: ModelVersion, context: Context) -> dict[str, Any]:
 
 def timings(result: JobResult) -> dict[str, float]:
     """Return the seconds of a job, as members of `latency`."""
-    beside = {"prelude_s": result.prelude_s, "decoder_s": result.decoder_s}
+    stages = {"prelude_s": result.prelude_s, "decoder_s": result.decoder_s}
     found = {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
-    return found | {name: seconds for name, seconds in beside.items() if seconds is not None}
+    return found | {name: seconds for name, seconds in stages.items() if seconds is not None}
 
 
 def decoder_of(model: ModelVersion, decode: bool) -> Decode | None:

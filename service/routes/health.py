@@ -23,9 +23,9 @@ router = APIRouter(tags=[OPERATION])
 )
 async def livez(request: Request) -> Any:
     """Answer 200 while the process works, and 503 once the engine has died or hangs and a restart is needed."""
-    ailment = service_of(request).ailment()
-    if ailment is not None:
-        raise ProblemError(Kind.NOT_READY, ailment)
+    fatal_fault = service_of(request).fatal_fault()
+    if fatal_fault is not None:
+        raise ProblemError(Kind.NOT_READY, fatal_fault)
     return {"status": "alive"}
 
 

@@ -161,7 +161,7 @@ async def diagnose(request: Request, name: ModelName) -> Response:
 async def _receive(request: Request, name: str, body: type[R], validate: pipeline.Validate[R, V]) -> V:
     """Receive a request to the model in the address."""
     encoder = ENCODERS[choose(request.headers.get("accept"), ARRAY_FORMATS)]
-    return await pipeline.receive(request, lambda text: (parse(body, text), encoder), validate, name, beside=True)
+    return await pipeline.receive(request, lambda text: (parse(body, text), encoder), validate, name, in_thread=True)
 
 
 async def _ready(request: Request, valid: Validated, operation: Operation) -> bool:

@@ -66,8 +66,8 @@ async def replay(request: Request) -> Response:
     matches = digest == valid.token.digest
     differences = list(valid.differences)
     if not matches and not differences:
-        told = "the model is not deterministic here" if not valid.model.deterministic else "nothing else differs"
-        differences.append(Difference("samples", valid.token.digest, digest, told))
+        reason = "the model is not deterministic here" if not valid.model.deterministic else "nothing else differs"
+        differences.append(Difference("samples", valid.token.digest, digest, reason))
         if not valid.force:
             raise not_promised(differences)
     headers = {

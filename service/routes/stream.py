@@ -28,13 +28,13 @@ from service.errors import REFUSALS, problem_of
 from service.http.context import context_of
 from service.http.negotiation import choose
 from service.metrics import CLIENT_GONE
-from service.openapi import SAMPLING, SOLVING_PROBLEMS, asked, shown
+from service.openapi import SAMPLING, SOLVING_PROBLEMS, json_body, shown
 from service.requests import pipeline
 from service.requests.budget_checks import checks_of
 from service.requests.parsing import parse
 from service.requests.schemas import SampleRequest
 from service.requests.validation import Validated, validate_sample
-from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_A_PIECE, ArrayResponse, Pieces, array_json
+from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, Pieces, array_json
 from service.responses.samples import decoder_of, origin, sample_response, saved_to_data
 from service.state import service_of
 
@@ -43,7 +43,7 @@ router = APIRouter()
 _STREAM: dict[str, Any] = {
     "tags": [SAMPLING],
     "summary": "Draw samples and follow their progress",
-    "openapi_extra": asked(SampleRequest, {"adaptive": examples.REQUESTS["adaptive"]}),
+    "openapi_extra": json_body(SampleRequest, {"adaptive": examples.REQUESTS["adaptive"]}),
     "response_class": Response,
     "responses": {
         **SOLVING_PROBLEMS,
@@ -79,20 +79,20 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._newest: Progress | None = None
-        self._told = False
+        self._notified = False
 
     def put(self, progress: Progress) -> None:
         """Put newer progress, from any thread; older progress that was not read is dropped."""
         self._newest = progress
-        self._tell()
+        self._notify()
 
     def watch(self, future: Future[JobResult]) -> None:
         """Wake the reader when the future is done."""
-        future.add_done_callback(lambda _: self._tell())
+        future.add_done_callback(lambda _: self._notify())
 
-    def _tell(self) -> None:
-        if not self._told:
-            self._told = True
+    def _notify(self) -> None:
+        if not self._notified:
+            self._notified = True
             with contextlib.suppress(RuntimeError):  # the loop has been closed: no reader is left
                 self._loop.call_soon_threadsafe(self._news.set)
 
@@ -108,7 +108,7 @@ class Feed:
     def take(self) -> Progress | None:
         """Return the newest progress, once; None if there is none since the last call."""
         self._news.clear()
-        self._told = False
+        self._notified = False
         newest, self._newest = self._newest, None
         return newest
 
@@ -173,7 +173,7 @@ class _Followed:
         self._waits = valid.job.decode  # states are decoded at the end, in turn with the networks
         self._npz, self._sent_states = npz, 0
         # bytes for optional events: progress and comments
-        self._room = service_of(http).settings.max_answer_bytes - valid.most_bytes
+        self._room = service_of(http).settings.max_answer_bytes - valid.max_bytes
 
     async def events(self) -> AsyncIterator[bytes | memoryview]:
         yield _event("start", self._start())
@@ -245,7 +245,7 @@ class _Followed:
             head = orjson.dumps({"t": float(self._job.save_at[place]), "index": place})[:-1]
             states = saved[:, place : place + 1]
             pieces = self._encoded(head, states)
-            if states.numel() <= NUMBERS_A_PIECE:
+            if states.numel() <= NUMBERS_PER_PIECE:
                 yield b"".join(pieces)
                 continue
             while (piece := await asyncio.to_thread(next, pieces, None)) is not None:

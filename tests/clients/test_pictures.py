@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from pathline import Client
-from pathline._picture import MOST_PIXELS, draw
+from pathline._picture import MAX_PIXELS, draw
 from PIL import Image
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_other_shapes_are_refused_with_what_can_be_done(shape: tuple[int, ...]) 
 
 
 def test_a_sheet_has_a_limit() -> None:
-    most = MOST_PIXELS // (66 * 66)
+    most = MAX_PIXELS // (66 * 66)
     with pytest.raises(ValueError, match=f"ask for at most {most}"):
         draw(np.zeros((most + 1, 64, 64), np.uint8))
     with pytest.raises(ValueError, match="no samples to draw"):

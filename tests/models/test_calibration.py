@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.calibration import CALL_FLOPS, CALL_NUMBERS, Allowance, most_rows
+from models.calibration import CALL_FLOPS, CALL_NUMBERS, Allowance, find_max_rows
 from models.checkpoint.calibrations import CALIBRATION_FILE, keep, key_of, known
 from models.noise import noise
 from models.row_padding import RowCaller, RowStable
@@ -70,9 +70,9 @@ def test_the_most_rows_follow_from_work_and_memory_and_not_from_time() -> None:
         return x
 
     work = 20 * 2e6
-    assert most_rows(deep, trial, 1024, 1, Allowance()) == 64 <= CALL_FLOPS["cpu"] / work
+    assert find_max_rows(deep, trial, 1024, 1, Allowance()) == 64 <= CALL_FLOPS["cpu"] / work
     wide = CALL_NUMBERS // 5
-    assert most_rows(lambda x: x, lambda rows: (torch.empty(rows, wide),), 1024, 1, Allowance()) == 4
+    assert find_max_rows(lambda x: x, lambda rows: (torch.empty(rows, wide),), 1024, 1, Allowance()) == 4
 
 
 def test_what_was_measured_is_kept_beside_the_checkpoint(tmp_path: Path) -> None:

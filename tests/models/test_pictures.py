@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.pictures import SIDE, PictureError, TooManyError, check, draw, most_bytes
+from models.pictures import SIDE, PictureError, TooManyError, check, draw, max_bytes
 
 RNG = np.random.default_rng(0)
 
 
 def _pixels(data: Any, **options: Any) -> np.ndarray[Any, Any]:
     content = draw(np.asarray(data), **options)
-    assert len(content) <= most_bytes(len(data), np.shape(data)[1:])
+    assert len(content) <= max_bytes(len(data), np.shape(data)[1:])
     return np.asarray(Image.open(io.BytesIO(content)))
 
 

@@ -64,7 +64,7 @@ def saved(folder: Path, prelude: PreludeCard) -> Path:
 
 
 def test_requests_give_what_the_prelude_takes_and_what_it_does_not_make() -> None:
-    asked = card().asked({"tokens": TOKENS, "state": STATE})
+    asked = card().request_conditions({"tokens": TOKENS, "state": STATE})
     assert asked == {"image": IMAGE, "state": STATE}
 
 
@@ -80,7 +80,7 @@ def test_requests_give_what_the_prelude_takes_and_what_it_does_not_make() -> Non
 )
 def test_what_does_not_fit_is_refused(changed: dict[str, Any], taken: dict[str, NamedCondition], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        card(**changed).asked(taken)
+        card(**changed).request_conditions(taken)
 
 
 def test_a_prelude_for_inputs_that_it_does_not_have_is_refused() -> None:
@@ -105,13 +105,13 @@ def test_programs_of_functions_are_checked(fields: dict[str, Any], said: str) ->
 
 def test_a_checkpoint_has_its_prelude(tmp_path: Path) -> None:
     found = load(saved(tmp_path, card()))
-    assert isinstance(found.asked, NamedConditions)
-    assert set(found.asked.entries) == {"image", "state"}
+    assert isinstance(found.request_conditions, NamedConditions)
+    assert set(found.request_conditions.entries) == {"image", "state"}
     assert isinstance(found.conditioning, NamedConditions)
     assert set(found.conditioning.entries) == {"tokens", "state"}
     made = found.examples(3)
     assert isinstance(made, dict)
-    shown = found.asked.examples(3, torch.float32)
+    shown = found.request_conditions.examples(3, torch.float32)
     assert torch.equal(made["tokens"], shown["image"][:, :2])
 
 

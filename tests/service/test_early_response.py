@@ -48,7 +48,7 @@ async def test_it_does_not_wait_for_those_who_send_nothing(monkeypatch: pytest.M
 
 
 async def test_it_drops_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "_MOST_DRAINED", 25)
+    monkeypatch.setattr(errors, "_MAX_DRAINED", 25)
     coming = [MORE] * 9
     assert len(await _answer(coming)) == 3
     assert len(coming) == 6

@@ -18,12 +18,12 @@ def ledger(clock: Clock) -> Ledger:
 
 def test_what_is_set_aside_comes_back_once(ledger: Ledger) -> None:
     first, second = ledger.take(400, 1030.0), ledger.take(600, 130.0)
-    assert ledger.in_hand == 1_000
-    first.over()
-    first.over()
-    assert ledger.in_hand == 600
-    second.over()
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 1_000
+    first.release()
+    first.release()
+    assert ledger.reserved == 600
+    second.release()
+    assert ledger.reserved == 0
 
 
 def test_more_than_there_ever_is(ledger: Ledger) -> None:
@@ -32,7 +32,7 @@ def test_more_than_there_ever_is(ledger: Ledger) -> None:
     assert caught.value.kind.value.status == 413
     assert caught.value.members == {"needed_bytes": 1_001, "limit_bytes": 1_000}
     assert "PATHLINE_MAX_JOB_BYTES" in caught.value.detail
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
 
 
 def refused(ledger: Ledger, wanted: int) -> ProblemError:
@@ -46,16 +46,16 @@ def test_more_than_there_is_now(ledger: Ledger) -> None:
     hold = ledger.take(600, 1030.0)
     problem = refused(ledger, 401)
     assert "600 of 1,000 bytes" in problem.detail
-    assert ledger.in_hand == 600
-    hold.over()
-    ledger.take(401, 1030.0).over()
+    assert ledger.reserved == 600
+    hold.release()
+    ledger.take(401, 1030.0).release()
 
 
 def test_retry_after_is_when_enough_was_given_back_as_those_before_did(ledger: Ledger, clock: Clock) -> None:
     for _ in range(60):
         hold = ledger.take(1_000, clock.now + 30)
         clock.now += 8.0
-        hold.over()
+        hold.release()
     ledger.take(300, clock.now + 30)
     clock.now += 2.0
     ledger.take(500, clock.now + 30)
@@ -70,7 +70,7 @@ def test_retry_after_is_never_past_the_deadline_of_what_is_in_the_way(ledger: Le
     for _ in range(60):
         hold = ledger.take(1_000, clock.now + 90)
         clock.now += 60.0
-        hold.over()
+        hold.release()
     ledger.take(1_000, clock.now + 3.0)
     assert refused(ledger, 1).members["retry_after_s"] == pytest.approx(3.0)
     clock.now += 10.0
@@ -96,11 +96,11 @@ def test_retry_after_is_when_the_jobs_in_the_way_are_forecast_to_be_done(clock: 
 def test_it_is_kept_until_request_and_job_are_over(ledger: Ledger, first: str) -> None:
     hold, future = ledger.take(10, 1030.0), Future[Any]()
     hold.until(future)
-    ends = {"request": hold.over, "job": lambda: future.set_result(None)}
+    ends = {"request": hold.release, "job": lambda: future.set_result(None)}
     ends.pop(first)()
-    assert ledger.in_hand == 10
+    assert ledger.reserved == 10
     next(iter(ends.values()))()
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
 
 
 def test_a_second_job_and_one_that_is_cancelled(ledger: Ledger) -> None:
@@ -109,19 +109,19 @@ def test_a_second_job_and_one_that_is_cancelled(ledger: Ledger) -> None:
     futures[0].set_result(None)
     for future in futures:
         hold.until(future)
-    hold.over()
-    assert ledger.in_hand == 10
+    hold.release()
+    assert ledger.reserved == 10
     futures[1].cancel()
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
 
 
 def test_what_grows_is_never_refused_but_others_are(ledger: Ledger) -> None:
     hold = ledger.take(900, 1030.0)
     hold.grow(500)
-    assert ledger.in_hand == hold.bytes == 1_400
+    assert ledger.reserved == hold.bytes == 1_400
     refused(ledger, 1)
-    hold.over()
-    assert ledger.in_hand == 0
+    hold.release()
+    assert ledger.reserved == 0
 
 
 def test_many_threads(ledger: Ledger) -> None:
@@ -133,13 +133,13 @@ def test_many_threads(ledger: Ledger) -> None:
                 hold = ledger.take(300, 1030.0)
             except ProblemError:
                 continue
-            most.append(ledger.in_hand)
-            hold.over()
+            most.append(ledger.reserved)
+            hold.release()
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
     assert 300 <= max(most) <= 900

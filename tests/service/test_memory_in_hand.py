@@ -55,7 +55,7 @@ async def test_more_than_there_ever_is(running: Any, door: str) -> None:
     else:
         assert answer.json()["type"] == "/problems/job-too-large"
         assert answer.json()["limit_bytes"] == 9_999 < answer.json()["needed_bytes"]
-    assert (running.engine.jobs, ledger.in_hand) == ([], 0)
+    assert (running.engine.jobs, ledger.reserved) == ([], 0)
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -66,16 +66,16 @@ async def test_more_than_there_is_now(running: Any, door: str) -> None:
     answer = await running.http.post(path, json=body)
     assert answer.status_code == 429
     assert int(answer.headers["retry-after"]) >= 1
-    assert (running.engine.jobs, ledger.in_hand) == ([], 10**8)
-    other.over()
+    assert (running.engine.jobs, ledger.reserved) == ([], 10**8)
+    other.release()
     assert (await running.http.post(path, json=body)).status_code == 200
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
 
 
 async def test_the_gauge_says_what_is_in_hand(running: Any) -> None:
     hold = running.service.ledger.take(12_345, 1e12)
     assert "pathline_job_bytes 12345.0" in (await running.http.get("/metrics")).text
-    hold.over()
+    hold.release()
     assert "pathline_job_bytes 0.0" in (await running.http.get("/metrics")).text
 
 
@@ -90,7 +90,7 @@ async def test_a_job_that_fails(running: Any, door: str, fail: Exception) -> Non
     else:
         await running.http.post(path, json=body)
     assert len(running.engine.jobs) == 1
-    assert running.service.ledger.in_hand == 0
+    assert running.service.ledger.reserved == 0
 
 
 @pytest.mark.parametrize("door", ["sample", "stream", "encode", "log_prob", "infer"])
@@ -98,7 +98,7 @@ async def test_a_job_that_the_engine_refuses(running: Any, door: str) -> None:
     running.engine.refuse = Overloaded("the queue is full", 2.0)
     path, body = DOORS[door]
     assert (await running.http.post(path, json=body)).status_code == 429
-    assert running.service.ledger.in_hand == 0
+    assert running.service.ledger.reserved == 0
 
 
 async def leave(running: Any, path: str, body: dict[str, Any], when: Callable[[], bool]) -> None:
@@ -128,9 +128,9 @@ async def test_a_client_that_leaves_counts_until_the_engine_has_let_go(running: 
     await leave(running, *DOORS[door], when=lambda: bool(running.engine.submitted))
     [future] = running.engine.submitted
     assert running.engine.cancelled == [future]
-    assert running.service.ledger.in_hand > 8_000
+    assert running.service.ledger.reserved > 8_000
     future.cancel()
-    assert running.service.ledger.in_hand == 0
+    assert running.service.ledger.reserved == 0
 
 
 async def test_an_answer_counts_until_it_is_out(running: Any) -> None:
@@ -149,21 +149,21 @@ async def test_an_answer_counts_until_it_is_out(running: Any) -> None:
 
     async def send(message: dict[str, Any]) -> None:
         assert running.engine.submitted[0].done()
-        seen.append(ledger.in_hand)
+        seen.append(ledger.reserved)
 
     scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
     scope |= {"headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http"}
     await asyncio.wait_for(running.http._transport.app(scope | {"http_version": "1.1"}, receive, send), 30)
     assert len(seen) > 4
     assert min(seen[1:]) > 50_000 * 8
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
 
 
 def test_memory_that_is_set_aside_too_late_goes_back_at_once() -> None:
     ledger, context = Ledger(100), Context()
     context.end()
     context.keep(ledger.take(60, 1e12))
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ async def test_sixteen_small_requests_for_much(real: tuple[httpx.AsyncClient, Le
     async def watch() -> None:
         nonlocal most
         while True:
-            most = max(most, ledger.in_hand)
+            most = max(most, ledger.reserved)
             await asyncio.sleep(0.001)
 
     watching = asyncio.create_task(watch())
@@ -204,7 +204,7 @@ async def test_sixteen_small_requests_for_much(real: tuple[httpx.AsyncClient, Le
     assert statuses[0] == 200
     assert 2_600_000 < most <= 40_000_000
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
     assert (await http.post("/v1/sample", json=body | {"num_samples": 100_000})).status_code == 413
     assert (await http.post("/v1/sample", json=body)).status_code == 200
 
@@ -218,7 +218,7 @@ async def test_every_end_with_a_real_engine(real: tuple[httpx.AsyncClient, Ledge
         ("/v1/sample", {"model": "net", "num_samples": 500, "trace": "full", "max_nfe": 600}),
     ):
         assert (await http.post(path, json=body)).status_code == 200
-        assert ledger.in_hand == 0
+        assert ledger.reserved == 0
     long = {"model": "net", "num_samples": 9_000, "solver": "euler", "steps": 9_000, "timeout_s": 0.05, "trace": "none"}
     assert (await http.post("/v1/sample", json=long)).status_code == 422  # too slow even when alone
     unknown = {"model": "net", "num_samples": 9_000, "solver": "bosh3", "rtol": 1e-7, "atol": 1e-7, "timeout_s": 0.05}
@@ -229,10 +229,10 @@ async def test_every_end_with_a_real_engine(real: tuple[httpx.AsyncClient, Ledge
     assert stream.status_code in (200, 429)
     assert re.search("deadline-exceeded|overloaded", stream.text)
     for _ in range(600):
-        if not ledger.in_hand:
+        if not ledger.reserved:
             break
         await asyncio.sleep(0.05)
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -250,9 +250,9 @@ async def test_a_large_body_is_given_back_once_it_is_understood(running: Any, do
         asked = asyncio.create_task(
             running.http.post(path, content=content, headers={"Content-Type": "application/json"})
         )
-        while not taken or (running.service.bodies.in_hand and not asked.done()):
+        while not taken or (running.service.bodies.reserved and not asked.done()):
             await asyncio.sleep(0.001)
-        assert running.service.bodies.in_hand == 0
+        assert running.service.bodies.reserved == 0
         assert taken.pop() > LARGE_BODY
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service import examples
 from service.replay import (
-    MOST_CHARACTERS,
+    MAX_CHARACTERS,
     PREFIX,
     Token,
     TokenError,
@@ -34,7 +34,7 @@ def test_the_example_is_a_token() -> None:
 def test_what_is_encoded_is_decoded(said: dict[str, Any]) -> None:
     import orjson
 
-    if len(text := encode(said)) <= MOST_CHARACTERS:
+    if len(text := encode(said)) <= MAX_CHARACTERS:
         assert orjson.loads(decode(text)) == said
         assert decode(f" {text}\n") == decode(text)
 
@@ -57,14 +57,14 @@ def test_no_other_text_is_read(data: st.DataObject) -> None:
 
 def test_a_bomb_is_not_inflated() -> None:
     bomb = PREFIX + urlsafe_b64encode(zlib.compress(b" " * 6_000_000, 9)).rstrip(b"=").decode()
-    assert len(bomb) < MOST_CHARACTERS
+    assert len(bomb) < MAX_CHARACTERS
     with pytest.raises(TokenError, match="cut off or too long"):
         decode(bomb)
 
 
 def test_a_long_text_is_refused_before_it_is_inflated() -> None:
     with pytest.raises(TokenError, match="a token has at most"):
-        decode(PREFIX + "A" * MOST_CHARACTERS)
+        decode(PREFIX + "A" * MAX_CHARACTERS)
 
 
 def test_the_digest_is_of_bytes_in_c_order() -> None:

@@ -34,7 +34,7 @@ async def test_the_service_answers_while_models_are_loaded(many: Settings, engin
     gate, done = Gate(engine), threading.Event()
     app = create_app(many, engine)
     service: Service = app.state.service
-    service.start(beside=True, on_loaded=done.set)
+    service.start(in_thread=True, on_loaded=done.set)
     async with calling(app) as http:
         await asyncio.to_thread(gate.entered.acquire)
         assert (await http.get("/livez")).status_code == 200
@@ -65,7 +65,7 @@ async def test_nothing_that_can_be_served_is_a_failure_after_all_were_tried(repo
 
     shutil.copytree(repository / "broken", tmp_path / "broken")
     service: Service = create_app(Settings(models_dir=tmp_path, watch_s=0), FakeEngine()).state.service
-    service.start(beside=True)
+    service.start(in_thread=True)
     assert eventually(lambda: service.failed is not None)
     assert "no model in" in str(service.failed)
     assert "broken/1" in str(service.failed)
@@ -75,7 +75,7 @@ async def test_nothing_that_can_be_served_is_a_failure_after_all_were_tried(repo
 async def test_a_repository_that_cannot_be_read_at_first_is_looked_at_again(
     many: Settings, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(state, "_RETRY_S", 0.0)
     service: Service = create_app(many, engine).state.service
     refresh, tries = service.registry.refresh, iter([RepositoryError("cannot be read"), OSError("odd")])
 
@@ -85,7 +85,7 @@ async def test_a_repository_that_cannot_be_read_at_first_is_looked_at_again(
         return refresh()
 
     monkeypatch.setattr(service.registry, "refresh", unsteady)
-    service.start(beside=True)
+    service.start(in_thread=True)
     assert eventually(lambda: service.unready() is None)
     assert len(service.registry.current()) == 4
     service.stop()
@@ -94,7 +94,7 @@ async def test_a_repository_that_cannot_be_read_at_first_is_looked_at_again(
 async def test_a_stop_does_not_wait_for_all_models(many: Settings, engine: Any) -> None:
     gate = Gate(engine)
     service: Service = create_app(many, engine).state.service
-    service.start(beside=True)
+    service.start(in_thread=True)
     await asyncio.to_thread(gate.entered.acquire)
     threading.Timer(0.1, gate.open.set).start()
     await asyncio.to_thread(service.stop)

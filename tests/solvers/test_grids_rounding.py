@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from solvers import SolverError, integrate, resolve
 from solvers.diagnose import spectrum
-from solvers.grids import apart, nearest, snapped
+from solvers.grids import distinct_texts, nearest, snapped
 from solvers.saving import check_save_at
 from tests.solvers.support import decay, ones
 
@@ -188,10 +188,10 @@ def test_what_is_snapped_once_stays(t: float, steps: int) -> None:
 
 
 def test_digits_that_tell_numbers_apart() -> None:
-    assert apart(0.1, 0.2, 0.1) == ["0.1", "0.2", "0.1"]
-    assert apart(0.3, 0.1 + 0.2) == ["0.3", "0.30000000000000004"]
-    assert apart(1.0, 1.0 + 1e-9, 0.5) == ["1", "1.000000001", "0.5"]
-    assert apart(0.0, -0.0, 1 / 3) == ["0", "-0", "0.333333"]
+    assert distinct_texts(0.1, 0.2, 0.1) == ["0.1", "0.2", "0.1"]
+    assert distinct_texts(0.3, 0.1 + 0.2) == ["0.3", "0.30000000000000004"]
+    assert distinct_texts(1.0, 1.0 + 1e-9, 0.5) == ["1", "1.000000001", "0.5"]
+    assert distinct_texts(0.0, -0.0, 1 / 3) == ["0", "-0", "0.333333"]
 
 
 def test_save_times_are_found_in_a_grid_of_a_million_points_without_comparing_each_with_all() -> None:

@@ -70,9 +70,9 @@ def test_bounds() -> None:
 
 
 def test_most_steps() -> None:
-    assert resolve(solver="rk4", steps=7).most_steps == 7
-    assert resolve(max_nfe=100).most_steps == 100 // 6
-    assert resolve(max_nfe=2).most_steps == 1
+    assert resolve(solver="rk4", steps=7).max_attempts == 7
+    assert resolve(max_nfe=100).max_attempts == 100 // 6
+    assert resolve(max_nfe=2).max_attempts == 1
 
 
 def test_one_interface_for_grids_and_error_control() -> None:

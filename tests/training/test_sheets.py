@@ -1,6 +1,6 @@
 import numpy as np
 
-from training.sheets import MOST_CLASSES, draw, tiled
+from training.sheets import MAX_CLASSES, draw, tiled
 
 
 def test_each_class_has_its_column_in_order_and_lacking_pictures_are_empty():
@@ -25,7 +25,7 @@ def test_a_sheet_is_a_png_and_stays_small_with_many_classes():
     }
     png = draw(sets, classes=50)
     assert png.startswith(b"\x89PNG")
-    assert int.from_bytes(png[16:20], "big") < 100 * MOST_CLASSES
+    assert int.from_bytes(png[16:20], "big") < 100 * MAX_CLASSES
 
 
 def test_a_sheet_of_grey_pictures_is_grey():

@@ -53,7 +53,7 @@ def test_normal_equations_are_those_of_finite_differences(most: int, monkeypatch
     jacobian = np.array(columns).T
     assert np.allclose(slope, jacobian.T @ residuals(UNIFORM, weights), rtol=1e-5, atol=1e-7)
     assert np.allclose(square, jacobian.T @ jacobian, rtol=1e-4, atol=1e-6)
-    monkeypatch.setattr(tuning, "_MOST_DIRECTIONS", 1)
+    monkeypatch.setattr(tuning, "_MAX_DIRECTIONS", 1)
     estimated = paths.normal_equations(UNIFORM, weights)
     assert np.allclose(estimated[0], slope)
     kept = np.diag(square) > 1e-3 * square.max()

@@ -24,7 +24,7 @@ from training.experiments.figures import Figures
 from training.experiments.trained import Model
 from training.experiments.verdicts import Interval, at_most, over_seeds
 from training.parents import pin_parent
-from training.price import MOST_NFE, price
+from training.price import MAX_NFE, price
 from training.validation import Validation
 
 BASE = 6.0
@@ -272,7 +272,7 @@ def _ratio(pairs: Sequence[tuple[Results, Results]], what: str) -> Interval:
 def _fixed(model: Results) -> int:
     """Return the NFE of the cheapest solver with fixed steps for 1 %, or the most tried if none reaches it."""
     best = model["cheapest"][0]
-    return best[1] if best else MOST_NFE
+    return best[1] if best else MAX_NFE
 
 
 def judge(results: Results) -> list[Finding]:

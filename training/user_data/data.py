@@ -105,5 +105,5 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
         condition=found.condition,
         conditions=None if conditions is None else conditions[held:],
         reference_conditions=None if conditions is None else conditions[:held],
-        told=found.told,
+        notes=found.notes,
     )

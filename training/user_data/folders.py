@@ -39,7 +39,7 @@ class Listing:
     files: list[Path]
     skipped: dict[str, list[str]] = field(default_factory=dict)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a summary of what was skipped: counts by kind with a few names, or an empty text."""
         parts = []
         for kind, names in sorted(self.skipped.items()):
@@ -98,12 +98,12 @@ def _walk(folder: Path) -> Iterator[Path]:
         for name in sorted(folders):
             if name.startswith(".") or _foreign(name):
                 yield here / name
-            elif not _leads_back(here / name):
+            elif not _is_cyclic(here / name):
                 entered.append(name)
         folders[:] = entered
         yield from (here / name for name in sorted(names))
 
 
-def _leads_back(folder: Path) -> bool:
+def _is_cyclic(folder: Path) -> bool:
     """Return whether a linked folder contains itself, so that a walk through it would not end."""
     return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())

@@ -15,7 +15,7 @@ from training.user_data.arrays import ARRAYS, load_arrays
 from training.user_data.folders import Listing, list_files
 from training.user_data.idx import read_idx
 from training.user_data.picture import Picture, read_picture
-from training.user_data.read import Read, classes, told_classes
+from training.user_data.read import Read, classes, describe_classes
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -38,10 +38,10 @@ def read_images(config: ImagesData) -> Read:
         return _read_file(path, config)
     listing = picture_files(path)
     files = listing.files
-    samples, told = _stack(path, len(files), ((str(file), read_picture(file, config)) for file in files), config)
-    lines = (*told, *filter(None, [listing.told()]))
+    samples, notes = _stack(path, len(files), ((str(file), read_picture(file, config)) for file in files), config)
+    lines = (*notes, *filter(None, [listing.summary()]))
     if not config.conditional:
-        return Read(samples, told=lines)
+        return Read(samples, notes=lines)
     for file in files:
         if file.parent == path:
             raise DataError(
@@ -59,7 +59,7 @@ def picture_files(folder: Path) -> Listing:
     """
     found = list_files(folder, PICTURES)
     if not found.files:
-        more = f"; {found.told()}" if found.skipped else ""
+        more = f"; {found.summary()}" if found.skipped else ""
         raise DataError(
             f"data {folder} has no pictures; looked for {', '.join(PICTURES)} there and in its subfolders{more}"
         )
@@ -122,9 +122,9 @@ def _stack(
     assert samples is not None  # noqa: S101  (there is at least one)
     height, width = samples.shape[1:3]
     form = "colour" if config.colour else "grey"
-    told = f"read {count:,} pictures of {width} x {height} pixels from {path} as {form}"
+    summary = f"read {count:,} pictures of {width} x {height} pixels from {path} as {form}"
     shaped = samples[:, None] if samples.ndim == 3 else np.ascontiguousarray(np.moveaxis(samples, -1, 1))
-    return shaped, (told, *account.lines())
+    return shaped, (summary, *account.lines())
 
 
 def _limits(name: str, picture: Picture, config: ImagesData) -> tuple[float, float]:
@@ -162,21 +162,21 @@ def _read_file(path: Path, config: ImagesData) -> Read:
     """Read the pictures of one file, with the labels of another."""
     array = _array(path) if path.suffix.lower() in ARRAYS else _idx(path)
     pictures = ((str(path), picture) for picture in _of_array(path, array, config))
-    samples, told = _stack(path, len(array), pictures, config)
+    samples, notes = _stack(path, len(array), pictures, config)
     if not config.conditional:
-        return Read(samples, told=told)
+        return Read(samples, notes=notes)
     if not config.labels:
         raise DataError("data.conditional needs data.labels, the IDX or .npy file of the labels")
     file = Path(config.labels)
     labels = _array(file) if file.suffix.lower() in ARRAYS else read_idx(file)
     if labels.shape != (len(samples),):
         raise DataError(f"data {file} has shape {labels.shape}; {len(samples)} pictures need ({len(samples)},)")
-    return _labelled(samples, file, labels, told)
+    return _labelled(samples, file, labels, notes)
 
 
-def _labelled(samples: NDArray[np.float32], path: Path, labels: NDArray[Any], told: tuple[str, ...]) -> Read:
+def _labelled(samples: NDArray[np.float32], path: Path, labels: NDArray[Any], notes: tuple[str, ...]) -> Read:
     condition, numbers = classes(path, labels)
-    return Read(samples, condition, numbers, (*told, told_classes(condition, numbers)))
+    return Read(samples, condition, numbers, (*notes, describe_classes(condition, numbers)))
 
 
 def _idx(path: Path) -> NDArray[np.uint8]:

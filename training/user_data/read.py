@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from models.conditions import LabelCondition, VectorCondition
 from training.errors import DataError
 
-MOST_EXACT = 2**53
+MAX_EXACT = 2**53
 """float64 represents every whole number up to this one."""
 
 _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
@@ -34,13 +34,13 @@ class Read:
             [0, 1].
         condition: what they are conditioned on, or None.
         conditions: labels (samples,) int64 or vectors (samples, width) float32, or None.
-        told: lines for the user that describe what was read.
+        notes: lines for the user that describe what was read.
     """
 
     samples: NDArray[np.floating[Any]]
     condition: LabelCondition | VectorCondition | None = None
     conditions: NDArray[Any] | None = None
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Columns:
 
 
 def checked(
-    path: Path, samples: Columns, labels: NDArray[Any] | None, vectors: Columns | None, told: tuple[str, ...] = ()
+    path: Path, samples: Columns, labels: NDArray[Any] | None, vectors: Columns | None, notes: tuple[str, ...] = ()
 ) -> Read:
     """Check the shapes and numbers of what was read.
 
@@ -68,7 +68,7 @@ def checked(
         raise DataError(f"data {path}: label and condition are both given; a model takes one of them")
     rows = _numbers(path, "the samples", samples, np.float64)
     read = f"read {len(rows):,} rows from {path}: {_ranges(rows, samples.names)}"
-    told = (read, *told)
+    notes = (read, *notes)
     if labels is not None:
         if labels.shape != (len(rows),):
             raise DataError(f"data {path}: labels have shape {labels.shape}; one per sample is needed, ({len(rows)},)")
@@ -76,13 +76,13 @@ def checked(
             found = labels[place].item()
             raise DataError(f"data {path}: the label of sample {place} (counted from 0) is missing: it is {found!r}")
         condition, numbers = classes(path, labels)
-        return Read(rows, condition, numbers, (*told, told_classes(condition, numbers)))
+        return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)))
     if vectors is None:
-        return Read(rows, told=told)
+        return Read(rows, notes=notes)
     conditions = _numbers(path, "the conditions", vectors, np.float32)
     if len(conditions) != len(rows):
         raise DataError(f"data {path}: {len(conditions)} conditions for {len(rows)} samples; one each is needed")
-    return Read(rows, VectorCondition(width=conditions.shape[1]), conditions.astype(np.float32), told)
+    return Read(rows, VectorCondition(width=conditions.shape[1]), conditions.astype(np.float32), notes)
 
 
 def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | type[np.float64]) -> NDArray[np.float64]:
@@ -95,7 +95,7 @@ def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | t
         )
     if rows.dtype.kind in "iu":
         why = "is beyond 2^53, where float64 drops digits; subtract an offset from the column"
-        _refuse(path, what, rows, (rows > MOST_EXACT) | (rows < -MOST_EXACT), why)
+        _refuse(path, what, rows, (rows > MAX_EXACT) | (rows < -MAX_EXACT), why)
     with np.errstate(over="ignore"):
         bad = ~np.isfinite(rows.astype(np.float32))
     _refuse(path, what, rows, bad, "is not finite in float32; remove such rows")
@@ -149,7 +149,7 @@ def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[n
     """
     if labels.dtype.kind == "U":
         labels = _whole(labels)
-    if labels.dtype.kind == "f" and (labels == np.floor(labels)).all() and (np.abs(labels) <= MOST_EXACT).all():
+    if labels.dtype.kind == "f" and (labels == np.floor(labels)).all() and (np.abs(labels) <= MAX_EXACT).all():
         labels = labels.astype(np.int64)
     if labels.dtype.kind not in "iuU":
         raise DataError(
@@ -181,11 +181,11 @@ def _whole(labels: NDArray[np.str_]) -> NDArray[Any]:
 def _odd(labels: NDArray[Any]) -> Any:
     """Return an example of a label that is not a whole number."""
     if labels.dtype.kind == "f":
-        labels = labels[(labels != np.floor(labels)) | (np.abs(labels) > MOST_EXACT)]
+        labels = labels[(labels != np.floor(labels)) | (np.abs(labels) > MAX_EXACT)]
     return labels[0].item() if labels.dtype.kind in "fb" else labels[0]
 
 
-def told_classes(condition: LabelCondition, numbers: NDArray[np.int64]) -> str:
+def describe_classes(condition: LabelCondition, numbers: NDArray[np.int64]) -> str:
     """Return a line with the classes and the number of samples of each."""
     counts = np.bincount(numbers, minlength=condition.classes)
     names = condition.names or tuple(map(str, range(condition.classes)))

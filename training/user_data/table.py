@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.user_data.read import MOST_EXACT, Columns, Read, checked, is_number, missing
+from training.user_data.read import MAX_EXACT, Columns, Read, checked, is_number, missing
 
 _INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
 """Names of a first column that is the index of a data frame, possibly saved repeatedly or turned into a column."""
@@ -26,14 +26,14 @@ class _Table:
         header: names of the columns, from the first line or numbers from 0.
         rows: the cells below, each row as long as the header.
         lines: the line of the file in which each row ends, counted from 1.
-        told: how the first line and column were interpreted, if that was not obvious.
+        notes: how the first line and column were interpreted, if that was not obvious.
     """
 
     path: Path
     header: list[str]
     rows: list[list[str]]
     lines: list[int]
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def labels(self, name: str) -> NDArray[np.str_]:
         """Return the cells of one column, without blanks around them; none may be missing."""
@@ -56,7 +56,7 @@ class _Table:
                 if not is_number(row[place]):
                     raise self._wrong(number, place, f"a number is needed{_hint(row[place])}")
                 found[number, column] = float(row[place])
-                if abs(found[number, column]) >= MOST_EXACT and _loses(row[place].strip()):
+                if abs(found[number, column]) >= MAX_EXACT and _loses_digits(row[place].strip()):
                     raise self._wrong(
                         number, place, "it has more digits than float64 holds; subtract an offset from the column"
                     )
@@ -90,7 +90,7 @@ def read_table(path: Path, config: VectorsData) -> Read:
         raise DataError(f"data {path} has no column left for the samples; it has {', '.join(table.header)}")
     labels = table.labels(config.label) if config.label else None
     conditions = table.numbers(config.condition) if config.condition else None
-    return checked(path, table.numbers(data), labels, conditions, table.told)
+    return checked(path, table.numbers(data), labels, conditions, table.notes)
 
 
 def _table(path: Path, config: VectorsData) -> _Table:
@@ -136,7 +136,7 @@ def _table(path: Path, config: VectorsData) -> _Table:
             raise DataError(f"data {path}: line {lines[0]}, column {place} has no name; name it or remove it")
     if all(map(is_number, header)):
         names = f"line {lines[0]} ({','.join(header)}) was read as column names"
-        return _Table(path, table.header, table.rows, table.lines, (*table.told, names))
+        return _Table(path, table.header, table.rows, table.lines, (*table.notes, names))
     return table
 
 
@@ -199,9 +199,9 @@ def _without_index(table: _Table, wanted: set[str]) -> _Table:
         name in ("index", "level_0") or len(set(cells)) < len(cells) or not all(map(str.isdecimal, cells))
     ):
         return table
-    told = f"left out the first column ({name or 'without a name'}): it numbers the rows, as a data frame's index does"
+    note = f"left out the first column ({name or 'without a name'}): it numbers the rows, as a data frame's index does"
     rows = [row[1:] for row in table.rows]
-    return _without_index(_Table(table.path, table.header[1:], rows, table.lines, (*table.told, told)), wanted)
+    return _without_index(_Table(table.path, table.header[1:], rows, table.lines, (*table.notes, note)), wanted)
 
 
 def _hint(cell: str) -> str:
@@ -213,7 +213,7 @@ def _hint(cell: str) -> str:
     return " (there is nothing)" if not cell.strip() else ""
 
 
-def _loses(text: str) -> bool:
+def _loses_digits(text: str) -> bool:
     """Return whether float64 cannot represent a whole number to its last digit."""
     digits = text.lstrip("+-")
     return digits.isdecimal() and int(float(text)) != int(text)

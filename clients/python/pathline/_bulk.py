@@ -54,7 +54,7 @@ _SAID = (
 _OPTIONS = (*_SAID, "seed", "first_index", "version", "timeout_s")
 
 _SHARD_S, _PAGE_S, _PROBE_S = 120.0, 2.0, 0.5  # seconds of one worker
-_MOST_BYTES = 512 << 20  # of a shard's samples
+_MAX_BYTES = 512 << 20  # of a shard's samples
 _FOR_EACH_WORKER = 4  # least number of shards, so that workers finish at about the same time
 _FIRST_PAGE, _LEAST_PAGE = 1024, 1
 _PATIENCE_S, _ATTEMPTS = 60.0, 100  # of one request: long enough for a service to restart
@@ -480,7 +480,7 @@ def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
 
 
 def _shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
-    rows = min(rate * _SHARD_S, total / (_FOR_EACH_WORKER * workers), _MOST_BYTES / row_bytes)
+    rows = min(rate * _SHARD_S, total / (_FOR_EACH_WORKER * workers), _MAX_BYTES / row_bytes)
     return max(1, math.ceil(rows / BLOCK)) * BLOCK
 
 

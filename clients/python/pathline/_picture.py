@@ -11,7 +11,7 @@ import numpy as np
 
 SIDE = 480
 """Width and height of a scatter plot in pixels, at scale 1."""
-MOST_PIXELS = 1 << 24
+MAX_PIXELS = 1 << 24
 """The most pixels of a sheet."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 16, 32  # margins of the frame in pixels
@@ -45,7 +45,7 @@ def refusal(count: int, shape: Sequence[int]) -> str:
             f"samples of shape {tuple(shape)} cannot be drawn: points in the plane have (2,), "
             "pictures (height, width), with 1 or 3 channels first or last; use .npz, .npy or .csv"
         )
-    most = MOST_PIXELS // ((found[0] + _GAP) * (found[1] + _GAP))
+    most = MAX_PIXELS // ((found[0] + _GAP) * (found[1] + _GAP))
     return f"{count} pictures do not fit on one sheet; ask for at most {most}" if count > most else ""
 
 

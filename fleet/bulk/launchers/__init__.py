@@ -21,14 +21,14 @@ class Event:
         kind: `progress`: about `rows` of its rows are done; `done`: it has its receipt; `failed`: it could not be made,
             and may be retried; `fatal`: no shard can be made.
         rows: rows done of a shard in progress.
-        said: the error.
+        error: the error.
         receipt: the receipt of a shard that is done.
     """
 
     shard: int
     kind: Literal["progress", "done", "failed", "fatal"]
     rows: int = 0
-    said: str = ""
+    error: str = ""
     receipt: Receipt | None = None
 
 
@@ -59,5 +59,5 @@ class Launcher(Protocol):
 def ended(shard: int, error: BaseException) -> Event:
     """Return the event for an exception in making a shard; it is fatal if the target or the job is at fault."""
     fatal = isinstance(error, TargetError | UsageError)
-    said = str(error) if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
-    return Event(shard, "fatal" if fatal else "failed", said=said)
+    message = str(error) if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
+    return Event(shard, "fatal" if fatal else "failed", error=message)

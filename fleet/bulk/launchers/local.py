@@ -109,7 +109,7 @@ class Local:
         if place.pipe is not None:
             place.pipe.close()
         place.process = place.pipe = place.shard = None
-        tell(Event(shard, "failed", said=f"its worker died ({_cause(process.exitcode)})"))
+        tell(Event(shard, "failed", error=f"its worker died ({_cause(process.exitcode)})"))
 
     def close(self) -> None:
         """Stop all workers."""

@@ -66,7 +66,7 @@ class OnRay:
             try:
                 tell(self._ray.get(task))
             except self._ray.exceptions.RayError as error:
-                tell(Event(shard, "failed", said=str(ended(shard, error).said).splitlines()[0]))
+                tell(Event(shard, "failed", error=str(ended(shard, error).error).splitlines()[0]))
 
     def close(self) -> None:
         """Cancel running tasks."""

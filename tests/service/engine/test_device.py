@@ -171,8 +171,8 @@ def test_rows_of_stages_are_sent_and_decoded_ones_are_fetched(tmp_path: Path) ->
     checkpoint = load(latent.imported(tmp_path, tmp_path / "repository").path)
     device = Elsewhere()
     arena = Arena(checkpoint, device)
-    assert checkpoint.asked is not None
-    told = Values(checkpoint.asked, {}, 3, torch.float32).tensors()
+    assert checkpoint.request_conditions is not None
+    told = Values(checkpoint.request_conditions, {}, 3, torch.float32).tensors()
     asked = replace(job(3, solver="euler", steps=2, model="latent"), conditions=told, decode=True)
     assert arena.prelude is not None
     assert arena.decoder is not None

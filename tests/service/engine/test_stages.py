@@ -147,8 +147,8 @@ def result_of(x: Tensor, saved: Tensor | None = None) -> JobResult:
 
 def job(samples: int, checkpoint: Checkpoint, **more: Any) -> Job:
     solve = resolve(solver="euler", steps=2, dtype=torch.float32)
-    assert checkpoint.asked is not None
-    told = Values(checkpoint.asked, {}, samples, torch.float32).tensors()
+    assert checkpoint.request_conditions is not None
+    told = Values(checkpoint.request_conditions, {}, samples, torch.float32).tensors()
     return Job("latent", 1, solve, samples, **({"decode": True, "conditions": told} | more))
 
 

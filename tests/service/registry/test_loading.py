@@ -74,7 +74,7 @@ async def test_one_load_for_all_who_wait(running: Any, gate: Gate) -> None:
 
 
 async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "MOST_LOADS", 3)
+    monkeypatch.setattr(loading, "MAX_LOADS", 3)
     asked = [asyncio.ensure_future(running.post(**FIXED, version=number, timeout_s=60)) for number in range(1, 4)]
     await asyncio.to_thread(gate.entered.acquire)
     refused = await running.post(**FIXED, version=4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from models.__main__ import main
-from service.registry.disk import MOST_PASSED_OVER
+from service.registry.disk import MAX_PASSED_OVER
 from service.registry.registry import Registry
 from service.responses.schemas import ModelList
 from service.settings import Settings, StartError
@@ -84,9 +84,9 @@ async def test_it_is_bounded(running: Any, root: Path, caplog: pytest.LogCapture
         (root / f"my model {number}").mkdir()
     running.service.registry.refresh()
     answer = (await running.http.get("/v1/models")).json()
-    assert len(answer["passed_over"]) == MOST_PASSED_OVER
-    assert answer["more_passed_over"] == 300 + len(EXPECTED) - MOST_PASSED_OVER
-    assert len(caplog.records) == MOST_PASSED_OVER + 1
+    assert len(answer["passed_over"]) == MAX_PASSED_OVER
+    assert answer["more_passed_over"] == 300 + len(EXPECTED) - MAX_PASSED_OVER
+    assert len(caplog.records) == MAX_PASSED_OVER + 1
     assert "250 more are passed over" in caplog.text
 
 

@@ -79,16 +79,16 @@ async def test_large_bodies_are_counted_while_they_come() -> None:
     second, left = _request(b"x" * LARGE_BODY, b"x", b"x" * LARGE_BODY, b"x")
     small, _ = _request(b"x" * LARGE_BODY)
     await read_body(first, 10**6, ledger)
-    assert ledger.in_hand == 2 * LARGE_BODY
+    assert ledger.reserved == 2 * LARGE_BODY
     with pytest.raises(ProblemError, match="PATHLINE_MAX_JOB_BYTES") as caught:
         await read_body(second, 10**6, ledger)
     assert (caught.value.kind.value.status, caught.value.unread) == (429, True)
     assert caught.value.headers["Connection"] == "close"
     assert len(left) == 3  # refused at its second part
     assert len(await read_body(small, 10**6, ledger)) == LARGE_BODY  # not counted
-    context_of(first.scope).understood()
+    context_of(first.scope).drop_body()
     context_of(second.scope).end()
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
 
 
 async def test_a_body_larger_than_all_there_is() -> None:
@@ -97,7 +97,7 @@ async def test_a_body_larger_than_all_there_is() -> None:
     with pytest.raises(ProblemError) as caught:
         await read_body(request, 10**6, ledger)
     assert caught.value.kind.value.status == 413
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 0
 
 
 async def test_limit_over_http(running: Any) -> None:

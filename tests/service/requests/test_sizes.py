@@ -9,7 +9,7 @@ import torch
 
 from service.ledger import Ledger
 from service.registry.version import ModelVersion
-from service.requests.conditions import Told
+from service.requests.conditions import CheckedConditions
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import ENCODERS, array_json
@@ -60,7 +60,7 @@ def test_no_number_is_longer_than_said() -> None:
         drawn = [rng.integers(0, np.iinfo(bits).max, 100_000, dtype=bits).view(dtype), -exponents.astype(dtype)]
         numbers = np.concatenate(drawn)
         parts = b"".join(array_json(numbers[np.isfinite(numbers)])).split(b",")
-        assert max(map(len, parts)) + 1 <= ENCODERS["application/json"].bytes_a_number[dtype]
+        assert max(map(len, parts)) + 1 <= ENCODERS["application/json"].bytes_per_number[dtype]
 
 
 @pytest.mark.parametrize("media", list(ENCODERS))
@@ -83,7 +83,7 @@ async def test_a_job_takes_no_more_memory_than_is_set_aside(
     held += len(answer.content) if ENCODERS[media].whole else 0
     request, encoder = SampleRequest(**ask), ENCODERS[media]
     most = response_bytes(request, moons, job.solve, encoder)
-    assert held <= memory_bytes(request, moons, job.solve, encoder, most, Told())
+    assert held <= memory_bytes(request, moons, job.solve, encoder, most, CheckedConditions())
 
 
 def test_a_condition_for_all_takes_the_memory_of_one() -> None:
@@ -102,12 +102,12 @@ def test_attempts_beyond_the_likely_number_are_set_aside_as_they_come() -> None:
     logged = logged_beyond(hold, 30)
     logged(20)
     logged(10)
-    assert ledger.in_hand == 500
+    assert ledger.reserved == 500
     logged(5)
     logged(2)
-    assert ledger.in_hand == 500 + 7 * 80
-    hold.over()
-    assert ledger.in_hand == 0
+    assert ledger.reserved == 500 + 7 * 80
+    hold.release()
+    assert ledger.reserved == 0
     assert kept_steps(resolve(), "full") == 10_000 // 6
     assert kept_steps(resolve(), "summary") == 20
     assert kept_steps(resolve(solver="rk4", steps=7), "full") == 7

@@ -252,7 +252,7 @@ async def test_leading_zeros_are_digits_too(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda value: value.__name__)
-@pytest.mark.parametrize(("part", "most"), [("[]", bodies.MOST_LISTS), ("{}", bodies.MOST_OBJECTS)])
+@pytest.mark.parametrize(("part", "most"), [("[]", bodies.MAX_LISTS), ("{}", bodies.MAX_OBJECTS)])
 async def test_more_lists_than_any_request_needs(http: httpx.AsyncClient, door: Door, part: str, most: int) -> None:
     path, body = door("zz", "HERE")
     text = json.dumps(body).replace('"HERE"', f"[{','.join([part] * (most + 1))}]")

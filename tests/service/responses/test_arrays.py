@@ -117,11 +117,11 @@ def test_sizes_hold(name: str, dtype: type) -> None:
     encoder = ENCODERS[f"application/{name}"]
     longest = -np.finfo(dtype).tiny * 1.2345678901234567
     samples = np.full((2_000, 3), longest, dtype=dtype)
-    per_number = encoder.bytes_a_number[np.dtype(dtype).name]
+    per_number = encoder.bytes_per_number[np.dtype(dtype).name]
     t = np.full(5_000, -1.2345678901234567e-300)
     trace = TraceView(
         {"sample": np.full(5_000, 99_999), "t": t, "h": t, "error": t, "accepted": np.zeros(5_000, dtype=bool)}
     )
     size = len(_encode(_answer(samples, trace=trace), name))
-    room = samples.size * per_number + 5_000 * encoder.bytes_a_step + 2_000 * encoder.bytes_a_sample
+    room = samples.size * per_number + 5_000 * encoder.bytes_per_step + 2_000 * encoder.bytes_per_sample
     assert size <= room + 3_000  # constant parts: headers, names, latency

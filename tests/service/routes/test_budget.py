@@ -284,10 +284,10 @@ async def test_checks_count_promises_kept_and_broken(measured: Any) -> None:
     found = (await http.post("/v1/sample", json=ask)).json()
     distance = np.linalg.norm(np.array(found["samples"])[:256] - ends, axis=1)
     assert broken == (distance > found["budget"]["promised_distance"]).sum()
-    await _until(lambda: service.ledger.in_hand == 0)
+    await _until(lambda: service.ledger.reserved == 0)
     await http.post("/v1/sample", json={"model": "gaussian", "num_samples": 3})  # without a budget
     assert _count(service, "budget_checks_total", outcome="dropped") == 0
-    assert service.ledger.in_hand == 0
+    assert service.ledger.reserved == 0
     assert service.registry.lease("gaussian", None).fill_now()
 
 
@@ -317,7 +317,7 @@ async def test_checks_run_one_at_a_time_and_are_dropped_under_load_and_when_drai
         service.drain()
         assert engine.cancelled == [engine.submitted[4]]
         engine.submitted[4].cancel()
-        assert service.ledger.in_hand == 0
+        assert service.ledger.reserved == 0
 
 
 async def test_no_check_by_default(running: Any) -> None:

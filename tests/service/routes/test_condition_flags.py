@@ -147,10 +147,10 @@ async def test_conditions_wait_for_memory_or_are_refused(made: tuple[Flagged, Pa
         assert int(answer.headers["Retry-After"]) >= 1
         assert answer.json()["retry_after_s"] > 0
         assert "PATHLINE_MAX_CONDITION_BYTES" in answer.json()["detail"]
-        hold.over()
+        hold.release()
         assert (await http.post("/v1/sample", json=BODY | {"conditions": {"text": TEXT}})).status_code == 200
         large = BODY | {"num_samples": 100, "conditions": {"text": [TEXT] * 100}}
         answer = await http.post("/v1/sample", json=large)
         assert answer.status_code == 413, answer.text
         assert answer.json()["needed_bytes"] > answer.json()["limit_bytes"] == 400
-        assert app.state.service.conditions.in_hand == 0
+        assert app.state.service.conditions.reserved == 0

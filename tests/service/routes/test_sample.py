@@ -193,7 +193,7 @@ async def test_samples_that_cannot_be_drawn_are_refused_before_any_work(running:
 
 
 async def test_a_sheet_has_a_size(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.pictures.MOST_PIXELS", 36 * 10)
+    monkeypatch.setattr("models.pictures.MAX_PIXELS", 36 * 10)
     ask = {"model": "digits", "num_samples": 11}
     answer = await running.http.post("/v1/sample", json=ask, headers=PNG)
     assert answer.status_code == 422

@@ -122,10 +122,10 @@ def test_own_data_have_another_hash_than_when_they_were_read_in_float32(tmp_path
 
 
 def test_the_first_lines_of_a_run_say_what_was_read(pictures: Path, table: Path):
-    told = prepare(recipe(name="images", path=str(pictures), conditional=True)).told
+    told = prepare(recipe(name="images", path=str(pictures), conditional=True)).notes
     assert told[0] == f"read 12 pictures of 4 x 8 pixels from {pictures} as grey"
     assert told[1].startswith("12 of 8-bit grey (L), values ")
     assert told[-1] == "2 classes: left 6, right 6"
-    told = prepare(recipe(name="vectors", path=str(table), label="kind")).told
+    told = prepare(recipe(name="vectors", path=str(table), label="kind")).notes
     assert told[0].startswith(f"read 50 rows from {table}: column a from ")
     assert told[-1].startswith("2 classes: cat ")

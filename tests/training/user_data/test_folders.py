@@ -37,7 +37,7 @@ def test_hidden_and_foreign_files_are_left_out_and_counted(pictures: Path):
     np.testing.assert_array_equal(read.samples, before.samples)
     assert read.condition == before.condition
     assert content_hash(images(pictures)) == digest
-    assert [line for line in read.told if line.startswith("skipped")] == [
+    assert [line for line in read.notes if line.startswith("skipped")] == [
         "skipped 3 hidden (.DS_Store, ._0.png, .ipynb_checkpoints), 2 of other kinds (.csv, .txt), "
         "5 of the system (@eaDir, Thumbs.db, __MACOSX, ...), 1 that are broken links or not files (gone.png)"
     ]

@@ -21,7 +21,7 @@ def read(folder: Path, **fields: Any) -> np.ndarray:
 
 
 def told(folder: Path, **fields: Any) -> tuple[str, ...]:
-    return read_images(ImagesData(name="images", path=str(folder), **fields)).told
+    return read_images(ImagesData(name="images", path=str(folder), **fields)).notes
 
 
 def made(values: np.ndarray, mode: str) -> Image.Image:

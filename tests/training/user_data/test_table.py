@@ -54,8 +54,8 @@ def test_blank_lines_blanks_and_a_byte_order_mark_do_no_harm(tmp_path: Path):
 def test_the_index_of_a_data_frame_is_left_out(tmp_path: Path, content: str, names: str, index: str):
     found = read(tmp_path / "t.csv", content)
     np.testing.assert_array_equal(found.samples, [[1.5, 2], [3, 4.5], [2.5, 1]])
-    assert all(f"column {name} from" in found.told[0] for name in names.split())
-    assert found.told[-1] == f"left out the first column ({index}): it numbers the rows, as a data frame's index does"
+    assert all(f"column {name} from" in found.notes[0] for name in names.split())
+    assert found.notes[-1] == f"left out the first column ({index}): it numbers the rows, as a data frame's index does"
 
 
 def test_an_index_that_is_asked_for_is_a_column(tmp_path: Path):
@@ -71,7 +71,7 @@ def test_columns_with_names_of_their_own_stay(tmp_path: Path, first: str):
 
 
 def test_a_column_that_counts_the_rows_or_never_changes_is_remarked(tmp_path: Path):
-    (line,) = read(tmp_path / "t.csv", "n,x,c\n1,3,7\n2,1,7\n3,2,7\n").told
+    (line,) = read(tmp_path / "t.csv", "n,x,c\n1,3,7\n2,1,7\n3,2,7\n").notes
     assert "column n from 1 to 3 (it counts the rows: leave it out if it is an index)" in line
     assert line.endswith("column c always 7")
 
@@ -85,7 +85,7 @@ def test_columns_without_a_name_are_refused(tmp_path: Path, content: str):
 def test_numbered_columns_are_names_where_all_else_has_a_point(tmp_path: Path):
     found = read(tmp_path / "t.csv", "0,1\n0.5,1.5\n0.2,0.3\n")
     assert found.samples.shape == (2, 2)
-    assert found.told[-1] == "line 1 (0,1) was read as column names"
+    assert found.notes[-1] == "line 1 (0,1) was read as column names"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from .conftest import Real
 pytestmark = pytest.mark.anyio
 
 
-class Told(Observed):
+class CheckedConditions(Observed):
     """Records the operation of each network call."""
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ def density_job(num_samples: int, **more: Any) -> Job:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def told() -> CheckedConditions:
+    return CheckedConditions()
 
 
 @pytest.fixture
-def sharing(net: Checkpoint, field: Field, told: Told) -> Any:  # noqa: F811
+def sharing(net: Checkpoint, field: Field, told: CheckedConditions) -> Any:  # noqa: F811
     made = Engine(EngineSettings(), told)
     made.start()
     made.load("net", 1, Checkpoint(field, net.decoder, net.card, net.path, net.digest))
@@ -52,7 +52,7 @@ def sharing(net: Checkpoint, field: Field, told: Told) -> Any:  # noqa: F811
 
 
 @pytest.mark.parametrize("priority", ["bulk", "interactive"])
-def test_a_large_log_prob_does_not_delay_a_sample(sharing: Engine, told: Told, priority: str) -> None:
+def test_a_large_log_prob_does_not_delay_a_sample(sharing: Engine, told: CheckedConditions, priority: str) -> None:
     large = sharing.submit(density_job(50_000, operation=Operation.LOG_PROB_EXACT, priority=priority))
     assert eventually(lambda: len(told.operations) > 3)
     begun = len(told.operations)
