@@ -70,6 +70,15 @@ $(VENV)/fleet/.done: tests/system/with_fleet/requirements.txt $(VENV)/.serve
 	@$(VENV)/fleet/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_fleet/requirements.txt
 	@touch $@
 
+# lerobot requires torch < 2.11, so it is installed without its requirements, in an environment that builds on .venv. 340 MB.
+$(VENV)/lerobot/.done: tests/system/with_lerobot/requirements.txt $(VENV)/.serve
+	@echo "setup: lerobot, for the test of its policy"
+	@$(PYTHON) -m venv $(VENV)/lerobot
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  >"$$($(VENV)/lerobot/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
+	@$(VENV)/lerobot/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/system/with_lerobot/requirements.txt
+	@touch $@
+
 # onnxruntime and the exporter, 110 MB, in an environment that builds on .venv, so that the other tests run without the extra.
 $(VENV)/onnx/.done: tests/system/with_onnx/requirements.txt $(VENV)/.serve
 	@echo "setup: onnxruntime, for the tests of exported networks"
@@ -83,7 +92,7 @@ test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: all tests that need only Python, $(WORKERS) at a time"
 	@$(BIN)/python -m pytest -m "not system" -n $(WORKERS) --dist worksteal
 
-test-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done $(VENV)/onnx/.done ## tests that need Debian's chromium, nginx and prometheus, kserve, onnxruntime, Ray or TorchCFM (installs them; needs root)
+test-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done $(VENV)/onnx/.done $(VENV)/lerobot/.done ## tests that need Debian's chromium, nginx and prometheus, kserve, lerobot, onnxruntime, Ray or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh
 	@$(BIN)/python -m pytest -m system
 

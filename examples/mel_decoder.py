@@ -5,17 +5,13 @@ of valid frames as inputs), with random weights; yours is trained. Its export ha
 4, so each request chooses its own. Its training data are spectrograms normalised by the mean and standard deviation of
 each band; both are imported as its decoder, so samples are spectrograms again:
 
-    PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py            # import it and print how to use it
-    PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py --measure  # 16 requests at once and one at a time
+    PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -122,65 +118,10 @@ def imported(repository: Path) -> tuple[MelDecoder, Path]:
     return network, found.path
 
 
-def requests(lengths: tuple[int, ...] = (96, 96, 96, 96)) -> list[dict[str, Any]]:
-    """Return sixteen request bodies, each with its own text, length, guidance and solver."""
-    solvers = ("euler-10", "ab2-8", "rk4-4", "heun2-5")
-    made = []
-    for seed in range(16):
-        length = lengths[seed % len(lengths)]
-        mu = np.random.default_rng(seed).normal(size=(MELS, length)).round(3)
-        body: dict[str, Any] = {"model": "mel", "num_samples": 1, "seed": seed, "solver": solvers[seed // 4]}
-        made.append(body | {"conditions": {"mu": mu.tolist()}, "guidance": (None, 1.5, 3.0, 0.0)[seed % 4]})
-    return made
-
-
-async def _measured(repository: Path) -> None:
-    """Print the time of 16 requests one at a time and at once, and the rows per network call."""
-    import httpx
-
-    from service.app import create_app
-    from service.settings import Settings
-
-    app = create_app(Settings(models_dir=repository, device="cpu", watch_s=0, allow_programs=True))
-    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=600)
-
-    async def ask(body: dict[str, Any]) -> Any:
-        answer = await client.post("/v1/sample", json=body)
-        answer.raise_for_status()
-        return answer.json()["samples"]
-
-    async def calls() -> tuple[float, float]:
-        lines = (await client.get("/metrics")).text.splitlines()
-        names = ("pathline_batch_rows_sum", "pathline_batch_rows_count")
-        total, count = (sum(float(line.split()[-1]) for line in lines if line.startswith(name)) for name in names)
-        return total, count
-
-    async with app.router.lifespan_context(app), client:
-        for what, lengths in (("one shape", (96,)), ("four shapes", (64, 96, 128, 160))):
-            bodies = requests(lengths)
-            for body in bodies:  # prepares the shapes
-                await ask(body)
-            begun = time.perf_counter()
-            alone = [await ask(body) for body in bodies]
-            between, before = time.perf_counter(), await calls()
-            together = await asyncio.gather(*map(ask, bodies))
-            ended, after = time.perf_counter(), await calls()
-            rows = (after[0] - before[0]) / (after[1] - before[1])
-            one, both = between - begun, ended - between
-            same = "same bits" if together == alone else "DIFFERENT BITS"
-            print(f"{what}: one at a time {one:.2f} s, at once {both:.2f} s, {rows:.1f} rows per call, {same}")
-
-
 def main() -> int:
-    """Import the model and print how to request speech, or measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="time 16 requests one at a time and at once")
-    options = parser.parse_args()
+    """Import the model and print how to request speech."""
     repository = Path(tempfile.mkdtemp()) / "checkpoints"
     _, path = imported(repository)
-    if options.measure:
-        asyncio.run(_measured(repository))
-        return 0
     print(f"saved: {path}", "Serve it:", sep="\n")
     print(f"  PATHLINE_ALLOW_PROGRAMS=true PATHLINE_MODELS_DIR={repository} python -m service")
     print("Request 344 frames, or as many as `mu` has:")

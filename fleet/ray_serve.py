@@ -1,6 +1,8 @@
 """Replicas on Ray Serve: ``serve run fleet.ray_serve:app``, or ``python -m fleet serve``.
 
 proxy (Ray's) -> Front (stateless, estimates work) -> LeastWork (chooses a replica) -> Replica (the service on a device)
+
+With ``route_by=requests``, the proxy chooses the replica, by the number of its requests: proxy -> Reachable.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
-from fleet.errors import missing
+from fleet.errors import UsageError, missing
 from fleet.scaling import METRIC
-from fleet.tunnel import Answer, Call, Front, answered
+from fleet.tunnel import Answer, Call, Front, Local, answered
 from fleet.work import Dispatched
-from service.settings import load_settings
+from service.settings import Settings, load_settings
 
 try:
     from ray import serve  # pyright: ignore[reportMissingImports]  (an extra)
@@ -26,6 +28,7 @@ except ImportError as error:
 
 _UNBOUNDED = 100_000  # no limit: a replica's own admission refuses, with an accurate Retry-After
 _METRICS_PORT = "FLEET_METRICS_PORT"
+ROUTE_BY = ("work", "requests")
 
 
 class LeastWork(RequestRouter):
@@ -105,6 +108,16 @@ class Replica:
             self._app.state.service.stop()
 
 
+class Reachable(Replica):
+    """A replica that the proxy reaches itself, without an ingress in between."""
+
+    def __serve_build_asgi_app__(self) -> Front:
+        """Build the application that Ray serves, in this process."""
+        return Front(
+            lambda call: Local(self.handle(call)), self._settings.max_body_bytes, self._settings.max_header_bytes
+        )
+
+
 def _expose_metrics(metrics: Any) -> None:
     """Serve this replica's Prometheus metrics on the first free port from FLEET_METRICS_PORT (9600 by default)."""
     from prometheus_client import start_http_server
@@ -130,45 +143,66 @@ def _front() -> Front:
     return Front(dispatch, settings.max_body_bytes, settings.max_header_bytes)
 
 
-def build(arguments: dict[str, Any]) -> Any:
-    """Build the Ray Serve application.
+def engine(arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the deployment of the replicas, and its own arguments: service settings.
 
-    Args:
-        arguments: `replicas` (1), or `min_replicas` and `max_replicas` for autoscaling to `target_s` seconds of work
-            per replica (2), with `upscale_delay_s` (30) and `downscale_delay_s` (600); `gpus` per replica (0); service
-            settings by name.
+    Raises:
+        UsageError: `route_by` is unknown.
     """
     given = dict(arguments)
     replicas, gpus = int(given.pop("replicas", 1)), float(given.pop("gpus", 0))
     bounds = {name: int(given.pop(name)) for name in ("min_replicas", "max_replicas") if name in given}
     target = float(given.pop("target_s", 2))
     delays = {name: float(given.pop(name)) for name in ("upscale_delay_s", "downscale_delay_s") if name in given}
+    route_by = str(given.pop("route_by", ROUTE_BY[0]))
+    if route_by not in ROUTE_BY:
+        raise UsageError(f"route_by is {route_by!r}; choose from {', '.join(ROUTE_BY)}")
     settings = load_settings(**given)
-    size: dict[str, Any] = {"num_replicas": replicas}
+    more: dict[str, Any] = {"num_replicas": replicas}
     if bounds:
         policy = AutoscalingPolicy(policy_function="fleet.scaling:ByWork", policy_kwargs={"target_s": target})
-        size = {"autoscaling_config": {**bounds, **delays, "policy": policy}}
-    engine = serve.deployment(
-        Replica,
+        more = {"autoscaling_config": {**bounds, **delays, "policy": policy}}
+    if route_by == "work":  # (where HAProxy balances, Ray refuses a router)
+        more["request_router_config"] = RequestRouterConfig(request_router_class="fleet.ray_serve:LeastWork")
+    made = serve.deployment(
+        Replica if route_by == "work" else serve.ingress()(Reachable),
         name="Replica",
         max_ongoing_requests=_UNBOUNDED,
         ray_actor_options={"num_cpus": settings.threads or 1, "num_gpus": gpus},
-        request_router_config=RequestRouterConfig(request_router_class="fleet.ray_serve:LeastWork"),
-        graceful_shutdown_wait_loop_s=0.2,  # so it stops as soon as it is idle
-        graceful_shutdown_timeout_s=settings.drain_s,
         health_check_period_s=5,
-        **size,
+        **_stopping(settings),
+        **more,
     )
-    given["models_dir"] = str(settings.models_dir.resolve())
+    return made, {**given, "models_dir": str(settings.models_dir.resolve())}
+
+
+def _stopping(settings: Settings) -> dict[str, float]:
+    """Return the options that stop a replica as soon as it is idle."""
+    return {"graceful_shutdown_wait_loop_s": 0.2, "graceful_shutdown_timeout_s": settings.drain_s}
+
+
+def build(arguments: dict[str, Any]) -> Any:
+    """Build the Ray Serve application.
+
+    Args:
+        arguments: `replicas` (1), or `min_replicas` and `max_replicas` for autoscaling to `target_s` seconds of work
+            per replica (2), with `upscale_delay_s` (30) and `downscale_delay_s` (600); `gpus` per replica (0);
+            `route_by`, `work` (the default) or `requests`; service settings by name.
+
+    Raises:
+        UsageError: `route_by` is unknown.
+    """
+    replicas, given = engine(arguments)
+    if arguments.get("route_by") == "requests":
+        return replicas.bind(given)
     front = serve.deployment(
         serve.ingress(_front)(),
         name="Front",
         max_ongoing_requests=_UNBOUNDED,
         ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=settings.drain_s,
+        **_stopping(load_settings(**given)),
     )
-    return front.bind(engine.bind(given))
+    return front.bind(replicas.bind(given))
 
 
 app = build

@@ -16,6 +16,13 @@ def add_serve(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser("serve", help="run replicas behind one address, on Ray Serve")
     parser.add_argument("--replicas", type=int, default=1, help="number of replicas (default: 1)")
     parser.add_argument("--gpus", type=float, default=0, help="GPUs per replica (default: 0)")
+    parser.add_argument(
+        "--route-by",
+        choices=["work", "requests"],
+        default="work",
+        help="send each request to the replica with the least unfinished work, or with the fewest requests, which "
+        "saves a hop (default: work)",
+    )
     parser.set_defaults(run=serve)
 
 
@@ -38,7 +45,8 @@ def serve(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     engine.start(http_options={"host": settings.host, "port": settings.port})
-    engine.run(build({"replicas": options.replicas, "gpus": options.gpus}), name="pathline", route_prefix="/")
+    arguments = {"replicas": options.replicas, "gpus": options.gpus, "route_by": options.route_by}
+    engine.run(build(arguments), name="pathline", route_prefix="/")
     print(f"{options.replicas} replicas on http://{settings.host}:{settings.port}", flush=True)
     while not stop.wait(1):
         pass

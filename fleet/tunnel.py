@@ -57,6 +57,23 @@ class Answer(Protocol):
         ...
 
 
+class Local:
+    """A response from this process.
+
+    Args:
+        messages: the batches of its messages, as from `answered`; cancelling the task that iterates over it ends it.
+    """
+
+    def __init__(self, messages: AsyncIterator[list[Message]]) -> None:
+        self._messages = messages
+
+    def __aiter__(self) -> AsyncIterator[list[Message]]:
+        return self._messages
+
+    def cancel(self) -> None:
+        """Do nothing: `Front` cancels the task that iterates."""
+
+
 class Front:
     """The ingress: reads a request, estimates its work and passes it on; keeps no state.
 

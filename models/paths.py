@@ -122,13 +122,14 @@ class Steps(_Frozen):
     Between two steps log sigma is interpolated.
 
     Attributes:
-        betas: how beta grows from the first step to the last: `linear`, or `scaled_linear` if its square root does so.
-        beta_first, beta_last: beta at the two ends.
+        betas: how beta grows from the first step to the last: `linear`; `scaled_linear` if its square root does so;
+            `squaredcos_cap_v2`, as diffusers calls the steps of `Cosine` with beta at most 0.999.
+        beta_first, beta_last: beta at the two ends, unless it follows from the cosine.
         steps: the number of steps.
     """
 
     kind: Literal["steps"] = "steps"
-    betas: Literal["linear", "scaled_linear"] = "linear"
+    betas: Literal["linear", "scaled_linear", "squaredcos_cap_v2"] = "linear"
     beta_first: float = Field(default=1e-4, gt=0.0, lt=1.0)
     beta_last: float = Field(default=0.02, gt=0.0, lt=1.0)
     steps: int = Field(default=1000, ge=2, le=1 << 16)
@@ -146,9 +147,14 @@ class Steps(_Frozen):
 
     @cached_property
     def _log_sigma(self) -> Tensor:
-        power = 0.5 if self.betas == "scaled_linear" else 1.0
-        ends = (self.beta_first**power, self.beta_last**power)
-        betas = torch.linspace(*ends, self.steps, dtype=torch.float64) ** (1 / power)
+        if self.betas == "squaredcos_cap_v2":
+            u = torch.arange(self.steps + 1, dtype=torch.float64) / self.steps
+            kept = torch.cos((u + 0.008) / 1.008 * math.pi / 2).square()
+            betas = (1 - kept[1:] / kept[:-1]).clamp(max=0.999)
+        else:
+            power = 0.5 if self.betas == "scaled_linear" else 1.0
+            ends = (self.beta_first**power, self.beta_last**power)
+            betas = torch.linspace(*ends, self.steps, dtype=torch.float64) ** (1 / power)
         return torch.log(torch.expm1(-torch.log1p(-betas).cumsum(0))) / 2
 
     def level(self, sigma: Tensor) -> Tensor:

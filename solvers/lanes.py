@@ -174,7 +174,7 @@ class Lanes:
                 times = admission.save_at
                 if times is not None and len(times) and times[0] == admission.solve.t_span[0]:
                     saved.append(save(records, np.arange(len(records)), self.states.start_of(admission.x0)))
-            self.states.admit([admission.x0 for admission in admissions])
+            self.states.admit([(admission.x0, admission.solve.rows.origin) for admission in admissions])
             undo.pop_all()
         self.records = self._room[:after]
         self._tickets |= tickets

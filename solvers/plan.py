@@ -55,6 +55,7 @@ class Rows:
         restart: the row after an accepted adaptive step.
         fsal: whether the last velocity of an accepted step is the first of the next.
         dense: (S, degree) dense output, column j the coefficients of theta^(j+1); or None.
+        origin: the slot that keeps the starting state; -1 for none.
     """
 
     a: NDArray[np.float64]
@@ -70,6 +71,7 @@ class Rows:
     restart: int
     fsal: bool
     dense: NDArray[np.float64] | None
+    origin: int = -1
 
     @property
     def slots(self) -> int:
@@ -253,7 +255,7 @@ def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None) -> Pl
 def rows_on(points: NDArray[np.float64], spec: SolverSpec, method: Solver, learned: TunedPlan | None = None) -> Rows:
     """Return the rows of a solver with fixed steps on the times (N + 1,) of a grid."""
     if learned is not None and learned.weights is not None:
-        return tuned_rows(learned.times, learned.weights)
+        return tuned_rows(learned.times, learned.weights, learned.x0_weights)
     if method.exponential:
         return exponential_rows(points, method.exponential)
     if method.multistep_order:
@@ -400,11 +402,18 @@ def exponential_rows(times: NDArray[np.float64], method: Exponential) -> Rows:
     return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), n % v, np.full(len(n), END_FIXED), v + (n + 1) % s)
 
 
-def tuned_rows(times: NDArray[np.float64], weights: NDArray[np.float64]) -> Rows:
-    """Return the rows of a tuned plan: velocity n stays in slot n; for weights (N, N), see `solvers.tuned`."""
+def tuned_rows(
+    times: NDArray[np.float64], weights: NDArray[np.float64], x0_weights: NDArray[np.float64] | None = None
+) -> Rows:
+    """Rows of a tuned plan, see `solvers.tuned`; weights (N, N) are in units of t.
+
+    Velocity n stays in slot n; with weights (N,) of the starting state, that is in slot 0 and velocity n in slot n + 1.
+    """
     n, h = np.arange(len(times) - 1), np.diff(times)
-    b = weights / h[:, None]
-    return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), n, np.full(len(n), END_FIXED))
+    b, slot, origin = weights / h[:, None], n, -1
+    if x0_weights is not None:
+        b, slot, origin = np.column_stack([x0_weights / h, b]), n + 1, 0
+    return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), slot, np.full(len(n), END_FIXED), origin=origin)
 
 
 def _plan_rows(
@@ -414,6 +423,7 @@ def _plan_rows(
     slot: NDArray[np.int64],
     kind: NDArray[np.int64],
     keep: NDArray[np.int64] | None = None,
+    origin: int = -1,
 ) -> Rows:
     """Return rows that follow one another over a whole grid."""
     return Rows(
@@ -430,4 +440,5 @@ def _plan_rows(
         restart=0,
         fsal=False,
         dense=None,
+        origin=origin,
     )

@@ -118,13 +118,21 @@ def _unified(nodes: Sequence[float], h: float) -> list[float]:
 
 
 def plan(
-    v: Field, x: Vector, t: Sequence[float], b: NDArray[np.float64], slot: Sequence[int], keep: Sequence[int]
+    v: Field,
+    x: Vector,
+    t: Sequence[float],
+    b: NDArray[np.float64],
+    slot: Sequence[int],
+    keep: Sequence[int],
+    origin: int = -1,
 ) -> Vector:
     """A plan that ends a step with every row, row by row: K[slot_n] = v(x_n, t_n), x_(n+1) = x_n + sum_s (b_ns h) K_s.
 
     If keep_n is not -1, the sum also goes to K[keep_n], for later rows.
     """
     k: list[Vector] = [0 * x for _ in range(b.shape[1])]
+    if origin >= 0:
+        k[origin] = x
     for n in range(len(t) - 1):
         k[slot[n]] = v(x, t[n])
         used = int(np.flatnonzero(b[n]).max(initial=-1)) + 1

@@ -6,7 +6,7 @@ Records (times, step sizes, counters) are in host memory, x and K on the device.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -238,14 +238,22 @@ class States(ABC):
             self._views = self._room_x[: self._lanes], self._room_k[: self._lanes]
         return self._views
 
-    def admit(self, starts: list[Tensor]) -> None:
-        """Add lanes with states (m, *event). If memory runs out, nothing has changed."""
-        before, after = self._lanes, self._lanes + sum(map(len, starts))
+    def admit(self, starts: Sequence[tuple[Tensor, int]]) -> None:
+        """Add lanes with states (m, *event), each with the slot that keeps them or -1.
+
+        If memory runs out, nothing has changed.
+        """
+        before, after = self._lanes, self._lanes + sum(len(start) for start, _ in starts)
         if after > len(self._room_x):
             self._grow(max(2 * before, after, SMALLEST_ROOM))
         fresh = slice(before, after)
-        torch.add(torch.cat([self._fitting(start) for start in starts]), 0.0, out=self._room_x[fresh])
+        torch.add(torch.cat([self._fitting(start) for start, _ in starts]), 0.0, out=self._room_x[fresh])
         self._room_k[fresh] = 0.0
+        last = before
+        for start, origin in starts:
+            first, last = last, last + len(start)
+            if origin >= 0:
+                self._room_k[first:last, origin] = self._room_x[first:last]
         self._hold(after)
 
     def start_of(self, start: Tensor) -> Tensor:

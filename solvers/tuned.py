@@ -1,9 +1,9 @@
 """Tuned plans: times and weights that were learned for one network, as data.
 
-    x_(n+1) = x_n + sum_(j <= n) w[n, j] v_j,    v_n = v(x_n, t_n),    n = 0, ..., N - 1,
+    x_(n+1) = x_n + c[n] x_0 + sum_(j <= n) w[n, j] v_j,    v_n = v(x_n, t_n),    n = 0, ..., N - 1,
 
-a multistep method whose weights differ from step to step and reach back to the first velocity: N calls in N steps. A
-stock method on a tuned grid keeps its own weights and takes only the times.
+a multistep method whose weights differ from step to step and reach back to the first velocity and the starting state:
+N calls in N steps. A stock method on a tuned grid keeps its own weights and takes only the times.
 
 References:
     Shaul et al. 2024, Bespoke Non-Stationary Solvers, arXiv:2403.01329. Frankel et al. 2025, S4S, arXiv:2502.17423.
@@ -34,10 +34,12 @@ class TunedPlan:
     Attributes:
         times: (N + 1,) from 0 to 1.
         weights: (N, N) w[n, j] in units of t, zero for j > n; None for a tuned grid.
+        x0_weights: (N,) c[n]; None for zeros.
     """
 
     times: Numbers
     weights: Numbers | None = None
+    x0_weights: Numbers | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -54,6 +56,8 @@ class TunedPlan:
         if self.times[0] != 0 or self.times[-1] != 1 or (np.diff(self.times) <= 0).any():
             raise ValueError("times: must move strictly from 0 to 1")
         if self.weights is None:
+            if self.x0_weights is not None:
+                raise ValueError("x0_weights: a tuned grid has the weights of its method")
             return
         if self.weights.shape != (steps, steps):
             raise ValueError(f"weights: have shape {list(self.weights.shape)}, but {steps} steps need {[steps, steps]}")
@@ -61,12 +65,23 @@ class TunedPlan:
             raise ValueError("weights: contain a non-finite number")
         if np.triu(self.weights, 1).any():
             raise ValueError("weights: use velocities that are not known yet")
+        if self.x0_weights is None:
+            return
+        if self.x0_weights.shape != (steps,):
+            raise ValueError(f"x0_weights: have the shape {list(self.x0_weights.shape)}, {steps} steps need {[steps]}")
+        if not np.isfinite(self.x0_weights).all():
+            raise ValueError("x0_weights: contain a non-finite number")
 
     @cached_property
     def digest(self) -> str:
         """`sha256:` and the hash of its numbers as little-endian float64; equal plans give the same samples."""
-        numbers = self.times if self.weights is None else np.concatenate([self.times, self.weights.ravel()])
-        return f"sha256:{hashlib.sha256(numbers.astype('<f8').tobytes()).hexdigest()}"
+        parts = [each.ravel() for each in (self.times, self.weights, self.x0_weights) if each is not None]
+        return f"sha256:{hashlib.sha256(np.concatenate(parts).astype('<f8').tobytes()).hexdigest()}"
+
+    @property
+    def slots(self) -> int:
+        """Number of velocities and starting states that a lane must keep for learned weights."""
+        return len(self.times) - 1 + (self.x0_weights is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +103,8 @@ class TunedPlans:
 
     @property
     def slots(self) -> int:
-        """Number of velocities that a lane must keep for its learned plans."""
-        return max(self.plans, default=0)
+        """The slots that a lane needs for any of its learned plans."""
+        return max((plan.slots for plan in self.plans.values()), default=0)
 
     @cached_property
     def digests(self) -> frozenset[str]:

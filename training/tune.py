@@ -218,14 +218,16 @@ def _tuned(
 ) -> StoredPlan:
     specs = [SolverSpec(method, nfe) for method in recipe.methods]
     uniform = np.linspace(0.0, 1.0, nfe + 1)
-    rows = None
+    rows = x0_weights = None
     if text.startswith(f"{TUNED}-"):
         tried = [np.array(stored[f"{spec.solver}-{nfe}/{TUNED}"].times) for spec in specs]
         starts = [(times, stock_weights(spec, times)) for spec, times in zip(specs, tried, strict=True)]
         plan = tune_plan(calibration, *min(starts, key=lambda each: calibration.error(*each)), recipe.iterations, tell)
         assert plan.weights is not None  # noqa: S101  (they were learned)
-        times, weights = plan.times, plan.weights
-        rows = tuple(tuple(weights[n, : n + 1].tolist()) for n in range(nfe))
+        assert plan.x0_weights is not None  # noqa: S101
+        times, weights = plan.times, np.column_stack([plan.x0_weights, plan.weights])
+        rows = tuple(tuple(plan.weights[n, : n + 1].tolist()) for n in range(nfe))
+        x0_weights = tuple(plan.x0_weights.tolist())
         before = min(validation.error(uniform, stock_weights(spec, uniform)) for spec in specs)
     else:
         spec = next(spec for spec in specs if text.startswith(f"{spec.solver}-"))
@@ -233,7 +235,8 @@ def _tuned(
         weights = stock_weights(spec, times)
         before = validation.error(uniform, stock_weights(spec, uniform))
     error = validation.error(times, weights)
-    return StoredPlan(solver=text, times=tuple(times.tolist()), weights=rows, error=error, start_error=before)
+    given = {"weights": rows, "x0_weights": x0_weights}
+    return StoredPlan(solver=text, times=tuple(times.tolist()), **given, error=error, start_error=before)
 
 
 def target_of(

@@ -1,10 +1,12 @@
 """Tuning: times and weights of a plan, learned for one velocity by minimising the endpoint error.
 
-The plan is unrolled: x_(n+1) = x_n + sum_j w[n, j] v_j, v_n = v(x_n, t_n), and the distances of its ends from tight
-solutions are a nonlinear least-squares problem in all t and w (27 unknowns for 6 evaluations). Samples are independent,
+The plan is unrolled: x_(n+1) = x_n + c[n] x_0 + sum_j w[n, j] v_j, v_n = v(x_n, t_n), and the distances of its ends
+from tight solutions are a nonlinear least-squares problem in all t, c and w (33 unknowns for 6 evaluations). Weights
+here are (N, 1 + N), those of the starting state first: it is one more vector that is known. Samples are independent,
 so a backward pass along one direction z of each state gives z^T J for all samples at once, and a few such passes
 give the matrix J^T J of the Levenberg-Marquardt method. First only the times are fitted, for a stock method with
-weights that follow from them; then times and weights together, starting from the best of those.
+weights that follow from them; then times and weights together, starting from the best of those. Both begin on a part
+of the paths, which is cheaper, and end on all of them.
 
 References:
     Shaul et al. 2024, Bespoke Non-Stationary Solvers, arXiv:2403.01329. Frankel et al. 2025, S4S, arXiv:2502.17423.
@@ -30,7 +32,7 @@ Field = Callable[[Tensor, Tensor, slice], Tensor]
 """States (rows, *event) and times (rows,), float64, and the slice of all paths that they are -> velocities, float64."""
 
 Unknowns = Callable[[Numbers], tuple[Numbers, Numbers, Numbers]]
-"""Unknowns (P,) -> times (N + 1,), weights (N, N), and the derivatives of both, flat, (N + 1 + N N, P)."""
+"""Unknowns (P,) -> times (N + 1,), weights (N, 1 + N), and the derivatives of both, flat, (N + 1 + N (1 + N), P)."""
 
 LEAST_STEP = 0.02
 """No step is shorter than this share of an equal one: two calls at one time would differ by rounding alone."""
@@ -40,6 +42,8 @@ _MOST_DIRECTIONS = 6
 _LONGEST_MOVE = 1.0  # of the logarithm of a step, in one iteration
 _HOPELESS = 1e8
 _CONVERGED = 1e-4
+_FIRST_PART = 4  # a descent begins on one path in so many
+_FEWEST_PATHS = 128
 
 
 @dataclass(frozen=True)
@@ -63,15 +67,15 @@ class Target:
         """Return the root mean square endpoint error as a share of the spread; inf if a path diverges."""
         total = 0.0
         for rows in self._parts():
-            x, found = self.x0[rows], []
+            x, known = self.x0[rows], [self.x0[rows]]
             for n in range(len(weights)):
-                found.append(self.velocity(x, x.new_full((len(x),), times[n]), rows))
-                x = x + torch.tensordot(torch.from_numpy(weights[n, : n + 1]), torch.stack(found), dims=1)
+                known.append(self.velocity(x, x.new_full((len(x),), times[n]), rows))
+                x = _moved(x, weights[n], known)
             total += float((x - self.ends[rows]).square().sum())
         return float(np.sqrt(total / len(self.x0))) / self.spread if np.isfinite(total) else np.inf
 
     def normal_equations(self, times: Numbers, weights: Numbers) -> tuple[Numbers, Numbers]:
-        """J^T r and J^T J of the residuals r = x_N - ends with respect to times and weights, flat, (N + 1 + N N).
+        """J^T r and J^T J of the residuals r = x_N - ends by times and weights, flat, (N + 1 + N (1 + N)).
 
         If a state has more numbers than `_MOST_DIRECTIONS`, J^T J is Hutchinson's estimate from Rademacher
         probes; J^T r is exact.
@@ -79,38 +83,50 @@ class Target:
         size = times.size + weights.size
         slope, square = np.zeros(size), np.zeros((size, size))
         width = self.x0[0].numel()
+        exact = width <= _MOST_DIRECTIONS
         draw = np.random.default_rng(0)
         for rows in self._parts():
-            x, states, found, asked = self.x0[rows], [], [], []
+            x, known, states, asked = self.x0[rows], [self.x0[rows]], [], []
             for n in range(len(weights)):
                 asked.append(x.new_full((len(x),), times[n]).requires_grad_())
-                found.append(self.velocity(x, asked[n], rows))
-                x = x + torch.tensordot(torch.from_numpy(weights[n, : n + 1]), torch.stack(found), dims=1)
+                known.append(self.velocity(x, asked[n], rows))
+                x = _moved(x, weights[n], known)
                 states.append(x)
             r = (x - self.ends[rows]).detach()
-            directions = _directions(r, draw)
-            v = torch.stack(found).detach().flatten(2)
-            for z in directions:
-                along = self._along(z, states, asked, v)
-                square += along.T @ along / (1 if width <= _MOST_DIRECTIONS else _MOST_DIRECTIONS)
-            slope += self._along(r, states, asked, v).sum(axis=0)
+            vectors = torch.stack(known[: 1 + len(weights)]).detach().flatten(2)
+            for place, z in enumerate(_directions(r, draw)):
+                along = self._along(z, states, asked, vectors)
+                square += along.T @ along / (1 if exact else _MOST_DIRECTIONS)
+                if exact:  # the directions are the axes
+                    slope += r.flatten(1)[:, place].numpy() @ along
+            if not exact:
+                slope += self._along(r, states, asked, vectors).sum(axis=0)
         return slope, square
 
+    def part(self, samples: int) -> Target:
+        """The first paths alone."""
+        return Target(self.velocity, self.x0[:samples], self.ends[:samples], self.spread)
+
     @staticmethod
-    def _along(z: Tensor, states: list[Tensor], asked: list[Tensor], v: Tensor) -> Numbers:
-        """Return z^T J of each row, (rows, N + 1 + N N)."""
+    def _along(z: Tensor, states: list[Tensor], asked: list[Tensor], vectors: Tensor) -> Numbers:
+        """Return z^T J of each row, (rows, N + 1 + N (1 + N))."""
         steps = len(states)
         wanted = [*states, *asked]
         grads = torch.autograd.grad(states[-1], wanted, z, retain_graph=True, allow_unused=True)
         by_state = torch.stack([grad.flatten(1) for grad in grads[:steps] if grad is not None])
         by_time = torch.stack([asked[0].new_zeros(len(z)) if grad is None else grad for grad in grads[steps:]])
-        by_weight = torch.einsum("nrd,jrd->rnj", by_state, v)
-        by_weight = by_weight * torch.ones(steps, steps, dtype=v.dtype).tril()
+        by_weight = torch.einsum("nrd,jrd->rnj", by_state, vectors)
+        by_weight = by_weight * torch.ones(steps, 1 + steps, dtype=vectors.dtype).tril(1)
         end = by_time.new_zeros(1, len(z))  # there is no evaluation at the last time
         return torch.cat([torch.cat([by_time, end]).T, by_weight.flatten(1)], dim=1).numpy()
 
     def _parts(self) -> list[slice]:
         return [slice(first, first + _ROWS) for first in range(0, len(self.x0), _ROWS)]
+
+
+def _moved(x: Tensor, weights: Numbers, known: list[Tensor]) -> Tensor:
+    """Return the state after a step: x and the weighted sum of the starting state and the velocities so far."""
+    return x + torch.tensordot(torch.from_numpy(weights[: len(known)]), torch.stack(known), dims=1)
 
 
 def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
@@ -122,11 +138,11 @@ def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
 
 
 def weights_of(rows: Rows, times: Numbers) -> Numbers:
-    """Return the weights (N, N), in units of t, of rows that each end a step, kept steps expanded into velocities."""
+    """Return the weights (N, 1 + N), in units of t, of rows that each end a step, kept steps expanded."""
     count = len(times) - 1
-    kept, found = np.zeros((rows.slots, count)), np.zeros((count, count))
+    kept, found = np.zeros((rows.slots, 1 + count)), np.zeros((count, 1 + count))
     for n in range(count):
-        kept[rows.slot[n]] = np.eye(count)[n]
+        kept[rows.slot[n]] = np.eye(1 + count)[1 + n]
         found[n] = (rows.b[n] * (times[n + 1] - times[n])) @ kept
         if rows.keep[n] >= 0:
             kept[rows.keep[n]] = found[n]
@@ -134,7 +150,7 @@ def weights_of(rows: Rows, times: Numbers) -> Numbers:
 
 
 def stock_weights(spec: SolverSpec, times: Numbers) -> Numbers:
-    """Return the weights (N, N) of a stock method with one evaluation per step, for any times."""
+    """Return the weights (N, 1 + N) of a stock method with one evaluation per step, for any times."""
     return weights_of(rows_on(times, spec, spec.method), times)
 
 
@@ -144,14 +160,14 @@ def tune_grid(target: Target, spec: SolverSpec, iterations: int, tell: Callable[
     Args:
         target: the calibration paths.
         spec: method and steps.
-        iterations: limit on the iterations from each of two starts.
+        iterations: limit on the iterations from each of two starts, and again on those that end the better one.
         tell: called after each iteration with the error.
     """
     count = spec.steps or 1
 
     def unknowns(p: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         times, by_p = _times(p)
-        by_times = np.zeros((count * count, count + 1))
+        by_times = np.zeros((count * (1 + count), count + 1))
         for k in range(1, count):
             step = 1e-5 * min(times[k] - times[k - 1], times[k + 1] - times[k])
             ahead, behind = times.copy(), times.copy()
@@ -160,8 +176,10 @@ def tune_grid(target: Target, spec: SolverSpec, iterations: int, tell: Callable[
         return times, stock_weights(spec, times), np.concatenate([by_p, by_times @ by_p])
 
     starts = (np.zeros(count), np.log(np.linspace(2.0, 0.7, count)))
-    found = [_descend(target, p, unknowns, count, iterations, tell) for p in starts]
-    return _times(min(found, key=lambda each: each[1])[0])[0]
+    begun = _begin(target)
+    found = [_descend(begun, p, unknowns, count, iterations, tell) for p in starts]
+    best = min(found, key=lambda each: each[1])[0]
+    return _times(_descend(target, best, unknowns, count, iterations, tell)[0])[0]
 
 
 def tune_plan(
@@ -171,26 +189,33 @@ def tune_plan(
 
     Args:
         target: the calibration paths.
-        times, weights: initial values, (N + 1,) and (N, N).
-        iterations: limit on the iterations.
+        times, weights: initial values, (N + 1,) and (N, 1 + N).
+        iterations: limit on the iterations on a part of the paths, and again on all.
         tell: called after each iteration with the error.
     """
     count = len(weights)
-    lower = np.tril_indices(count)
-    places = np.ravel_multi_index(lower, (count, count))
+    lower = np.tril_indices(count, 1, 1 + count)
+    places = np.ravel_multi_index(lower, (count, 1 + count))
 
     def unknowns(p: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         t, by_p = _times(p[:count])
-        w = np.zeros((count, count))
+        w = np.zeros((count, 1 + count))
         w[lower] = p[count:]
-        change = np.zeros((count + 1 + count * count, len(p)))
+        change = np.zeros((count + 1 + count * (1 + count), len(p)))
         change[: count + 1, :count] = by_p
         change[count + 1 + places, count + np.arange(len(places))] = 1.0
         return t, w, change
 
     start = np.concatenate([_unknowns(times), weights[lower]])
-    p, _ = _descend(target, start, unknowns, count, iterations, tell)
-    return TunedPlan(*unknowns(p)[:2])
+    p, _ = _descend(_begin(target), start, unknowns, count, iterations, tell)
+    p, _ = _descend(target, p, unknowns, count, iterations, tell)
+    t, w, _ = unknowns(p)
+    return TunedPlan(t, w[:, 1:], w[:, 0])
+
+
+def _begin(target: Target) -> Target:
+    """The part of the paths that a descent begins on."""
+    return target.part(max(_FEWEST_PATHS, len(target.x0) // _FIRST_PART))
 
 
 def _descend(

@@ -1,6 +1,7 @@
 """``python -m benchmarks.fleet``: overhead of balancers and scaling of bulk jobs, in three minutes on an idle machine.
 
 ``python -m benchmarks.fleet plan``: measured latencies of a live service and planned ones, in four minutes.
+``python -m benchmarks.fleet routers``: latencies behind routers, on a simulated clock, in three minutes.
 """
 
 from __future__ import annotations
@@ -8,15 +9,22 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks.fleet import bulk, plans, proxies, running
+from benchmarks.fleet import bulk, plans, proxies, routers, running
 
-PARTS = {"nginx": "nginx", "ray": "Ray, its proxy", "haproxy": "Ray, HAProxy"}
+PARTS = {
+    "nginx": "nginx",
+    "ray": "Ray, its proxy",
+    "haproxy": "Ray, HAProxy",
+    "haproxy-requests": "Ray, HAProxy, by requests",
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
-    known = [*PARTS, "bulk", "plan"]
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(known)}; default: all but plan")
+    known = [*PARTS, "bulk", "plan", "routers"]
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(known)}; default: all but plan and routers"
+    )
     parser.add_argument("--service", metavar="URL", help="plan: an idle service (default: start one)")
     parser.add_argument("--model", default="moons", help="plan: model of the service (moons)")
     parser.add_argument("--seconds", type=float, default=15.0, help="plan: seconds per load (15)")
@@ -24,12 +32,14 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.parts) - set(known):
         parser.error(f"{', '.join(sorted(unknown))}: unknown; choose from {', '.join(known)}")
-    parts = options.parts or known[:-1]
+    parts = options.parts or known[:-2]
     met = True
     if names := [said for part, said in PARTS.items() if part in parts]:
         met &= proxies.table(names)
     if "bulk" in parts:
         met &= bulk.table()
+    if "routers" in parts:
+        met &= routers.table()
     if "plan" in parts:
         if options.service:
             met &= plans.table(options.service, options.model, options.seconds, options.detail)

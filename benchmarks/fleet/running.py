@@ -61,12 +61,12 @@ def nginx(behind: str) -> Iterator[str]:
 
 
 @contextmanager
-def ray(haproxy: bool) -> Iterator[str]:
+def ray(haproxy: bool, route_by: str = "work") -> Iterator[str]:
     """Run one replica on Ray Serve behind Ray's own proxy, or HAProxy in Ray's fastest mode; yield its address."""
     port = free_port()
     modes = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
     env = environment(port=port) | {name: str(int(haproxy)) for name in modes}
-    command = [str(RAY), "-m", "fleet", "serve", "--replicas", "1"]
+    command = [str(RAY), "-m", "fleet", "serve", "--replicas", "1", "--route-by", route_by]
     with _running(command, env, f"http://127.0.0.1:{port}") as url:
         yield url
 

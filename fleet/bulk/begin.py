@@ -15,7 +15,6 @@ from fleet.bulk.maker import Maker, digest_of_plan, find, rate_of
 from fleet.bulk.spec import BLOCK, Format, JobSpec
 from fleet.bulk.target import Target
 from fleet.errors import FleetError, UsageError
-from models.noise import SCHEME
 from service.requests.schemas import SEED_LIMIT
 from service.settings import Settings
 
@@ -156,7 +155,7 @@ def _new(wanted: Wanted, total: int | None, conditions: Conditions | None, setti
             checkpoint=digest,
             path=maker.model.path,
             threads=threads,
-            noise=SCHEME,
+            noise=maker.model.card.noise,
             request=wanted.request,
             plan=digest_of_plan(plan),
             seed=wanted.seed,

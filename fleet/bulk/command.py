@@ -41,6 +41,13 @@ def add_sample(commands: Any) -> None:
     parser.add_argument(
         "--conditions", type=Path, metavar="FILE", help="Parquet or CSV with columns condition and count"
     )
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="AXIS=SIZE",
+        help="size of a free axis of all samples, such as T=344; can be repeated",
+    )
     parser.add_argument("--states", action="store_true", help="write the states of the flow without decoding them")
     parser.add_argument("--format", choices=("parquet", "npy", "zarr"), help="format of the shards (default: parquet)")
     parser.add_argument("--on", choices=("local", "ray", "indexed"), default="local", help="where the workers run")
@@ -122,6 +129,8 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         from fleet.bulk.conditions import cell
 
         request["condition"] = cell(options.condition)
+    if options.shape:
+        request["shape"] = dict(map(_size, options.shape))
     if options.states:
         request["decode"] = False
     return Wanted(
@@ -137,6 +146,14 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         options.shard_rows,
         options.workers,
     )
+
+
+def _size(text: str) -> tuple[str, int]:
+    """Return the axis and the size of `AXIS=SIZE`."""
+    axis, _, size = text.partition("=")
+    if not axis.strip() or not size.strip().isdecimal():
+        raise UsageError(f"--shape {text}: write an axis and its size, such as T=344")
+    return axis.strip(), int(size)
 
 
 def _launcher(options: argparse.Namespace, spec: JobSpec, settings: Settings) -> Launcher:

@@ -36,6 +36,10 @@ def export_pairs(target: Target, file: Path) -> int:
         raise UsageError(
             f"{target.url}: holds decoded samples, but pairs are states of the flow; run the job with --states"
         )
+    if "shape" in spec.request:
+        raise UsageError(
+            f"{target.url}: holds samples of a model with free axes, but `training` takes pairs of one fixed shape"
+        )
     if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
         raise UsageError(f"{target.url}: {failed} samples did not reach the end of their paths; use a finer solver")
     solving = {name: spec.request[name] for name in SOLVING if name in spec.request}

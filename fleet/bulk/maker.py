@@ -31,7 +31,7 @@ from service.registry.loading import load_version
 from service.registry.version import ModelVersion
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
-from service.requests.validation import validate_sample
+from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import ENCODERS
 from service.responses.samples import samples_of
 from service.settings import Settings
@@ -94,12 +94,6 @@ class Maker:
         except BaseException:
             self._engine.stop()
             raise
-        if axes := ", ".join(self.model.card.bounds):
-            self._engine.stop()
-            raise UsageError(
-                f"model {name!r} has free axes ({axes}), but a bulk job needs a model with one shape; "
-                "request its samples from a service"
-            )
 
     @classmethod
     def of(cls, spec: JobSpec, settings: Settings, device: str = "") -> Maker:
@@ -156,14 +150,16 @@ class Maker:
             FleetError: the network raised.
         """
         given = None if conditions is None else conditions.of(first, rows)
-        decode, job = self._job(request, seed, first_index + first, rows, given)
+        valid, job = self._job(request, seed, first_index + first, rows, given)
         if tell is not None:
             job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
         try:
+            if job.sizes:
+                self._engine.prepare(self.model.name, self.model.version, job.operation, job.sizes)
             result = self._engine.submit(job).result()
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
-        samples = samples_of(self.model, result, decode)
+        samples = samples_of(valid.model, result, valid.decode)
         told = None if given is None or job.conditions is None else job.conditions[ONE].expanded(rows).numpy()
         return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, told)
 
@@ -177,7 +173,7 @@ class Maker:
 
     def _job(
         self, request: Mapping[str, Any], seed: int, first_index: int, rows: int, condition: list[Any] | None
-    ) -> tuple[bool, Job]:
+    ) -> tuple[Validated, Job]:
         members = {name: request[name] for name in FIELDS if name in request}
         members |= {"model": self.model.name, "num_samples": rows, "seed": seed, "first_index": first_index}
         if condition is not None:
@@ -190,7 +186,7 @@ class Maker:
         if valid.job.solve.batch:
             raise UsageError("error_control 'batch' ties all samples together, so they cannot be split into shards")
         job = replace(valid.job, deadline=None, partial=False, trace="none", priority=Priority.BULK, on_logged=None)
-        return parsed.decode, job
+        return valid, job
 
 
 def _rows_of(progress: Progress, rows: int) -> int:

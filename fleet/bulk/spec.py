@@ -15,7 +15,7 @@ from service.requests.schemas import SEED_LIMIT
 SOLVING = ("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe")
 """Fields of a sample request that choose the solver."""
 
-FIELDS = (*SOLVING, "condition", "guidance", "decode")
+FIELDS = (*SOLVING, "condition", "guidance", "shape", "decode")
 """Fields of a sample request that a job may set; the others belong to the job itself or do not apply."""
 
 BLOCK = 64

@@ -11,6 +11,7 @@ import itertools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.engine.device import Device
 from service.engine.engine import Engine
-from service.engine.job import Job, Overloaded, TooSlow
+from service.engine.job import Job, JobResult, Overloaded, TooSlow
 from service.settings import Settings
 
 
@@ -79,12 +80,14 @@ class World(Device):
         while self._due and self._due[0][0] <= self.now:
             heapq.heappop(self._due)[2]()
 
-    def skip(self) -> bool:
-        """Advance the clock to the next event; return whether there is one."""
-        if self._due:
+    def skip(self, until: float) -> bool:
+        """Advance the clock to the next event, or to a time if that comes first; return whether there was an event."""
+        if self._due and self._due[0][0] <= until:
             self.now = max(self.now, self._due[0][0])
             self._happen()
             return True
+        if until < math.inf:
+            self.now = max(self.now, until)
         return False
 
 
@@ -132,6 +135,77 @@ class Found:
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
 
 
+class Replica:
+    """One replica of a service on a simulated clock, which starts at 0.
+
+    Args:
+        speed: its speed.
+        timeout_s: time limit of each request.
+    """
+
+    def __init__(self, speed: Speed, timeout_s: float) -> None:
+        self._world, self._speed, self._timeout_s = World(), speed, timeout_s
+        settings = Settings(device="cpu", threads=1, max_queue=100_000, compile="off")
+        self._engine = Simulated(settings, None, self._world.clock, self._world)
+        with tempfile.TemporaryDirectory() as folder:
+            net = load(save(Path(folder), "net", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0))
+        costly = _Costly(net.velocity, self._world, speed.call)
+        self._engine.load("net", 1, replace(net, velocity=costly))
+        self._begin, self._idle = self._world.now, 0.0  # loading takes simulated time too
+
+    @property
+    def now(self) -> float:
+        """The time on its clock."""
+        return self._world.now - self._begin
+
+    @property
+    def busy(self) -> float:
+        """Share of the time so far that it spent computing."""
+        return 1 - self._idle / max(self.now, 1e-9)
+
+    def send(self, kind: Kind, when: float, ended: Callable[[float | None], object]) -> None:
+        """Send a request.
+
+        Args:
+            kind: its kind.
+            when: time of its arrival.
+            ended: called with the time at which the client has the response, or None if the request is refused or late.
+        """
+        came, half = self._begin + when, self._speed.handling_s / 2  # half to read it, half to write the response
+
+        def ask() -> None:
+            deadline = came + self._timeout_s
+            job = Job("net", 1, kind.plan, kind.rows, deadline=deadline, trace="none", priority=kind.priority)
+            try:
+                future = self._engine.submit(job)
+            except (Overloaded, TooSlow):
+                ended(None)
+                return
+            future.add_done_callback(answer)
+
+        def answer(future: Future[JobResult]) -> None:
+            if future.exception() is None:
+                ended(self._world.handle(half) - self._begin + self._speed.rest_s)
+            else:
+                ended(None)
+
+        self._world.at(came, lambda: self._world.at(self._world.handle(half), ask))
+
+    def advance(self, until: float = math.inf) -> None:
+        """Run until a time, or until nothing is left to do; a network call that has begun is finished."""
+        while self.now < until:
+            if not self._engine.turn():
+                before = self._world.now
+                more = self._world.skip(self._begin + until)
+                self._idle += self._world.now - before
+                if not more:
+                    return
+
+    def stop(self) -> None:
+        """Release its engine."""
+        self._engine.stop()
+
+
 def simulate(kinds: Sequence[Kind], rate: float, speed: Speed, requests: int, timeout_s: float, seed: int = 0) -> Found:
     """Send requests to one replica at random, independent times (a Poisson process).
 
@@ -143,44 +217,10 @@ def simulate(kinds: Sequence[Kind], rate: float, speed: Speed, requests: int, ti
         timeout_s: time limit of each.
         seed: fixes the arrivals.
     """
-    world = World()
-    engine = Simulated(Settings(device="cpu", threads=1, max_queue=100_000, compile="off"), None, world.clock, world)
-    with tempfile.TemporaryDirectory() as folder:
-        net = load(save(Path(folder), "net", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0))
-    engine.load("net", 1, replace(net, velocity=_Costly(net.velocity, world, speed.call)))
-    latencies, refused, begin = list[float](), 0, world.now
-    half = speed.handling_s / 2  # half to read the request, half to write the response
-
-    def ask(kind: Kind, came: float) -> None:
-        nonlocal refused
-        job = Job("net", 1, kind.plan, kind.rows, deadline=came + timeout_s, trace="none", priority=kind.priority)
-        try:
-            future = engine.submit(job)
-        except (Overloaded, TooSlow):
-            refused += 1
-            return
-
-        def ended(_: object) -> None:
-            nonlocal refused
-            if future.exception() is None:
-                latencies.append(world.handle(half) - came + speed.rest_s)
-            else:
-                refused += 1
-
-        future.add_done_callback(ended)
-
-    def come(kind: Kind) -> None:
-        came = world.now
-        world.at(world.handle(half), lambda: ask(kind, came))
-
+    replica = Replica(speed, timeout_s)
+    latencies = list[float]()
     for when, kind in arrivals(kinds, rate, requests, seed):
-        world.at(begin + when, lambda kind=kind: come(kind))
-    idle = 0.0
-    while True:
-        if not engine.turn():
-            before = world.now
-            if not world.skip():
-                break
-            idle += world.now - before
-    engine.stop()
-    return Found(sorted(latencies), refused, 1 - idle / max(world.now - begin, 1e-9))
+        replica.send(kind, when, lambda end, when=when: None if end is None else latencies.append(end - when))
+    replica.advance()
+    replica.stop()
+    return Found(sorted(latencies), requests - len(latencies), replica.busy)

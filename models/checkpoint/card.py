@@ -2,16 +2,27 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from models.conditions import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
+from models.dynamic_shift import DynamicShift
 from models.messages import explain
 from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.noise import FREE_SCHEME, SCHEME
@@ -21,7 +32,7 @@ from models.regular import NotRegular, open_regular
 from models.shapes import NAME, Axis, AxisName, DataSize, check_axes, free_axes, sized, typical
 from solvers.errors import SolverError
 from solvers.plan import compile  # noqa: A004
-from solvers.spec import SolverSpec
+from solvers.spec import SolverSpec, read_solver
 
 CARD_FILE = "card.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -63,9 +74,30 @@ class SamplingCard(_Frozen):
 
     Attributes:
         solver: a solver with its steps or tolerance and its grid, as text (see `solvers.spec`): `euler-28/shift(3)`.
+        dynamic_shift: makes the grid from the shape of a request; the text of the solver then has none. None is not
+            written.
     """
 
     solver: str = Field(max_length=1 << 16)
+    dynamic_shift: DynamicShift | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value is not None}
+
+    @model_validator(mode="after")
+    def _one_grid(self) -> Self:
+        if self.dynamic_shift is not None and "grid" in read_solver(self.solver):
+            raise ValueError(f"{self.solver} has a grid, and so has the dynamic shift; give one of them")
+        if self.dynamic_shift is not None and SolverSpec.parse(self.solver).adaptive:
+            raise ValueError(f"{self.solver} chooses its steps; a dynamic shift needs fixed ones, such as euler-28")
+        return self
+
+    def text(self, event_shape: Sequence[int | str], sizes: Mapping[str, int]) -> str:
+        """The solver for a state with these sizes of its free axes, with its grid, as text."""
+        if self.dynamic_shift is None:
+            return self.solver
+        return str(SolverSpec.of(self.solver, grid=self.dynamic_shift.grid(event_shape, sizes)))
 
     @field_validator("solver")
     @classmethod
@@ -190,6 +222,8 @@ class Card(_Frozen):
                         f"the max of {axis} is {entry.max[axis]} in condition {name!r}, but {self.axes[axis].max} in "
                         "axes"
                     )
+        if self.sampling is not None and self.sampling.dynamic_shift is not None:
+            self.sampling.dynamic_shift.check(self.event_shape, self.axes)
         needed = FREE_SCHEME if mine else SCHEME
         if self.noise != needed:
             raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")

@@ -38,6 +38,7 @@ class StoredPlan(Frozen):
         solver: its text: `tuned-6`, or a stock method on its tuned grid, `ab4-9/tuned`.
         times: (N + 1) times of its steps.
         weights: N rows of a learned plan, row n with the weights of velocities 0 to n; None for a tuned grid.
+        x0_weights: (N) weights of the starting state in a learned plan; None for zeros.
         error: root mean square endpoint error on held-out noise, as a share of the spread of the ends.
         start_error: the same before tuning.
         tuning: how it was tuned: samples, seed, iterations, guidance.
@@ -47,6 +48,7 @@ class StoredPlan(Frozen):
     solver: str = Field(min_length=1, max_length=200)
     times: Annotated[tuple[Number, ...], Field(min_length=2, max_length=1025)]
     weights: Annotated[tuple[tuple[Number, ...], ...], Field(max_length=MOST_STEPS)] | None = None
+    x0_weights: Annotated[tuple[Number, ...], Field(max_length=MOST_STEPS)] | None = None
     error: Size
     start_error: Size
     tuning: dict[str, JsonValue] = Field(default_factory=dict)
@@ -83,8 +85,9 @@ class StoredPlan(Frozen):
             weights = np.zeros((steps, steps))
             for n, row in enumerate(self.weights):
                 weights[n, : n + 1] = row
+        x0_weights = None if self.x0_weights is None else np.array(self.x0_weights, dtype=np.float64)
         try:
-            return TunedPlan(np.array(self.times, dtype=np.float64), weights)
+            return TunedPlan(np.array(self.times, dtype=np.float64), weights, x0_weights)
         except ValueError as error:
             raise ValueError(f"{self.solver}: {error}") from None
 

@@ -79,6 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T,T,...",
         help="grid of --solver in the network's own times, from noise to data",
     )
+    parser.add_argument(
+        "--dynamic-shift",
+        metavar="JSON",
+        help="let the grid of --solver follow from the size of a state, as diffusers does: JSON, such as "
+        '{"base_shift": 0.5, "max_shift": 1.15, "base_tokens": 256, "max_tokens": 4096, "patch": 2}, or a file',
+    )
     parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
     parser.add_argument("--prelude", type=Path, metavar="FILE.pt2", help="program from conditions to conditions")
     parser.add_argument(
@@ -138,7 +144,9 @@ def _declared(options: argparse.Namespace) -> Declared:
         options.end,
         options.start_scale,
     )
-    return replace(declared, compute=options.compute, sampling=declared.sampled(options.solver, options.own_times))
+    shift = None if options.dynamic_shift is None else read_config(options.dynamic_shift, "--dynamic-shift")
+    sampling = declared.sampled(options.solver, options.own_times, shift)
+    return replace(declared, compute=options.compute, sampling=sampling)
 
 
 def _check_allowed() -> None:

@@ -66,17 +66,25 @@ class Declared:
         except ValidationError as error:
             raise ForeignError(f"the declared convention is not valid: {_said(error)}") from None
 
-    def sampled(self, solver: str | None, own_times: Sequence[float] | None) -> SamplingCard | None:
+    def sampled(
+        self,
+        solver: str | None,
+        own_times: Sequence[float] | None = None,
+        dynamic_shift: Mapping[str, Any] | None = None,
+    ) -> SamplingCard | None:
         """Return the default solver; None if none is named.
 
         Args:
             solver: its text.
             own_times: its grid in the network's own times, from the start of sampling to data; None for the grid of the
                 text. They need a fully declared convention.
+            dynamic_shift: fields of a `DynamicShift`, which makes the grid from the shape of a request.
 
         Raises:
-            ForeignError: it is not a solver, or the times are not a grid.
+            ForeignError: it is not a solver, the times are not a grid, or two grids are given.
         """
+        if dynamic_shift is not None:
+            return _shifted(solver, own_times, dynamic_shift)
         if solver is None:
             if own_times is not None:
                 raise ForeignError("--own-times needs --solver, the method that takes these steps, such as euler")
@@ -139,6 +147,17 @@ class Declared:
                 "looks the same here: declare --predicts velocity, or --predicts eps with its --path"
             )
         return time, report
+
+
+def _shifted(solver: str | None, own_times: Sequence[float] | None, shift: Mapping[str, Any]) -> SamplingCard:
+    if solver is None:
+        raise ForeignError("--dynamic-shift needs --solver, the method and its number of steps, such as euler-28")
+    if own_times is not None:
+        raise ForeignError("--dynamic-shift and --own-times both give a grid; leave one of them out")
+    try:
+        return SamplingCard.model_validate({"solver": solver, "dynamic_shift": shift})
+    except ValidationError as error:
+        raise ForeignError(f"--solver {solver} with --dynamic-shift: {_said(error)}") from None
 
 
 def _said(error: ValidationError) -> str:

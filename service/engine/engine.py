@@ -264,6 +264,12 @@ class Engine:
             next(decoders, None),
         )
 
+    @property
+    def unmeasured(self) -> int:
+        """How many numbers of rows of all arenas are left to be measured while there are no jobs."""
+        with self._lock:
+            return sum(arena.unmeasured for arenas in self._arenas.values() for _, arena in arenas.values())
+
     def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
         """The arena of an operation of a loaded version for these sizes; None if `prepare` must make it first.
 

@@ -111,7 +111,9 @@ def compiled(
 def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | None:
     """Return the solver named by a model's card, which applies only to the whole span from noise to data."""
     sampling = model.card.sampling
-    return None if sampling is None or t_span != WHOLE else sampling.solver
+    if sampling is None or t_span != WHOLE:
+        return None
+    return sampling.text(model.card.event_shape, dict(model.sizes))
 
 
 def _names_solver(request: Solving) -> bool:

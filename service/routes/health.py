@@ -52,7 +52,7 @@ async def readyz(request: Request) -> Any:
     }
 
 
-@read(router, "/v1/load", summary="Work left", responses=answered(Load, load=examples.LOAD))
+@read(router, "/v1/load", summary="Report the work left", responses=answered(Load, load=examples.LOAD))
 async def load(request: Request) -> Any:
     """Return the work left, in network rows and in seconds, for autoscalers and for choosing a replica."""
     service = service_of(request)

@@ -1,4 +1,4 @@
-"""``POST /v1/sample`` (alias ``/sample``), and ``POST /v1/replay``, which draws samples of an earlier answer again."""
+"""``POST /v1/sample`` (alias ``/sample``), and ``POST /v1/replay``, which reproduces an earlier response's samples."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ _SAMPLE = solving(
 )
 _REPLAY = solving(
     SAMPLING,
-    "Draw the samples of an earlier answer again",
+    "Reproduce the samples of an earlier response",
     ReplayRequest,
     ReplayResponse,
     requests={"anyway": examples.REPLAY},
@@ -57,7 +57,7 @@ async def sample(request: Request) -> Response:
 
 @router.post("/v1/replay", **_REPLAY)
 async def replay(request: Request) -> Response:
-    """Draw the samples of an earlier answer again and compare their bits; 409 if these cannot be promised."""
+    """Reproduce the samples of an earlier response and compare their bits; 409 if these cannot be promised."""
     encoder = ENCODERS[choose(request.headers.get("accept"), tuple(ENCODERS))]
     validate = partial(validate_replay, service_of(request).environment)
     valid = await pipeline.receive(request, lambda body: (parse_replay(body), encoder), validate)

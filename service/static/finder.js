@@ -172,7 +172,8 @@ export class Finder {
       const cells = [one.nfe, one.mean.toFixed(1), one.failed ? `${error}, ${one.failed} failed` : error, one.seconds === null ? "–" : ms(one.seconds)];
       const use = button("Use", () => this.load(one.text), { "aria-label": `Use ${one.text}` });
       const yours = this.own.includes(one.text) ? [make("span", { class: "quiet" }, " yours")] : [];
-      const name = make("th", { scope: "row" }, one.text, ...yours);
+      const parts = one.text.split(/(?<=\/)/); // a long name breaks before its grid, so that narrow screens show the button
+      const name = make("th", { scope: "row" }, ...parts.flatMap((part, k) => (k ? [make("wbr"), part] : [part])), ...yours);
       const row = make("tr", {}, name, ...cells.map((cell) => make("td", {}, String(cell))), make("td", {}, use));
       if (one === best) row.setAttribute("aria-current", "true");
       return row;
@@ -189,7 +190,8 @@ export class Finder {
     const data = [{
       x: known.map((one) => one.nfe), y: known.map((one) => 100 * one.error), customdata: known.map((one) => one.text),
       text: known.map((one) => (one === best || $("frontier").clientWidth > 500 ? one.text : "")), // they would overlap
-      type: "scatter", mode: "markers+text", textposition: "top center", cliponaxis: false,
+      type: "scatter", mode: "markers+text", cliponaxis: false,
+      textposition: known.map((one) => (one === best ? "bottom center" : "top center")),
       marker: { size: known.map((one) => (one === best ? 15 : 9)), color: known.map((one) => (one === best ? paint.b : paint.a)) },
       hovertemplate: "%{customdata}: %{x} NFE, %{y:.2g} % of the spread<extra></extra>",
     }];

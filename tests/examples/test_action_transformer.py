@@ -1,6 +1,5 @@
 """The example of an action transformer: served actions equal those of a loop, and requests share calls."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -54,11 +53,3 @@ async def test_actions_are_those_of_a_plain_loop(
     x0 = noise(3, 0, 2, (8, 4))
     wanted = integrate(lambda x, t: network(x, t, seen, told["state"].expand(2, -1)), x0, solver="euler", steps=10).x
     np.testing.assert_allclose(await ask(http, 3, "euler-10"), wanted.numpy(), atol=1e-5)
-
-
-async def test_sixteen_requests_at_once_have_the_bits_of_each_alone(http: httpx.AsyncClient) -> None:
-    asked = [(seed, ("euler-10", "ab2-8", "rk4-4", "dopri5@1e-3")[seed % 4]) for seed in range(16)]
-    alone = [await ask(http, *each) for each in asked]
-    together = await asyncio.gather(*(ask(http, *each) for each in asked))
-    for before, after in zip(alone, together, strict=True):
-        np.testing.assert_array_equal(before, after)

@@ -1,6 +1,5 @@
 """The example of a mel decoder: served spectrograms equal those of a plain loop, whatever other lengths are served."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -56,11 +55,3 @@ async def test_spectrograms_are_those_of_a_plain_loop(http: httpx.AsyncClient, m
     )
     unmasked = await ask(http, seed=5, solver="rk4-2", conditions={"mu": mu.tolist()})
     np.testing.assert_allclose(unmasked, again.x.numpy() * DEVIATION + MEAN, rtol=0, atol=1e-4)
-
-
-async def test_sixteen_requests_at_once_have_the_bits_of_each_alone(http: httpx.AsyncClient) -> None:
-    bodies = load_example("mel_decoder").requests((8, 12, 8, 16))
-    alone = [await ask(http, **body) for body in bodies]
-    together = await asyncio.gather(*(ask(http, **body) for body in bodies))
-    for before, after in zip(alone, together, strict=True):
-        np.testing.assert_array_equal(before, after)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.tunnel import Call, Front, answered
+from fleet.tunnel import Call, Front, Local, answered
 from service.app import create_app
 from service.settings import Settings
 
@@ -22,25 +22,11 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Local:
-    """A response from an application in this process."""
-
-    def __init__(self, app: Any, call: Call) -> None:
-        self._messages = answered(app, call)
-        self.cancelled = False
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self._messages
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
 @pytest.fixture
 async def both(repository: Path) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
     """Clients of the service, and of the same service behind the tunnel."""
     app = create_app(Settings(threads=1, max_body_bytes=1000))
-    front = Front(lambda call: Local(app, call), 1000, 4000)
+    front = Front(lambda call: Local(answered(app, call)), 1000, 4000)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as direct,
@@ -116,7 +102,7 @@ async def test_a_client_that_disconnects_cancels_the_call() -> None:
         pytest.fail("nothing is sent")
 
     scope = {"type": "http", "path": "/", "headers": []}
-    await asyncio.wait_for(Front(lambda call: Cancellable(app, call), 10, 100)(scope, receive, send), 5)
+    await asyncio.wait_for(Front(lambda call: Cancellable(answered(app, call)), 10, 100)(scope, receive, send), 5)
     assert cancelled.is_set()
     await asyncio.wait_for(left.wait(), 5)
 

@@ -17,10 +17,11 @@ from solvers.tuned import TunedPlan, TunedPlans
 from tests.solvers.support import Watched, gaussian, ones, run, same_bits
 
 
-def plan(steps: int, seed: int) -> TunedPlan:
+def plan(steps: int, seed: int, x0: bool = False) -> TunedPlan:
     rng = np.random.default_rng(seed)
     times = np.concatenate([[0.0], np.sort(rng.uniform(0.001, 0.999, steps - 1)), [1.0]])
-    return TunedPlan(times, np.tril(rng.normal(0, 0.5, (steps, steps))))
+    weights = np.tril(rng.normal(0, 0.5, (steps, steps)))
+    return TunedPlan(times, weights, rng.normal(0, 0.2, steps) if x0 else None)
 
 
 def field(x: Any, t: Any) -> Any:
@@ -40,12 +41,17 @@ OTHERS = ("rk4-3", "ab4-7", "unipc3-6", "dopri5@1e-4", "ab3-5/tuned")
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@given(steps=st.integers(1, 12), seed=st.integers(0, 999), others=st.lists(st.sampled_from(OTHERS), max_size=4))
+@given(
+    steps=st.integers(1, 12),
+    seed=st.integers(0, 999),
+    x0_weights=st.booleans(),
+    others=st.lists(st.sampled_from(OTHERS), max_size=4),
+)
 def test_any_weights_give_what_the_plain_loop_gives(
-    compiled: bool, dtype: torch.dtype, steps: int, seed: int, others: list[str]
+    compiled: bool, dtype: torch.dtype, steps: int, seed: int, x0_weights: bool, others: list[str]
 ) -> None:
     """Bit for bit, alone and with others, with as many slots as the plan or the others need."""
-    tuned = TunedPlans({steps: plan(steps, seed)}, {"ab3-5": plan(5, seed + 1)})
+    tuned = TunedPlans({steps: plan(steps, seed, x0_weights)}, {"ab3-5": plan(5, seed + 1)})
     x0 = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed), dtype=dtype)
     solve = resolve(solver=f"tuned-{steps}", dtype=dtype, tuned=tuned)
     assert solve.times is not None
@@ -62,7 +68,7 @@ def test_any_weights_give_what_the_plain_loop_gives(
     rows = solve.rows
     for k, start in enumerate(x0.numpy()):
         with np.errstate(over="ignore", invalid="ignore"):
-            slots = (rows.b, rows.slot.tolist(), rows.keep.tolist())
+            slots = (rows.b, rows.slot.tolist(), rows.keep.tolist(), rows.origin)
             expected = torch.from_numpy(reference.plan(plain(start.dtype), start, solve.times.tolist(), *slots))
         assert same_bits(together[0, k].x, alone[0, k].x)
         if alone[0, k].status == Status.SUCCESS:
@@ -79,6 +85,22 @@ def test_the_weights_are_those_of_the_formula() -> None:
     assert found.x.item() == pytest.approx((1 + 0.3 * v0 + 0.1 * v0 + 0.6 * v1).item(), rel=1e-15)
     assert watched.times == [0.0, 0.25]
     assert found.settings == {"name": "tuned", "steps": 2, "plan": one.digest}
+
+
+def test_the_starting_state_has_weights_of_its_own() -> None:
+    times, weights = np.array([0.0, 0.25, 1.0]), np.array([[0.3, 0.0], [0.1, 0.6]])
+    one = TunedPlan(times, weights, np.array([-0.2, 0.05]))
+    start = 1.5 * ones()
+    found = integrate(gaussian, start, solver="tuned-2", tuned=TunedPlans({2: one}))
+    v0 = gaussian(start, torch.zeros(1).double())
+    x1 = start - 0.2 * start + 0.3 * v0
+    v1 = gaussian(x1, torch.full((1,), 0.25).double())
+    assert found.x.item() == pytest.approx((x1 + 0.05 * start + 0.1 * v0 + 0.6 * v1).item(), rel=1e-14)
+    assert (one.slots, TunedPlans({2: one}).slots) == (3, 3)
+    assert one.digest != TunedPlan(times, weights).digest
+    zero = TunedPlan(times, weights, np.zeros(2))
+    without = integrate(gaussian, start, solver="tuned-2", tuned=TunedPlans({2: TunedPlan(times, weights)}))
+    assert torch.equal(integrate(gaussian, start, solver="tuned-2", tuned=TunedPlans({2: zero})).x, without.x)
 
 
 def test_weights_of_a_stock_method_give_that_method() -> None:
@@ -157,3 +179,16 @@ def test_without_tuned_plans() -> None:
 def test_numbers_that_are_no_plan(times: list[float], weights: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TunedPlan(np.array(times), None if weights is None else np.array(weights))
+
+
+@pytest.mark.parametrize(
+    ("weights", "x0_weights", "words"),
+    [
+        (None, [0.1, 0.1], "a tuned grid has the weights of its method"),
+        ([[0.5, 0.0], [0.1, 0.4]], [0.1], r"shape \[1\], 2 steps need \[2\]"),
+        ([[0.5, 0.0], [0.1, 0.4]], [0.1, np.nan], "x0_weights: contain a non-finite number"),
+    ],
+)
+def test_weights_of_the_starting_state_that_are_none(weights: Any, x0_weights: list[float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TunedPlan(np.array([0.0, 0.5, 1.0]), None if weights is None else np.array(weights), np.array(x0_weights))

@@ -67,6 +67,20 @@ def test_nothing_sticks_out(page: Page, service: str, width: int) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("size", [(640, 360), (844, 390)])  # 1280x720 at a zoom of 200 %, and a phone on its side
+def test_nothing_lies_over_the_figure_in_a_low_window(page: Page, service: str, size: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(f"{service}/")
+    page.evaluate("localStorage.setItem('pathline-introduced', 'yes')")
+    show(page, service)
+    page.locator("#cards canvas").first.evaluate("canvas => canvas.scrollIntoView({block: 'center'})")
+    over = """canvas => { const { left, width, top, height } = canvas.getBoundingClientRect();
+        const heights = [0.05, 0.25, 0.5, 0.75, 0.95].map(share => top + share * height);
+        return heights.filter(y => y > 0 && y < innerHeight).map(y => document.elementFromPoint(left + width / 2, y))
+            .filter(e => e !== canvas).map(e => e.outerHTML) }"""
+    assert page.locator("#cards canvas").first.evaluate(over) == []
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_what_matters_is_in_sight(page: Page, service: str, size: tuple[int, int]) -> None:
     """Compare, New seed, Draw, the error and the time slider are visible without scrolling and not covered."""

@@ -255,6 +255,20 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
     assert page.locator("#cards h2").all_inner_texts() == ["euler-50"]
 
 
+def test_long_names_leave_room_for_the_buttons_on_a_phone(page: Page, service: str) -> None:
+    point = {"solver": "midpoint-8/shift(0.5)", "nfe": 16.0, "nfe_most": 16, "error": 0.01, "error_95": 0.018}
+    curve = {"guidance": None, "points": [point | {"failed": 0, "best": True}]}
+    known = httpx.get(f"{service}/v1/models/gaussian").json()
+    known["served"][0]["frontier"] = True
+    page.route("**/v1/models/gaussian", lambda route: route.fulfill(json=known))
+    page.route("**/v1/models/gaussian/frontier", lambda route: route.fulfill(json={"curves": [curve]}))
+    page.set_viewport_size({"width": 390, "height": 844})
+    show(page, service, **RK4)
+    page.locator("[aria-label='Use midpoint-8/shift(0.5)']").scroll_into_view_if_needed()
+    assert page.locator("#candidates tbody th").inner_text() == "midpoint-8/shift(0.5)"
+    assert page.locator(".scroll:has(#candidates)").evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
 def test_a_chosen_budget_stays_when_solvers_are_tried_again(page: Page, service: str) -> None:
     show(page, service, **RK4, num_samples=64)
     page.click("#find")

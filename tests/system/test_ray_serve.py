@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 
 PYTHON = ROOT / ".venv" / "fleet" / "bin" / "python"
 LONG = {"model": "moons", "num_samples": 64, "solver": "rk4-2000", "timeout_s": 120}
-METRICS, SCALED = 9700, 9800
+METRICS, SCALED, REACHED = 9700, 9800, 9900
 
 
 def settings(repository: Path, first: int, port: int) -> dict[str, str]:
@@ -38,6 +38,16 @@ def fleet(repository: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
         stop(replicas.process)
 
 
+@pytest.fixture(scope="module")
+def reached(repository: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """Two replicas that HAProxy reaches without an ingress."""
+    command = [str(PYTHON), "-m", "fleet", "serve", "--replicas", "2", "--route-by", "requests"]
+    modes = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+    with running(command, settings(repository, REACHED, free_port()) | modes) as replicas:
+        yield replicas.url, replicas.process
+        stop(replicas.process)
+
+
 def npy(url: str, **body: Any) -> httpx.Response:
     return httpx.post(f"{url}/v1/sample", json=body, headers={"Accept": "application/x-npy"}, timeout=180)
 
@@ -50,15 +60,7 @@ def active(number: int, first: int = METRICS) -> float:
     return float(found.group(1))
 
 
-def test_bits_are_those_of_one_service(fleet: Any, service: str) -> None:
-    url, _ = fleet
-    for seed in range(4):
-        body = {"model": "moons", "num_samples": 50, "solver": "rk4-20", "seed": seed}
-        assert npy(url, **body).content == npy(service, **body).content
-
-
-def test_errors_streams_and_v2_are_kept(fleet: Any) -> None:
-    url, _ = fleet
+def check_errors_streams_and_v2(url: str) -> None:
     wrong = httpx.post(f"{url}/v1/sample", json={"model": "moons", "num_sample": 2}, headers={"X-Request-ID": "mine"})
     assert (wrong.status_code, wrong.json()["request_id"]) == (422, "mine")
     assert wrong.headers.get_list("x-request-id") == ["mine"]
@@ -76,6 +78,17 @@ def test_errors_streams_and_v2_are_kept(fleet: Any) -> None:
                 came.append((line.removeprefix("event:").strip(), time.monotonic() - begin))
     assert (came[0][0], came[-1][0]) == ("start", "completed")
     assert came[0][1] < came[-1][1] / 2
+
+
+def test_bits_are_those_of_one_service(fleet: Any, service: str) -> None:
+    url, _ = fleet
+    for seed in range(4):
+        body = {"model": "moons", "num_samples": 50, "solver": "rk4-20", "seed": seed}
+        assert npy(url, **body).content == npy(service, **body).content
+
+
+def test_errors_streams_and_v2_are_kept(fleet: Any) -> None:
+    check_errors_streams_and_v2(fleet[0])
 
 
 def test_work_is_spread_and_a_client_that_leaves_is_seen(fleet: Any) -> None:
@@ -116,6 +129,28 @@ def test_a_stop_finishes_what_runs_and_does_not_wait_a_minute(fleet: Any) -> Non
         assert last.result().status_code == 200
     assert process.wait(60) == 0
     assert time.monotonic() - begin < 50
+
+
+def test_replicas_that_the_proxy_reaches_itself_answer_the_same(reached: Any, service: str) -> None:
+    url, _ = reached
+    body = {"model": "moons", "num_samples": 50, "solver": "rk4-20", "seed": 1}
+    assert npy(url, **body).content == npy(service, **body).content
+    check_errors_streams_and_v2(url)
+    work = LONG | {"solver": "rk4-10000", "max_nfe": 40000, "num_samples": 1000, "timeout_s": 600}
+    with httpx.stream("POST", f"{url}/v1/sample/stream", json=work, timeout=600) as stream:
+        assert next(stream.iter_lines()) == "event: start"
+        assert active(0, REACHED) + active(1, REACHED) == 1
+    until("no job", lambda: active(0, REACHED) + active(1, REACHED) == 0, 10)
+
+
+def test_they_stop_once_they_are_idle(reached: Any) -> None:
+    url, process = reached
+    with ThreadPoolExecutor(1) as pool:
+        last = pool.submit(npy, url, **LONG | {"seed": 3, "num_samples": 2000})
+        until("a job", lambda: active(0, REACHED) + active(1, REACHED) == 1)
+        process.send_signal(signal.SIGTERM)
+        assert last.result().status_code == 200
+    assert process.wait(60) == 0
 
 
 @pytest.fixture(scope="module")

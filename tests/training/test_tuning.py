@@ -38,16 +38,16 @@ def test_normal_equations_are_those_of_finite_differences(most: int, monkeypatch
         x, found = paths.x0, []
         for n in range(4):
             found.append(field(x, torch.full((40,), times[n], dtype=torch.float64)))
-            x = x + sum(w[n, j] * found[j] for j in range(n + 1))
+            x = x + w[n, 0] * paths.x0 + sum(w[n, 1 + j] * found[j] for j in range(n + 1))
         return (x - paths.ends).flatten().numpy()
 
     columns = []
-    for k in range(5 + 16):
+    for k in range(5 + 20):
         moved = [(UNIFORM.copy(), weights.copy()) for _ in range(2)]
         for sign, (times, w) in zip((1, -1), moved, strict=True):
             if k < 5:
                 times[k] += sign * 1e-6
-            elif k - 5 in np.ravel_multi_index(np.tril_indices(4), (4, 4)):
+            elif k - 5 in np.ravel_multi_index(np.tril_indices(4, 1, 5), (4, 5)):
                 w.flat[k - 5] += sign * 1e-6
         columns.append((residuals(*moved[0]) - residuals(*moved[1])) / 2e-6)
     jacobian = np.array(columns).T
@@ -91,7 +91,9 @@ def test_tuning_gains_on_noise_that_it_never_saw_and_is_deterministic() -> None:
     on_grid = validation.error(times, stock_weights(spec, times))
     plan = tune_plan(calibration, times, stock_weights(spec, times), 25, told.append)
     assert plan.weights is not None
-    learned = validation.error(plan.times, plan.weights)
+    assert plan.x0_weights is not None
+    assert plan.x0_weights.any()
+    learned = validation.error(plan.times, np.column_stack([plan.x0_weights, plan.weights]))
     assert on_grid < 0.9 * before
     assert learned < 0.6 * on_grid
     served = integrate(lambda x, t: field(x, t), validation.x0, solver="tuned-4", tuned=TunedPlans({4: plan})).x
@@ -102,4 +104,4 @@ def test_tuning_gains_on_noise_that_it_never_saw_and_is_deterministic() -> None:
 
 def test_a_path_that_is_lost_is_no_progress() -> None:
     paths = target(4)
-    assert paths.error(UNIFORM, np.tril(np.full((4, 4), 1e200))) == np.inf
+    assert paths.error(UNIFORM, np.tril(np.full((4, 5), 1e200), 1)) == np.inf

@@ -47,7 +47,7 @@ Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
 
 _SAID = (
     *("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe"),
-    *("condition", "guidance", "decode"),
+    *("condition", "guidance", "shape", "decode"),
 )
 """Options that determine the rows."""
 

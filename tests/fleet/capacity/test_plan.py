@@ -10,7 +10,7 @@ from fleet.__main__ import main
 from fleet.capacity.measure import Speed
 from fleet.capacity.mix import read_mix
 from fleet.capacity.plan import least_replicas, plan
-from fleet.capacity.simulation import simulate
+from fleet.capacity.simulation import Replica, simulate
 
 SPEED = Speed(0.75e-3, 26.4e-6, 2e-3)
 ONE = [{"share": 1, "num_samples": 16, "solver": "rk4-5"}]
@@ -27,6 +27,17 @@ def test_a_single_request_takes_the_time_of_its_calls(tmp_path: Path) -> None:
     assert found.refused == 0
     assert found.quantile(0.5) == pytest.approx(20 * SPEED.call(16) + SPEED.request_s, rel=1e-6)
     assert found.busy < 0.01
+
+
+def test_a_replica_advances_to_a_time_and_no_further(tmp_path: Path) -> None:
+    [kind] = read_mix(mix_of(tmp_path, ONE))
+    replica, ends = Replica(SPEED, 30.0), list[float | None]()
+    replica.send(kind, 1.0, ends.append)
+    replica.advance(0.5)
+    assert (replica.now, replica.busy, ends) == (pytest.approx(0.5), 0, [])
+    replica.advance()
+    replica.stop()
+    assert ends == [pytest.approx(1.0 + 20 * SPEED.call(16) + SPEED.request_s)]
 
 
 def test_a_request_blocks_others_while_it_is_handled(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
-from models.checkpoint.plans import PLANS_FILE, Plans, PlansError, StoredPlan, read_plans, write_plans
+from models.checkpoint.plans import PLANS_FILE, Plans, PlansError, StoredPlan, _sha256, read_plans, write_plans
 from models.noise import noise
 from solvers import integrate
 
@@ -56,6 +56,27 @@ def test_what_is_written_is_read_and_loaded_with_the_checkpoint(folder: Path) ->
     assert solution.x.isfinite().all()
 
 
+def test_weights_of_the_starting_state_are_kept(folder: Path) -> None:
+    plan = LEARNED.model_copy(update={"x0_weights": (-0.05, 0.02)})
+    written(folder, plans=(plan,))
+    checkpoint = load(folder)
+    assert checkpoint.plans is not None
+    found = checkpoint.plans.plan(2).x0_weights
+    assert found is not None
+    assert found.tolist() == [-0.05, 0.02]
+    assert checkpoint.plans.slots == 3
+
+
+def test_a_file_without_such_weights_is_read(folder: Path) -> None:
+    path = written(folder)
+    fields = json.loads(path.read_bytes())
+    for plan in fields["plans"]:
+        del plan["x0_weights"]
+    del fields["plans_sha256"]
+    path.write_bytes(json.dumps({**fields, "plans_sha256": _sha256(fields)}).encode())
+    assert read_plans(folder, read_card(folder).weights_sha256) is not None
+
+
 def change(edit: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
     """Edit the JSON, leaving the digest as it was."""
 
@@ -82,6 +103,9 @@ def change(edit: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]
         (change(lambda fields: fields["plans"][0].update(solver="tuned-3")), "times are for 2 steps"),
         (change(lambda fields: fields["plans"][0].update(weights=[[0.4], [0.1]])), "rows of 1 to 2 weights"),
         (change(lambda fields: fields["plans"][0].update(weights=None)), "weights are missing"),
+        (change(lambda fields: fields["plans"][0].update(x0_weights=[0.1])), "x0_weights: .* 2 steps need"),
+        (change(lambda fields: fields["plans"][0].update(x0_weights=[0.1, float("nan")])), "x0_weights"),
+        (change(lambda fields: fields["plans"][1].update(x0_weights=[1, 1, 1])), "weights of its method"),
         (change(lambda fields: fields["plans"][1].update(weights=[[1], [1, 1], [1, 1, 1]])), "for learned plans"),
         (change(lambda fields: fields["plans"].append(fields["plans"][0])), "tuned-2 is listed twice"),
         (change(lambda fields: fields.update(plans=[])), "plans"),

@@ -50,7 +50,8 @@ def _tune(folder: Path, steps: int) -> None:
     """Write a plan of some weights and a grid of as many steps."""
     times = tuple((k / steps) ** 1.5 for k in range(steps + 1))
     rows = tuple(tuple(0.1 * (1 + n - j) for j in range(n + 1)) for n in range(steps))
-    plan = StoredPlan(solver=f"tuned-{steps}", times=times, weights=rows, error=0.1, start_error=0.2)
+    given = {"weights": rows, "x0_weights": (0.05,) * steps}
+    plan = StoredPlan(solver=f"tuned-{steps}", times=times, **given, error=0.1, start_error=0.2)
     grid = StoredPlan(solver=f"ab2-{steps}/tuned", times=times, error=0.1, start_error=0.2)
     write_plans(folder, Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan, grid)))
 

@@ -1,0 +1,81 @@
+"""GPUs on Ray: each task and each replica gets one of its own. The machine and its two GPUs are pretended."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+
+pytestmark = pytest.mark.system
+
+PYTHON = ROOT / ".venv" / "fleet" / "bin" / "python"
+
+PRELUDE = """
+import os, sys, time
+from pathlib import Path
+
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+import ray
+
+where = dict(include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False, configure_logging=False)
+ray.init(num_cpus=4, num_gpus=2, **where)
+"""
+
+TASKS = """
+from fleet.bulk.launchers import Event, on_ray
+
+def pretend(url, options, device, shard):
+    (Path(url) / f"{shard} {device} {os.environ['CUDA_VISIBLE_DEVICES']}").touch()
+    while len(list(Path(url).iterdir())) < 2:  # both run at the same time
+        time.sleep(0.05)
+    return Event(shard, "done")
+
+on_ray.make = pretend
+launcher = on_ray.OnRay(sys.argv[1], {}, 2, 1, gpu=True)
+ended = []
+launcher.begin(3)
+launcher.begin(4)
+while len(ended) < 2:
+    launcher.wait(lambda event: ended.append((event.shard, event.kind)))
+print(sorted(ended), sorted(path.name for path in Path(sys.argv[1]).iterdir()))
+"""
+
+REPLICAS = """
+from fleet.ray_serve import engine
+
+deployment, _ = engine({"replicas": 2, "gpus": 1, "threads": 1})
+assert deployment.ray_actor_options == {"num_cpus": 1, "num_gpus": 1}, deployment.ray_actor_options
+
+@ray.remote
+class Probe:
+    def device(self):
+        import torch
+        from service.engine.device import choose_device
+
+        torch.cuda.is_available = lambda: True
+        return str(choose_device("auto")), os.environ["CUDA_VISIBLE_DEVICES"]
+
+probes = [Probe.options(**deployment.ray_actor_options).remote() for _ in range(2)]
+print(sorted(ray.get([probe.device.remote() for probe in probes])))
+"""
+
+
+def run(code: str, *arguments: str) -> str:
+    assert PYTHON.is_file(), f"{PYTHON} is missing; run: make test-system"
+    command = [str(PYTHON), "-W", "ignore", "-c", PRELUDE + code, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_each_task_of_a_bulk_job_has_its_own_gpu(tmp_path: Path) -> None:
+    said = run(TASKS, str(tmp_path))
+    assert said in (
+        "[(3, 'done'), (4, 'done')] ['3 cuda:0 0', '4 cuda:0 1']",
+        "[(3, 'done'), (4, 'done')] ['3 cuda:0 1', '4 cuda:0 0']",
+    )
+
+
+def test_each_replica_has_its_own_gpu() -> None:
+    assert run(REPLICAS) == "[('cuda', '0'), ('cuda', '1')]"
