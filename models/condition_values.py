@@ -108,7 +108,7 @@ class Values:
                 )
             if fits:
                 try:
-                    self.sizes.note(size, found, f"condition {name!r}")
+                    self.sizes.note(size, found, f"{'negative' if self._partial else 'condition'} {name!r}")
                 except ShapeError as error:
                     raise NamedConditionError(name, str(error)) from None
         if not fits:

@@ -30,7 +30,7 @@ class JobSpec(BaseModel):
     Attributes:
         bulk: version of this layout.
         model, version, checkpoint: the model; the checkpoint is its digest, as `/v1/models` shows it.
-        path: how its network is evaluated, `fused` or `eager`, as `/v1/models` shows it.
+        path: how its network is evaluated, `fused`, `onnx` or `eager`, as `/v1/models` shows it.
         threads: CPU threads of the network in each worker; they may affect the bits of an eager network. 0 in the job
             of a client (`pathline.Client.bulk`), where a service makes the rows with its own threads.
         noise: scheme that generates the starting noise.

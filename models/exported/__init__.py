@@ -177,7 +177,7 @@ def _kept(folder: Path, digest: str) -> bytes:
 
 
 def _in_a_process(folder: Path, to: Path) -> None:
-    """Export the network of a checkpoint in a process of low priority.
+    """Export the network of a checkpoint in a process of its own, with the priority of the thread that asks.
 
     Raises:
         ExportError: it failed, or took too long.

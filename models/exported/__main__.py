@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -17,8 +15,6 @@ from models.messages import first_line
 
 def main(folder: str, file: str) -> int:
     """Export; on failure, say why in one line."""
-    with contextlib.suppress(AttributeError, OSError):  # requests come first
-        os.nice(5)
     warnings.simplefilter("ignore")
     try:
         velocity = load(folder).velocity

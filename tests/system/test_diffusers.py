@@ -1,4 +1,7 @@
-"""The example with the real diffusers from the package index: its SD3 transformer is served at any size and length."""
+"""The example with the real diffusers from the package index: its SD3 transformer is served at any size and length.
+
+The grid of a dynamic shift is compared with the sigmas of its scheduler.
+"""
 
 import subprocess
 import sys
@@ -86,6 +89,22 @@ asyncio.run(main())
 """
 
 
+SIGMAS = """
+import numpy as np
+from diffusers import FlowMatchEulerDiscreteScheduler
+from models.dynamic_shift import DynamicShift
+from solvers.grids import times
+
+for high, wide in ((16, 16), (64, 64), (128, 128), (32, 96)):
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    mu = 0.5 + (1.15 - 0.5) * (high // 2 * (wide // 2) - 256) / (4096 - 256)  # as the pipelines do
+    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / 28, 28), mu=mu)
+    grid = DynamicShift(patch=2).grid((16, "H", "W"), {"H": high, "W": wide})
+    np.testing.assert_allclose(1 - times(grid, 28, (0.0, 1.0)), scheduler.sigmas.numpy(), rtol=0, atol=1e-6)
+print("the same")
+"""
+
+
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the packages that diffusers' networks need; the environment stays unchanged."""
@@ -95,9 +114,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_its_transformer_answers_as_a_plain_loop_does(packages: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", [COMPARE, SIGMAS], ids=["transformer", "dynamic shift"])
+def test_it_answers_as_diffusers_does(packages: Path, tmp_path: Path, script: str) -> None:
     environment = {"PYTHONPATH": f"{ROOT}:{packages}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", COMPARE, str(tmp_path)]
+    command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("the same\n")

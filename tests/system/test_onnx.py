@@ -25,7 +25,6 @@ def test_unets_are_exported_and_keep_their_bits_in_any_company(tmp_path: Path) -
     assert [each["name"] for each in found] == ["plain", "labels", "vectors"]
     for each in found:
         assert (each["path"], each["reason"], each["deterministic"]) == ("onnx", "", True), each
-        assert each["buckets"][0] == 1, each
         assert (each["other_bits"], each["nan_alone"], each["same"]) == ([], True, [True, True, True]), each
         assert 0 < each["far"] < 1e-4, each
     assert len(list((tmp_path / "cache" / "onnx").glob("*.onnx"))) == 3

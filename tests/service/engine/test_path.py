@@ -77,3 +77,21 @@ def test_a_plan_alone_runs_in_few_compiled_calls(net: Checkpoint, monkeypatch: p
         engine.stop()
     assert sum(made) == 2000
     assert len(made) < 2000
+
+
+def test_lanes_that_wait_for_others_are_not_evaluated(net: Checkpoint) -> None:
+    """Jobs that end a few ticks apart are collected together, and the rows paid for are those of their calls."""
+    engine = Engine(Settings())
+    engine.start()
+    try:
+        engine.load("net", 1, net)
+        arena = engine.prepared("net", 1, Operation.SAMPLE)
+        assert arena is not None
+        before = arena.network.rows
+        futures = [engine.submit(job(2, solver="rk4", steps=steps, seed=steps)) for steps in range(20, 60)]
+        results = [future.result(60) for future in futures]
+        assert arena.network.rows - before == sum(result.rows for result in results)
+        for steps, result in zip(range(20, 60), results, strict=True):
+            assert result.nfe.tolist() == [4 * steps] * 2
+    finally:
+        engine.stop()

@@ -109,7 +109,7 @@ async def test_two_free_axes(http: httpx.AsyncClient) -> None:
         (
             {"guidance": 2, "conditions": {"mu": mu_of(12).tolist()}, "negative": {"mu": [[0.0] * 8] * 3}},
             "negative.mu",
-            "condition 'mu' has T = 8",
+            "negative 'mu' has T = 8, but condition 'mu' has T = 12",
         ),
         ({"shape": {"T": 12}, "budget": {"max_nfe": 4}}, "budget", "--shape T=12"),
     ],

@@ -67,7 +67,6 @@ def _field(checkpoint: Any, arena: Any) -> dict[str, Any]:
         "path": arena.path,
         "reason": arena.path_reason,
         "deterministic": arena.deterministic,
-        "buckets": arena.network.velocity.buckets,
         "other_bits": other,
         "nan_alone": bool(torch.equal(beside[kept], whole[kept]) and beside[5].isnan().any()),
         "far": far,
