@@ -28,6 +28,7 @@ from models.conditions import LabelCondition
 from models.decoder import Decoder
 from tests.clients.conftest import FakeService, request_in
 from tests.clients.support import in_process
+from tests.service.free import picture
 from tests.service.serving import serving
 
 JOB: dict[str, Any] = {"seed": 5, "solver": "euler-4", "shard_rows": 64}
@@ -327,3 +328,21 @@ def test_a_script_that_is_interrupted_goes_on_where_it_was(live_service: str, tm
     with Client(live_service) as client:
         whole = client.bulk("net", 64 * 40, to=tmp_path / "whole", solver="rk4-300", seed=5, workers=1)
     assert done.stdout.strip() == whole.fingerprint
+
+
+def test_a_job_of_one_shape_has_the_fingerprint_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture(tmp_path, tmp_path / "repository")
+    monkeypatch.setenv("PATHLINE_MODELS_DIR", str(tmp_path / "repository"))
+    monkeypatch.setenv("PATHLINE_ALLOW_PROGRAMS", "true")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    shape = {"H": 6, "W": 8}
+    with serving(tmp_path / "repository", allow_programs="true") as (url, _), Client(url) as client:
+        found = client.bulk("picture", 130, to=tmp_path / "a", shape=shape, **JOB)
+        assert (found.rows, found.shape) == (130, (1, 6, 8))
+        with pytest.raises(BulkConflict, match=r"its shape is \{'H': 6, 'W': 8\}"):
+            client.bulk("picture", to=tmp_path / "a", shape={"H": 8, "W": 8})
+    given = ["--shape", "H=6", "--shape", "W=8", "--seed", "5", "--solver", "euler-4", "--total", "130", "--quiet"]
+    assert main(["sample", "picture", "--to", str(tmp_path / "b"), "--on", "indexed", *given]) == 0
+    assert found.fingerprint in capsys.readouterr().out
