@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -90,7 +91,7 @@ class Service:
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Take turns until nothing is left to do."""
         while not until():
-            if not self.engine.turn() and not self.world.skip():
+            if not self.engine.turn() and not self.world.skip(math.inf):
                 return
 
     def count(self, outcome: str) -> int:
