@@ -98,7 +98,7 @@ class Kind(Enum):
         "no-frontier",
         404,
         "The frontier of this model was not measured",
-        "The checkpoint has no frontier.json, or one that is damaged or of other weights.",
+        "The checkpoint has no frontier.json, or one that is damaged or was measured on other weights.",
         "Run the command that `detail` gives where the model repository is; the service reads the file by itself.",
     )
     METHOD = _Kind(

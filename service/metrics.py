@@ -207,18 +207,18 @@ class Metrics:
         self.budget_error = _histogram(
             registry,
             "budget_error",
-            "Endpoint error of a sample divided by the error that its budget promised, in checked answers.",
+            "Endpoint error of a sample divided by the error that its budget promised, in checked responses.",
             _RATIOS,
         )
         self.budget_samples = Counter(
             "pathline_budget_samples",
-            "Samples of checked answers: kept within the promised error, or broken; up to 5 % may be broken.",
+            "Samples of checked responses: kept within the promised error, or broken; up to 5 % may be broken.",
             ("promise",),
             registry=registry,
         )
         self.budget_checks = Counter(
             "pathline_budget_checks",
-            "Checks of budgeted answers: done, or dropped for other work (PATHLINE_BUDGET_CHECK_FRACTION).",
+            "Checks of requests with a budget: done, or dropped for other work (PATHLINE_BUDGET_CHECK_FRACTION).",
             ("outcome",),
             registry=registry,
         )

@@ -197,7 +197,7 @@ class Settings(BaseSettings):
     )
     max_old_versions: Count = Field(
         default=8,
-        description="older versions kept in memory because requests asked for them: an integer of at least 1",
+        description="older versions kept in memory because requests named them: an integer of at least 1",
     )
     allow_programs: bool = Field(
         default=False, description="serve models imported as torch.export programs: true or false"

@@ -53,4 +53,4 @@ def add_to_card(path: Path, key: str, record: Mapping[str, Any]) -> None:
     except (CheckpointError, ValueError) as error:
         raise TrainingError(f"{path / CARD_FILE}: {error}") from None
     except OSError as error:
-        raise TrainingError(f"{path / CARD_FILE}: cannot be written: {error.strerror}; it is as it was") from None
+        raise TrainingError(f"{path / CARD_FILE}: cannot be written: {error.strerror}; it is unchanged") from None

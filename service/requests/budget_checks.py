@@ -42,7 +42,7 @@ class BudgetChecks:
     """The budget checks of one service; used on its event loop.
 
     Attributes:
-        fraction: share of budgeted answers to check.
+        fraction: share of responses to budgeted requests to check.
         engine, ledger, metrics: those of the service.
         lease: (name, version) -> an empty lease.
         draw: returns a random number in [0, 1).

@@ -89,7 +89,7 @@ def _put(content: dict[str, Any], name: str, array: NDArray[Any]) -> None:
         content[name] = array if name in ("x0", "samples", "condition") else array.astype(np.float64).tolist()
     else:
         known = ", ".join((REQUEST, *ARRAYS, *(f"{each}.NAME" for each in NAMED)))
-        raise invalid(short(name), f"the npz entry {short(name)!r} is unknown; known are {known}")
+        raise invalid(short(name), f"the npz entry {short(name)!r} is unknown; use one of {known}")
 
 
 def _array(name: str, data: bytes) -> NDArray[Any]:

@@ -89,6 +89,6 @@ def test_a_full_disk_leaves_the_card_as_it_was(
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("training.recorded.write_atomically", full)
-    with pytest.raises(TrainingError, match="No space left on device; it is as it was"):
+    with pytest.raises(TrainingError, match="No space left on device; it is unchanged"):
         evaluate_checkpoint(folder, ["euler-2"], 10, tmp_path / "out")
     assert (folder / "card.json").read_bytes() == before

@@ -22,7 +22,6 @@ from pathline.errors import (
     IncompleteAnswer,
     NoSuchRoute,
     PathlineError,
-    RequestTimeout,
     Unauthorized,
 )
 
@@ -77,8 +76,6 @@ def _advice(error: PathlineError, timeout_s: float | None) -> str:
         return "; set PATHLINE_API_KEY or give --api-key"
     if isinstance(error, NoSuchRoute):
         return "; check the URL (--url), or is the service older than this command?"
-    if isinstance(error, RequestTimeout):
-        return "; --timeout allows more"
     if isinstance(error, IncompleteAnswer):
         return "; nothing was written, run the command again"
     if isinstance(error, DeadlineExceeded):
