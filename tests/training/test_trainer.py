@@ -116,7 +116,7 @@ def test_a_state_of_other_data_or_another_network_is_refused(recipe: Recipe):
     run = trainer(recipe)
     run.run(hooks(lambda: True))
     tensors, header = run.state("these data")
-    with pytest.raises(StateError, match="other data"):
+    with pytest.raises(StateError, match="different data"):
         trainer(recipe).restore(tensors, header, "those data")
     del tensors[sorted(tensors)[0]]
     with pytest.raises(StateError, match="does not fit"):

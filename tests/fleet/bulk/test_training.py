@@ -90,6 +90,6 @@ def test_pairs_that_do_not_fit_are_refused(fleet: Fleet, parent: Path, capsys: p
         arrays = dict(pairs)
     about = json.loads(arrays["about"].tobytes()) | {"checkpoint": "sha256:00"}
     np.savez("other.npz", **{**arrays, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
-    assert "pairs other.npz are of another checkpoint, sha256:00" in refused("--pairs", "other.npz")
+    assert "pairs other.npz are from another checkpoint, sha256:00" in refused("--pairs", "other.npz")
     np.savez("other.npz", **{**arrays, "states": arrays["states"][:, :1]})
     assert "pairs other.npz has noise (200, 2), states (200, 1)" in refused("--pairs", "other.npz")
