@@ -1,11 +1,11 @@
-"""The shift of a default grid that grows with the size of a state, as diffusers' dynamic shifting has it.
+"""The shift of a default grid that grows with the size of a state, as in diffusers' dynamic shifting.
 
 Esser et al. 2024 (Stable Diffusion 3, section 5.3.2): more tokens need more noise for the same loss of information, so
-a larger state has more of its steps near the noise. diffusers' pipelines let mu grow linearly with the tokens,
+a larger state takes more of its steps near the noise. diffusers' pipelines let mu grow linearly with the tokens,
 
     mu = base_shift + (max_shift - base_shift) (tokens - base_tokens) / (max_tokens - base_tokens),
 
-and move the times of their scheduler by exp(mu), which is the grid `shift(exp(mu))`.
+and shift the times of their scheduler by exp(mu), which is the grid `shift(exp(mu))`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DynamicShift(BaseModel):
     """How the shift of a grid follows from the free axes of a state. The defaults are those of diffusers.
 
     Attributes:
-        base_shift, max_shift: mu for `base_tokens` and for `max_tokens`; the line goes on beyond both.
+        base_shift, max_shift: mu for `base_tokens` and for `max_tokens`; extrapolated beyond both.
         base_tokens, max_tokens: numbers of tokens, called `image_seq_len` in diffusers.
         patch: size of a token along each free axis; 2 for a network that cuts pictures into patches of 2 x 2.
     """
@@ -55,7 +55,7 @@ class DynamicShift(BaseModel):
         return self.base_shift + slope * (tokens - self.base_tokens)
 
     def check(self, event_shape: Sequence[int | str], axes: Mapping[str, Axis]) -> None:
-        """Refuse states without a free axis, and those for which there is no such grid.
+        """Refuse states without a free axis, and sizes with a shift outside the allowed range.
 
         Raises:
             ValueError: with the reason.
@@ -76,5 +76,5 @@ class DynamicShift(BaseModel):
             if not math.log(low) <= mu <= math.log(high):
                 raise ValueError(
                     f"the dynamic shift of the {name} state, {tokens} tokens, has mu = {mu:.3g}, outside "
-                    f"{math.log(low):.3g} to {math.log(high):.3g}; limit the axes, or change its numbers"
+                    f"{math.log(low):.3g} to {math.log(high):.3g}; limit the axes, or change the shifts"
                 )

@@ -1,7 +1,7 @@
 """Exported networks: evaluated by onnxruntime (the extra `onnx`), for CPU networks without a fused form.
 
 As for fused networks, a rule decides (`can_export`), never timing, and a form is verified before it is used. A network
-that was loaded from a checkpoint is exported in a process of its own: it takes seconds, most of them with Python's lock
+that was loaded from a checkpoint is exported in a separate process: it takes seconds, most of them with Python's lock
 held.
 """
 
@@ -49,7 +49,7 @@ class ExportError(RuntimeError):
 
 
 def can_export(velocity: object) -> str | None:
-    """Why a network is not exported; None if it is. The rule looks at the network and at what is installed only."""
+    """Return why a network is not exported, or None. The rule looks only at the network and at what is installed."""
     network = velocity.network if isinstance(velocity, Adapted) else velocity
     if not isinstance(network, UNet | Program | ResidualMLP):
         return f"{type(network).__name__} is not exported"
@@ -72,7 +72,7 @@ def can_export(velocity: object) -> str | None:
 
 
 def exported(velocity: nn.Module, unfused: str, folder: Path, digest: str) -> Prepared:
-    """The exported form of a loaded network, verified, or the network itself and the reason.
+    """Return the verified exported form of a loaded network, or the network itself and the reason.
 
     Args:
         velocity: a network as a checkpoint loads it, possibly adapted from another convention.
@@ -85,7 +85,7 @@ def exported(velocity: nn.Module, unfused: str, folder: Path, digest: str) -> Pr
     network: Any = velocity.network if isinstance(velocity, Adapted) else velocity
     try:
         field = OnnxField(network, _kept(folder, digest))
-        why = _worse(network, field)
+        why = _accuracy_problem(network, field)
     except Exception as error:  # onnxruntime's errors have no common class; after any of them the module serves
         why = f"the network could not be exported: {type(error).__name__}: {error}".splitlines()[0]
         return Prepared(velocity, "eager", why, failed=True)
@@ -148,7 +148,7 @@ def export(network: Network[Any], to: Path) -> None:
 def _kept(folder: Path, digest: str) -> bytes:
     """The exported network of a checkpoint, made at most once for each version of the software that makes it.
 
-    It is never read from the checkpoint's folder: what a checkpoint brings along could be any other network.
+    It is never read from the checkpoint's folder: a file there could be any other network.
     """
     what = [digest, torch.__version__, *(f"{name} {version(name)}" for name in PACKAGES)]
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
@@ -171,13 +171,13 @@ def _kept(folder: Path, digest: str) -> bytes:
         Path(file.name).rename(path)
         for old in sorted(place.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MAX_KEPT]:
             old.unlink()
-    except OSError:  # nothing can be written there: each load exports anew
+    except OSError:  # not writable: each load exports again
         pass
     return content
 
 
 def _in_a_process(folder: Path, to: Path) -> None:
-    """Export the network of a checkpoint in a process of its own, with the priority of the thread that asks.
+    """Export the network of a checkpoint in a separate process, with the priority of the calling thread.
 
     Raises:
         ExportError: it failed, or took too long.
@@ -192,12 +192,12 @@ def _in_a_process(folder: Path, to: Path) -> None:
     except subprocess.TimeoutExpired:
         raise ExportError(f"not done after {_EXPORT_S:.0f} s") from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise ExportError(said[-1].strip() if said else f"exit {done.returncode}")
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise ExportError(lines[-1].strip() if lines else f"exit {done.returncode}")
 
 
-def _worse(network: Network[Any], field: OnnxField) -> str | None:
-    """Why the exported form is not good enough; None if it is."""
+def _accuracy_problem(network: Network[Any], field: OnnxField) -> str | None:
+    """Return why the exported form is not accurate enough, or has other bits in other calls; None if it is sound."""
     takes = network.condition
     x, t = (
         noise(0, 0, _TRIAL_ROWS, sized(network.event_shape, {}), torch.float32),
