@@ -56,7 +56,7 @@ ROUNDING = 1e-5
 """Largest difference from the plain loop, relative to the largest number of a sample."""
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
-CheckedConditions = Mapping[str, NDArray[Any]]
+Conditions = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Case:
     model: str
     asked: Callable[[Tensor, Tensor, Mapping[str, Tensor] | None], Tensor]
     event: Callable[[Mapping[str, int]], tuple[int, ...]]
-    told: Callable[[int, Mapping[str, int]], CheckedConditions] = lambda k, sizes: {}
+    told: Callable[[int, Mapping[str, int]], Conditions] = lambda k, sizes: {}
     decoded: Callable[[Tensor], Tensor] = lambda x: x
     shapes: Sequence[Mapping[str, int]] = ({},)
     guided: bool = False
@@ -126,7 +126,7 @@ class Case:
         return self.decoded(loop(velocity, x, options["solver"])).numpy()
 
 
-def _rows(told: CheckedConditions) -> dict[str, Tensor]:
+def _rows(told: Conditions) -> dict[str, Tensor]:
     """Return conditions as one row each, floating-point numbers as float32."""
     rows = {name: torch.from_numpy(np.ascontiguousarray(value))[None] for name, value in told.items()}
     return {name: row.float() if row.is_floating_point() else row for name, row in rows.items()}
@@ -176,7 +176,7 @@ def action_transformer(repository: Path) -> Case:
     module = example("action_transformer")
     encoder, network, _ = module.imported(repository)
 
-    def told(k: int, sizes: Mapping[str, int]) -> CheckedConditions:
+    def told(k: int, sizes: Mapping[str, int]) -> Conditions:
         image = np.random.default_rng(k).integers(0, 256, (3, 16, 16), dtype=np.uint8)
         return {"image": image, "state": _normal(k, module.STATE)}
 
@@ -246,7 +246,7 @@ def text_to_image(repository: Path) -> Case:
     module = example("text_to_image")
     network, _ = module.imported(repository)
 
-    def told(k: int, sizes: Mapping[str, int]) -> CheckedConditions:
+    def told(k: int, sizes: Mapping[str, int]) -> Conditions:
         return {"text": _normal(k, 12, module.TEXT), "pooled": _normal(k + 1, module.POOLED)}
 
     def asked(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
