@@ -148,7 +148,7 @@ async def _together(repository: Path) -> None:
     print(f"  wall time at once over one at a time: {statistics.median(ratios):.2f} (median of {len(ratios)})")
 
 
-class CheckedConditions(nn.Module):
+class Conditioned(nn.Module):
     """A velocity of 4 numbers with a long vector as its condition."""
 
     def forward(self, x: Tensor, t: Tensor, told: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def memory(folder: Path) -> None:
 def job(folder: Path, numbers: int) -> None:
     """Run the job of `memory` and print its peak memory in MB."""
     given = (torch.randn(4, 4), torch.rand(4), torch.randn(4, numbers))
-    file, name = export(CheckedConditions(), given, folder / f"told-{numbers}.pt2"), f"told-{numbers}"
+    file, name = export(Conditioned(), given, folder / f"told-{numbers}.pt2"), f"told-{numbers}"
     path = import_program(file, folder / "repository", name, inputs=["x", "t", "told"], declared=OURS).path
     engine = Engine(Settings(device="cpu", threads=1))
     engine.start()
