@@ -35,7 +35,7 @@ def test_addresses_hold_under_a_path(page: Page, service: str) -> None:
     for name in ("docs", "metrics"):
         assert httpx.get(page.evaluate(f"document.querySelector('nav a[href={name}]').href")).status_code == 200
     problem = httpx.post(f"{service}/v1/sample", json={"model": "nobody"})
-    explained = httpx.get(f"{service}{problem.json()['type']}", headers={"Accept": "text/html"})
+    explained = httpx.get(problem.url.join(problem.json()["type"]), headers={"Accept": "text/html"})
     assert explained.status_code == 200
     page.goto(str(explained.url))
     links = page.eval_on_selector_all("a", "all => all.map(a => a.href)")
