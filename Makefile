@@ -60,33 +60,27 @@ docs: $(VENV)/.dev ## build the documentation site in site/
 	@$(SITE) --site-dir site
 	@echo "docs: open site/index.html"
 
-# Ray, an S3 server and its client in an environment on top of .venv (550 MB): botocore's pin (python-dateutil < 3) conflicts
-# with ours, and Ray is large.
+# An environment on top of .venv, for one test's large or conflicting packages. Arguments: name, contents, options of pip.
+define layered
+	@echo "setup: $(2)"
+	@$(PYTHON) -m venv $(VENV)/$(1)
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  >"$$($(VENV)/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
+	@$(VENV)/$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(3) -r tests/system/with_$(1)/requirements.txt
+	@touch $@
+endef
+
+# 550 MB: botocore's pin (python-dateutil < 3) conflicts with ours, and Ray is large.
 $(VENV)/fleet/.done: tests/system/with_fleet/requirements.txt $(VENV)/.serve
-	@echo "setup: Ray and an S3 server, for the tests of fleet"
-	@$(PYTHON) -m venv $(VENV)/fleet
-	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
-	  >"$$($(VENV)/fleet/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
-	@$(VENV)/fleet/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_fleet/requirements.txt
-	@touch $@
+	$(call layered,fleet,Ray and an S3 server for the tests of fleet)
 
-# lerobot requires torch < 2.11, so it is installed without its requirements, in an environment that builds on .venv. 340 MB.
+# 340 MB. lerobot requires torch < 2.11, so it is installed without its requirements.
 $(VENV)/lerobot/.done: tests/system/with_lerobot/requirements.txt $(VENV)/.serve
-	@echo "setup: lerobot, for the test of its policy"
-	@$(PYTHON) -m venv $(VENV)/lerobot
-	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
-	  >"$$($(VENV)/lerobot/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
-	@$(VENV)/lerobot/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/system/with_lerobot/requirements.txt
-	@touch $@
+	$(call layered,lerobot,lerobot for the test of its policy,--no-deps)
 
-# onnxruntime and the exporter, 110 MB, in an environment that builds on .venv, so that the other tests run without the extra.
+# 110 MB, so that the other tests run without the extra.
 $(VENV)/onnx/.done: tests/system/with_onnx/requirements.txt $(VENV)/.serve
-	@echo "setup: onnxruntime, for the tests of exported networks"
-	@$(PYTHON) -m venv $(VENV)/onnx
-	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
-	  >"$$($(VENV)/onnx/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
-	@$(VENV)/onnx/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_onnx/requirements.txt
-	@touch $@
+	$(call layered,onnx,onnxruntime for the tests of exported networks)
 
 test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: all tests that need only Python, $(WORKERS) at a time"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 Condition = Tensor | Mapping[str, Tensor]
@@ -57,6 +58,20 @@ def each(condition: Condition, change: Callable[[Tensor], Tensor]) -> Condition:
     if isinstance(condition, Tensor):
         return change(condition)
     return {name: change(tensor) for name, tensor in condition.items()}
+
+
+def check_float32(x: Tensor, t: Tensor, event_shape: Sequence[int | str]) -> None:
+    """Check states x (rows, *event_shape) and times t (rows,) of a form that is computed in float32.
+
+    Raises:
+        VelocityError: they have another shape or dtype.
+    """
+    rows = len(x)
+    if x.dtype != torch.float32 or x.shape[1:] != tuple(event_shape) or t.dtype != x.dtype or t.shape != (rows,):
+        raise VelocityError(
+            f"states are {x.dtype} of shape {tuple(x.shape)} with times {t.dtype} of shape {tuple(t.shape)}; this "
+            f"field takes torch.float32 of shape (rows, {', '.join(map(str, event_shape))}) and (rows,)"
+        )
 
 
 def refuse_condition(condition: Condition | None) -> None:

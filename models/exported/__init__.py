@@ -31,7 +31,7 @@ from models.network import Network
 from models.noise import noise
 from models.program.network import Program
 from models.shapes import sized
-from models.velocity import VelocityError, refuse_condition
+from models.velocity import check_float32, refuse_condition
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 """What the extra `onnx` installs."""
@@ -116,12 +116,8 @@ class OnnxField:
         Raises:
             VelocityError: states, times or conditions have another shape or dtype, or a label is out of range.
         """
+        check_float32(x, t, self.event_shape)
         rows = len(x)
-        if x.dtype != torch.float32 or x.shape[1:] != self.event_shape or t.dtype != x.dtype or t.shape != (rows,):
-            raise VelocityError(
-                f"states are {x.dtype} of shape {tuple(x.shape)} with times {t.dtype} of shape {tuple(t.shape)}; this "
-                f"field takes torch.float32 of shape (rows, {', '.join(map(str, self.event_shape))}) and (rows,)"
-            )
         given: list[Any] = [x, t]
         if self.condition is None:
             refuse_condition(condition)

@@ -24,7 +24,7 @@ from models.conditions import LabelCondition
 from models.fused.packing import Floats, aligned_zeros, packed, room
 from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, HEIGHTS, OLD, PANEL, WIDTHS, normalise, silu, sinusoids, tile
 from models.fused.vectors import LANES
-from models.velocity import VelocityError, refuse_condition
+from models.velocity import VelocityError, check_float32, refuse_condition
 from solvers.bank import Bank
 from solvers.compiled import Index, Records, array_at, compiled
 from solvers.errors import RUNNING
@@ -259,17 +259,12 @@ class FusedResidualMLP:
         Raises:
             VelocityError: states, times or conditions have another shape or dtype, or a label is out of range.
         """
-        rows = len(x)
-        if x.dtype != torch.float32 or x.shape[1:] != self.event_shape or t.dtype != x.dtype or t.shape != (rows,):
-            raise VelocityError(
-                f"states are {x.dtype} of shape {tuple(x.shape)} with times {t.dtype} of shape {tuple(t.shape)}; "
-                f"this field takes torch.float32 of shape (rows, {self.event_shape[0]}) and (rows,)"
-            )
+        check_float32(x, t, self.event_shape)
         x, t = x.contiguous(), t.contiguous()
         given, chosen = self._conditions(condition, x)
         v = torch.empty_like(x)
         tensors = (x, t, given, chosen, v)
-        if not all(_shared(partial(self._rows, tensors), rows)):
+        if not all(_shared(partial(self._rows, tensors), len(x))):
             raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")
         return v
 

@@ -1,6 +1,7 @@
 """The network's path: fused if there is a fused form, else the torch module, and reported in both cases."""
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -53,45 +54,45 @@ def test_where_it_cannot_be_compiled_one_line_says_so(
     assert line.endswith("the fused form could not be compiled: RuntimeError: no compiler")
 
 
-def test_a_plan_alone_runs_in_few_compiled_calls(net: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine checks commands and deadlines between them, so there is more than one."""
+@pytest.fixture
+def loaded(net: Checkpoint) -> Iterator[tuple[Engine, Arena]]:
+    """Return a running engine with `net` and its arena."""
     engine = Engine(Settings())
     engine.start()
     try:
         engine.load("net", 1, net)
         arena = engine.prepared("net", 1, Operation.SAMPLE)
         assert arena is not None
-        network = arena.network
-        made: list[int] = []
-        real = network.run
-
-        def counted(*arguments: object) -> object:
-            ran = real(*arguments)  # pyright: ignore[reportArgumentType]
-            if ran is not None:
-                made.append(ran[1])
-            return ran
-
-        monkeypatch.setattr(network, "run", counted)
-        engine.submit(job(1, solver="rk4", steps=500)).result(60)
+        yield engine, arena
     finally:
         engine.stop()
+
+
+def test_a_plan_alone_runs_in_few_compiled_calls(loaded: tuple[Engine, Arena], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine checks commands and deadlines between them, so there is more than one."""
+    engine, arena = loaded
+    network = arena.network
+    made: list[int] = []
+    real = network.run
+
+    def counted(*arguments: object) -> object:
+        ran = real(*arguments)  # pyright: ignore[reportArgumentType]
+        if ran is not None:
+            made.append(ran[1])
+        return ran
+
+    monkeypatch.setattr(network, "run", counted)
+    engine.submit(job(1, solver="rk4", steps=500)).result(60)
     assert sum(made) == 2000
     assert len(made) < 2000
 
 
-def test_lanes_that_wait_for_others_are_not_evaluated(net: Checkpoint) -> None:
+def test_lanes_that_wait_for_others_are_not_evaluated(loaded: tuple[Engine, Arena]) -> None:
     """Jobs that end a few ticks apart are collected together, and the rows paid for are those of their calls."""
-    engine = Engine(Settings())
-    engine.start()
-    try:
-        engine.load("net", 1, net)
-        arena = engine.prepared("net", 1, Operation.SAMPLE)
-        assert arena is not None
-        before = arena.network.rows
-        futures = [engine.submit(job(2, solver="rk4", steps=steps, seed=steps)) for steps in range(20, 60)]
-        results = [future.result(60) for future in futures]
-        assert arena.network.rows - before == sum(result.rows for result in results)
-        for steps, result in zip(range(20, 60), results, strict=True):
-            assert result.nfe.tolist() == [4 * steps] * 2
-    finally:
-        engine.stop()
+    engine, arena = loaded
+    before = arena.network.rows
+    futures = [engine.submit(job(2, solver="rk4", steps=steps, seed=steps)) for steps in range(20, 60)]
+    results = [future.result(60) for future in futures]
+    assert arena.network.rows - before == sum(result.rows for result in results)
+    for steps, result in zip(range(20, 60), results, strict=True):
+        assert result.nfe.tolist() == [4 * steps] * 2
