@@ -220,6 +220,18 @@ def test_the_scaled_object_takes_over_the_autoscaler_and_asks_for_a_metric_of_ou
     assert name in Metrics().text().decode()
 
 
+def test_the_metric_that_the_docs_add_to_the_autoscaler_is_valid_and_ours() -> None:
+    text = (FOLDER.parents[1] / "docs" / "deploy.md").read_text()
+    [block] = re.findall(r"^```yaml\n(- type: Pods\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    scaler, scaled = copy.deepcopy(PLAIN["HorizontalPodAutoscaler"]), SCALED["spec"]["triggers"][0]["metadata"]
+    [added] = yaml.safe_load(block)
+    scaler["spec"]["metrics"].append(added)
+    for version in VERSIONS:
+        assert kubernetes_validate.validate(scaler, version, strict=True)
+    assert f"{added['pods']['metric']['name']} " in Metrics().text().decode()
+    assert added["pods"]["target"]["averageValue"] == scaled["threshold"]  # the same seconds of work for each pod
+
+
 def test_kserve_finds_the_predictor_and_its_protocol() -> None:
     assert container("kserve")["name"] == "kserve-container"
     assert environment("kserve")["PROTOCOL"] == "v2"

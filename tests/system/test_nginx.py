@@ -83,6 +83,23 @@ def test_a_replica_that_is_killed_costs_no_request(replicas: list[Replica], url:
     assert [answer.content for answer in found] == [npy(alone, **body).content for body in bodies]
 
 
+def test_a_replica_that_drains_is_passed_over_and_finishes_its_job(replicas: list[Replica], url: str) -> None:
+    (draining, process), (other, _) = replicas
+    body = {"model": "moons", "num_samples": 8, "solver": "rk4-4", "seed": 1, "timeout_s": 60}
+    with ThreadPoolExecutor(1) as pool:
+        last = pool.submit(npy, draining, **LONG | {"seed": 0})
+        until("a job", lambda: jobs(draining) == 1)
+        process.send_signal(signal.SIGTERM)
+        until("503", lambda: npy(draining, **body).status_code == 503, 5)
+        found = [npy(url, **body) for _ in range(4)]
+        assert not last.done()  # the replica was draining all the while
+        assert npy(draining, **body).json()["type"] == "/problems/draining"
+        assert [answer.status_code for answer in found] == [200] * 4
+        assert {answer.content for answer in found} == {npy(other, **body).content}
+        assert last.result().content == npy(other, **LONG | {"seed": 0}).content
+    assert process.wait(30) == 0
+
+
 def fill(url: str, stop: threading.Event) -> list[threading.Thread]:
     """Keep a replica's queue full until told to stop."""
 

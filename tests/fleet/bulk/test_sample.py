@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import zarr
 
 from fleet.bulk.launchers.worker import Worker
 from fleet.bulk.maker import Maker
@@ -76,6 +78,28 @@ def test_every_format_stores_the_same_rows(
     assert printed(capsys) == same
     assert fleet("verify", tmp_path) == 0
     assert printed(capsys) == same
+
+
+def test_two_processes_fill_one_zarr_array(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys
+) -> None:
+    assert fleet("sample", "net", to=tmp_path / "parquet", **job) == 0
+    same = printed(capsys)
+    assert fleet("sample", "net", to=tmp_path / "zarr", format="zarr", on="local", workers=2, **job) == 0
+    assert printed(capsys) == same
+    assert fleet("verify", tmp_path / "zarr") == 0
+    assert printed(capsys) == same
+    array = zarr.open_array(tmp_path / "zarr" / "samples.zarr", mode="r")
+    assert np.asarray(array[:]).tobytes() == rows_of(tmp_path / "parquet").tobytes()
+
+
+def test_zarr_is_named_where_it_is_not_installed(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    assert fleet("sample", "net", to=tmp_path / "job", format="zarr", **job) == 1
+    assert capsys.readouterr().err == "fleet: zarr is not installed; pip install zarr\n"
+    assert not (tmp_path / "job" / "job.json").exists()
 
 
 def test_parquet_has_index_nfe_and_status(fleet: Fleet, job: dict[str, Any], tmp_path: Path) -> None:
