@@ -80,9 +80,7 @@ def test_every_format_stores_the_same_rows(
     assert printed(capsys) == same
 
 
-def test_two_processes_fill_one_zarr_array(
-    fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys
-) -> None:
+def test_two_processes_fill_one_zarr_array(fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
     assert fleet("sample", "net", to=tmp_path / "parquet", **job) == 0
     same = printed(capsys)
     assert fleet("sample", "net", to=tmp_path / "zarr", format="zarr", on="local", workers=2, **job) == 0
