@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from fleet.errors import FleetError
 
 _ROWS, _SOLVER, _REPEATS, _NFE = (1, 16, 64, 256), "rk4-20", 15, 80
 _LONG_S, _LONG_ROWS, _ASIDE_ROWS, _PAUSE_S = 1.5, 64, 16, 0.02
+_MAX_STEPS = 2500  # of rk4, by the default `max_nfe` of a request
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,11 @@ def measure(url: str, model: str) -> Speed:
     Raises:
         FleetError: the service does not answer, or refuses a request.
     """
-    service = _Service(url, model)
+    with closing(_Service(url, model)) as service:
+        return _measured(service)
+
+
+def _measured(service: _Service) -> Speed:
     calls: dict[int, float] = {}
     overheads: list[float] = []
     service.solve(_ROWS[-1], 0)  # the first request includes one-time preparation
@@ -79,10 +85,15 @@ def measure(url: str, model: str) -> Speed:
 
 def _handling(service: _Service, speed: Speed) -> float:
     """Return the seconds that each short request adds to a long one running at the same time."""
-    steps = int(min(5000, max(20, _LONG_S / (4 * speed.call(_LONG_ROWS)))))
+    steps = int(min(_MAX_STEPS, max(20, _LONG_S / (4 * speed.call(_LONG_ROWS)))))
     alone = min(service.solve(_LONG_ROWS, seed, f"rk4-{steps}") for seed in range(2))
     found: list[float] = []
-    long = threading.Thread(target=lambda: found.append(service.other().solve(_LONG_ROWS, 0, f"rk4-{steps}")))
+
+    def solve() -> None:
+        with closing(service.other()) as other:
+            found.append(other.solve(_LONG_ROWS, 0, f"rk4-{steps}"))
+
+    long = threading.Thread(target=solve)
     long.start()
     short = 0
     while long.is_alive():
@@ -108,6 +119,10 @@ class _Service:
     def other(self) -> _Service:
         """Return the same service over another connection."""
         return _Service(self.url, self._model)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
     def solve(self, rows: int, seed: int, solver: str = _SOLVER) -> float:
         """Request samples; return the seconds from the first network call to the last."""

@@ -71,7 +71,7 @@ class World(Device):
             step = min(end, self._due[0][0] if self._due else math.inf) - self.now
             self.now += step
             seconds -= 0.0 if halted else step
-            if seconds <= 1e-12 and self.handled <= self.now:
+            if self.now + seconds <= self.now and self.handled <= self.now:  # (a remainder may be below its resolution)
                 self._run_due()
                 if self.handled <= self.now:
                     return

@@ -190,7 +190,8 @@ def test_replicas_that_the_proxy_reaches_itself_answer_the_same(reached: Any, se
     check_errors_streams_and_v2(url)
     work = LONG | {"solver": "rk4-10000", "max_nfe": 40000, "num_samples": 1000, "timeout_s": 600}
     with httpx.stream("POST", f"{url}/v1/sample/stream", json=work, timeout=600) as stream:
-        assert next(stream.iter_lines()) == "event: start"
+        lines = stream.iter_lines()  # (httpx disconnects when this generator is collected)
+        assert next(lines) == "event: start"
         until("a job", lambda: active(0, REACHED) + active(1, REACHED) == 1)
     until("no job", lambda: active(0, REACHED) + active(1, REACHED) == 0, 10)
 

@@ -2,14 +2,13 @@
 
 import re
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tqdm import tqdm
 
-from fleet.bulk.launchers import Event
+from fleet.bulk.launchers import Event, Tell
 from fleet.bulk.run import Run
 from fleet.bulk.target import Target
 from tests.fleet.conftest import Fleet
@@ -26,8 +25,8 @@ class Pretended:
     def begin(self, shard: int) -> None:
         self._events += [Event(shard, "progress", rows=4), Event(shard, "done")]
 
-    def wait(self, handle: Callable[[Event], None]) -> None:
-        handle(self._events.popleft())
+    def wait(self, tell: Tell) -> None:
+        tell(self._events.popleft())
 
     def close(self) -> None:
         pass
@@ -49,7 +48,7 @@ def test_rate_and_time_left_are_shown_unless_quiet(
     for shard in (2, 3):
         (tmp_path / "receipts" / f"0000{shard}.json").unlink()
     capsys.readouterr()
-    at_once = {"mininterval": 0, "maxinterval": 0, "miniters": 0}  # instead of now and then
+    at_once: dict[str, Any] = {"mininterval": 0, "maxinterval": 0, "miniters": 0}  # instead of now and then
     monkeypatch.setattr("fleet.bulk.run.tqdm", lambda **options: tqdm(**options | at_once))
     assert Run(spec, target, Pretended(), quiet=quiet)().made == 2
     out, said = capsys.readouterr()

@@ -1,16 +1,20 @@
 """Capacity plans against queueing theory and arithmetic."""
 
 import json
+import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.__main__ import main
+from fleet.capacity import measure as measuring
 from fleet.capacity.measure import Speed
 from fleet.capacity.mix import read_mix
 from fleet.capacity.plan import least_replicas, plan
-from fleet.capacity.simulation import Replica, simulate
+from fleet.capacity.simulation import Replica, World, simulate
+from tests.service.serving import serving
 
 SPEED = Speed(0.75e-3, 26.4e-6, 2e-3)
 ONE = [{"share": 1, "num_samples": 16, "solver": "rk4-5"}]
@@ -38,6 +42,19 @@ def test_a_replica_advances_to_a_time_and_no_further(tmp_path: Path) -> None:
     replica.advance()
     replica.stop()
     assert ends == [pytest.approx(1.0 + 20 * SPEED.call(16) + SPEED.request_s)]
+
+
+def test_time_goes_on_where_rounding_leaves_a_remainder() -> None:
+    world, chance = World(), random.Random(0)
+    world.now = world.handled = begin = 2e5  # after 2000 requests at one in 100 s
+    wanted = 0.0
+    for _ in range(100):
+        seconds = chance.uniform(0, 1e-3)
+        for _ in range(3):
+            world.at(world.now + chance.uniform(0, seconds), lambda: None)
+        world.spend(seconds)
+        wanted += seconds
+    assert world.now - begin == pytest.approx(wanted, rel=1e-6)
 
 
 def test_a_request_blocks_others_while_it_is_handled(tmp_path: Path) -> None:
@@ -73,6 +90,33 @@ def test_the_command_prints_replicas_and_cost(tmp_path: Path, capsys: pytest.Cap
     assert "t(n) = 0.75 ms + 26.4 us n" in said
     assert "1 replicas" in said
     assert "0.0125 for a thousand samples" in said  # 3.6 / 3600 / (5 x 16) x 1000
+
+
+def test_the_command_measures_a_live_service(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, more = measuring._Service.cpu, iter((0.0, 60.0))
+
+    def cpu(self: Any) -> float:  # on a busy machine, its processes may get less than the time that calls take
+        spent = read(self)
+        assert spent is not None
+        return spent + next(more)
+
+    monkeypatch.setattr(measuring._Service, "cpu", cpu)
+    monkeypatch.setattr(measuring, "_REPEATS", 3)
+    mix = mix_of(tmp_path, [ONE[0] | {"solver": "euler-1"}])  # simulated in a second
+    arguments = ["plan", "--rate", "0.01", "--p99", "60", "--mix", str(mix), "--model", "net"]
+    with serving(trained) as (url, _):
+        assert main([*arguments, "--service", url]) == 0
+    number = r"[\d.]+(?:e[+-]?\d+)?"
+    lines = [
+        rf"t\(n\) = {number} ms \+ {number} us n for a network call of n rows",
+        rf"{number} ms of a request outside its network calls; in {number} ms of them it blocks the others",
+        rf"CPU time of a request outside its network calls: {number} ms",
+        r"\d+ replicas, each busy \d+% of the time \(simulated\)",
+        rf"p50 {number} ms, p99 {number} ms, refused \d+\.\d\d%",
+    ]
+    assert re.fullmatch("\n".join(lines) + "\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
