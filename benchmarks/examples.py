@@ -66,8 +66,8 @@ class Case:
     Attributes:
         model: its name in the repository.
         shapes: sizes of its free axes in requests; the first entry is used where all requests have one shape.
-        told: the conditions of request k, given its sizes; also those of its negative prompt, as k + 1000.
-        asked: (x, t, conditions, or None for none) -> the velocity of the original network; x has one row.
+        conditions: the conditions of request k, given its sizes; also those of its negative prompt, as k + 1000.
+        original: (x, t, conditions, or None for none) -> the velocity of the original network; x has one row.
         decoded: states -> data, by the original decoder.
         guided: whether its requests have guidance.
         negative: whether guidance needs conditions in place of the null.
@@ -76,9 +76,9 @@ class Case:
     """
 
     model: str
-    asked: Callable[[Tensor, Tensor, Mapping[str, Tensor] | None], Tensor]
+    original: Callable[[Tensor, Tensor, Mapping[str, Tensor] | None], Tensor]
     event: Callable[[Mapping[str, int]], tuple[int, ...]]
-    told: Callable[[int, Mapping[str, int]], Conditions] = lambda k, sizes: {}
+    conditions: Callable[[int, Mapping[str, int]], Conditions] = lambda k, sizes: {}
     decoded: Callable[[Tensor], Tensor] = lambda x: x
     shapes: Sequence[Mapping[str, int]] = ({},)
     guided: bool = False
@@ -91,12 +91,12 @@ class Case:
         made: dict[str, Any] = {"seed": k, "solver": SOLVERS[k // 4 % len(SOLVERS)]}
         if sizes:
             made["shape"] = dict(sizes)
-        if told := self.told(k, sizes):
-            made["conditions"] = told
+        if given := self.conditions(k, sizes):
+            made["conditions"] = given
         if self.guided and (strength := GUIDANCE[k % len(GUIDANCE)]) is not None:
             made["guidance"] = strength
             if self.negative:
-                made["negative"] = self.told(k + 1000, sizes)
+                made["negative"] = self.conditions(k + 1000, sizes)
         return made
 
     @property
@@ -112,23 +112,23 @@ class Case:
     def plain(self, k: int, several: bool) -> NDArray[np.float32]:
         """Return the samples of request k, drawn in a plain loop."""
         options, sizes = self.options(k, several), self.sizes(k, several)
-        given, strength = _rows(self.told(k, sizes)), options.get("guidance")
-        other = _rows(self.told(k + 1000, sizes)) if self.negative else None
+        given, strength = _rows(self.conditions(k, sizes)), options.get("guidance")
+        other = _rows(self.conditions(k + 1000, sizes)) if self.negative else None
 
         def velocity(x: Tensor, t: Tensor) -> Tensor:
-            v = self.asked(x, t, given)
+            v = self.original(x, t, given)
             if strength is None:
                 return v
-            null = self.asked(x, t, other)
+            null = self.original(x, t, other)
             return null + strength * (v - null)
 
         x = noise(k, 0, 1, self.event(sizes), free=self.free)
         return self.decoded(loop(velocity, x, options["solver"])).numpy()
 
 
-def _rows(told: Conditions) -> dict[str, Tensor]:
+def _rows(conditions: Conditions) -> dict[str, Tensor]:
     """Return conditions as one row each, floating-point numbers as float32."""
-    rows = {name: torch.from_numpy(np.ascontiguousarray(value))[None] for name, value in told.items()}
+    rows = {name: torch.from_numpy(np.ascontiguousarray(value))[None] for name, value in conditions.items()}
     return {name: row.float() if row.is_floating_point() else row for name, row in rows.items()}
 
 
@@ -176,15 +176,15 @@ def action_transformer(repository: Path) -> Case:
     module = example("action_transformer")
     encoder, network, _ = module.imported(repository)
 
-    def told(k: int, sizes: Mapping[str, int]) -> Conditions:
+    def conditions(k: int, sizes: Mapping[str, int]) -> Conditions:
         image = np.random.default_rng(k).integers(0, 256, (3, 16, 16), dtype=np.uint8)
         return {"image": image, "state": _normal(k, module.STATE)}
 
-    def asked(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
+    def original(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
         assert given is not None
         return network(x, t, encoder(given["image"].float() * (1 / 255)), given["state"])
 
-    return Case("actions", asked, lambda sizes: (module.HORIZON, module.ACTIONS), told)
+    return Case("actions", original, lambda sizes: (module.HORIZON, module.ACTIONS), conditions)
 
 
 def edm(repository: Path) -> Case:
@@ -197,14 +197,14 @@ def edm(repository: Path) -> Case:
         import_program(Path(folder) / "edm.pt2", repository, "edm", (2,), declared=declared)
     first = 1 / module.SIGMA_MAX
 
-    def asked(z: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
+    def original(z: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
         data, sigma = float(t + (1 - t) * first), float((1 - t) / (t + (1 - t) * first))
-        told = max(sigma, module.SIGMA_MIN)
+        level = max(sigma, module.SIGMA_MIN)
         x = z / data
-        e = (x - denoiser(x, torch.full((len(x),), told))) / told
+        e = (x - denoiser(x, torch.full((len(x),), level))) / level
         return (1 - first) * (x - sigma * e) - e
 
-    return Case("edm", asked, lambda sizes: (2,))
+    return Case("edm", original, lambda sizes: (2,))
 
 
 def latent_image(repository: Path) -> Case:
@@ -225,13 +225,13 @@ def mel_decoder(repository: Path) -> Case:
     network, _ = module.imported(repository)
     mean, deviation = (torch.from_numpy(each)[:, None] for each in (module.MEAN, module.DEVIATION))
 
-    def asked(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
+    def original(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
         mu = torch.zeros_like(x) if given is None else given["mu"]
         return network(x, t, mu, torch.ones(1, x.shape[2], dtype=torch.bool))
 
     return Case(
         "mel",
-        asked,
+        original,
         lambda sizes: (module.MELS, sizes["T"]),
         lambda k, sizes: {"mu": _normal(k, module.MELS, sizes["T"])},
         lambda x: x * deviation + mean,
@@ -246,18 +246,18 @@ def text_to_image(repository: Path) -> Case:
     module = example("text_to_image")
     network, _ = module.imported(repository)
 
-    def told(k: int, sizes: Mapping[str, int]) -> Conditions:
+    def conditions(k: int, sizes: Mapping[str, int]) -> Conditions:
         return {"text": _normal(k, 12, module.TEXT), "pooled": _normal(k + 1, module.POOLED)}
 
-    def asked(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
+    def original(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
         assert given is not None
         return -network(x, 1000 * (1 - t), given["text"], given["pooled"])
 
     return Case(
         "pictures",
-        asked,
+        original,
         lambda sizes: (4, sizes["H"], sizes["W"]),
-        told,
+        conditions,
         shapes=[{"H": high, "W": wide} for high, wide in ((16, 16), (12, 20), (20, 12), (16, 12))],
         guided=True,
         negative=True,
@@ -294,8 +294,8 @@ class Served:
 
     def __init__(self, case: Case, http: httpx.AsyncClient, several: bool) -> None:
         self.case, self._http = case, http
-        asked = [case.options(k, several) for k in range(REQUESTS)]
-        self.requests = [sample_request(case.model, 1, options | {"timeout_s": 300}) for options in asked]
+        chosen = [case.options(k, several) for k in range(REQUESTS)]
+        self.requests = [sample_request(case.model, 1, options | {"timeout_s": 300}) for options in chosen]
 
     async def ask(self, k: int) -> bytes:
         """Return the answer to request k, in the format of NumPy."""
@@ -385,7 +385,8 @@ async def _measured(name: str, service: Served, several: bool, repetitions: int)
     for _ in range(repetitions):
         both = []
         for send in (service.one_by_one, service.at_once):
-            wall, spent, before = time.perf_counter(), time.process_time(), await service.calls()
+            before = await service.calls()
+            wall, spent = time.perf_counter(), time.process_time()
             answers = await send()
             wall, spent, after = time.perf_counter() - wall, time.process_time() - spent, await service.calls()
             if answers != alone:

@@ -16,7 +16,7 @@ from typing import Any
 from fleet.errors import UsageError, missing
 from fleet.scaling import METRIC
 from fleet.tunnel import Answer, Call, Front, Local, answered
-from fleet.work import Dispatched
+from fleet.work import ROUTE_BY, Dispatched
 from service.settings import Settings, load_settings
 
 try:
@@ -28,7 +28,6 @@ except ImportError as error:
 
 _UNBOUNDED = 100_000  # no limit: a replica's own admission refuses, with an accurate Retry-After
 _METRICS_PORT = "FLEET_METRICS_PORT"
-ROUTE_BY = ("work", "requests")
 
 
 class LeastWork(RequestRouter):
@@ -113,9 +112,7 @@ class Reachable(Replica):
 
     def __serve_build_asgi_app__(self) -> Front:
         """Build the application that Ray serves, in this process."""
-        return Front(
-            lambda call: Local(self.handle(call)), self._settings.max_body_bytes, self._settings.max_header_bytes
-        )
+        return Front(lambda call: Local(self.handle(call)), self._settings)
 
 
 def _expose_metrics(metrics: Any) -> None:
@@ -139,8 +136,7 @@ def _front() -> Front:
     def dispatch(call: Call) -> Answer:
         return streaming.handle.remote(call)
 
-    settings = load_settings()
-    return Front(dispatch, settings.max_body_bytes, settings.max_header_bytes)
+    return Front(dispatch, load_settings())
 
 
 def engine(arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

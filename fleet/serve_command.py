@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from fleet.errors import FleetError, UsageError
+from fleet.work import ROUTE_BY
 from service.settings import load_settings
 
 
@@ -18,8 +19,8 @@ def add_serve(commands: Any) -> None:
     parser.add_argument("--gpus", type=float, default=0, help="GPUs per replica (default: 0)")
     parser.add_argument(
         "--route-by",
-        choices=["work", "requests"],
-        default="work",
+        choices=ROUTE_BY,
+        default=ROUTE_BY[0],
         help="send each request to the replica with the least unfinished work, or with the fewest requests, which "
         "saves a hop (default: work)",
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fleet.work import work_of
 from service.errors import Kind, ProblemError
+from service.settings import Settings
 
 _AHEAD = 16  # messages buffered for a slow reader
 _END_S = 10.0
@@ -61,7 +62,7 @@ class Local:
     """A response from this process.
 
     Args:
-        messages: the batches of its messages, as from `answered`; cancelling the task that iterates over it ends it.
+        messages: the batches of its messages, as from `answered`; `Front` closes them.
     """
 
     def __init__(self, messages: AsyncIterator[list[Message]]) -> None:
@@ -71,7 +72,7 @@ class Local:
         return self._messages
 
     def cancel(self) -> None:
-        """Do nothing: `Front` cancels the task that iterates."""
+        """Do nothing: `Front` cancels the task that iterates, which closes the messages."""
 
 
 class Front:
@@ -79,23 +80,26 @@ class Front:
 
     Args:
         dispatch: sends a call to a replica.
-        max_body_bytes: limit on the bytes of a body; reading stops beyond it.
-        max_header_bytes: limit on the bytes of headers; a request with more is refused.
+        settings: those of the replicas. Reading of a body stops beyond `max_body_bytes`, and a request with headers
+            beyond `max_header_bytes` is refused.
     """
 
-    def __init__(self, dispatch: Callable[[Call], Answer], max_body_bytes: int, max_header_bytes: int) -> None:
-        self._dispatch, self._max_body_bytes, self._max_header_bytes = dispatch, max_body_bytes, max_header_bytes
+    def __init__(self, dispatch: Callable[[Call], Answer], settings: Settings) -> None:
+        self._dispatch, self._settings = dispatch, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        if (size := sum(len(name) + len(value) for name, value in scope["headers"])) > self._max_header_bytes:
-            detail = f"the headers have {size} bytes, the limit is {self._max_header_bytes}"
-            refusal = ProblemError(Kind.HEAD_TOO_LARGE, detail).response_at(scope["path"], request_id(scope))
-            await refusal(scope, receive, send)
+        limits = self._settings
+        if (size := sum(len(name) + len(value) for name, value in scope["headers"])) > limits.max_header_bytes:
+            problem = ProblemError(
+                Kind.HEAD_TOO_LARGE, f"the headers have {size} bytes, the limit is {limits.max_header_bytes}"
+            )
+            path = scope["path"].removeprefix(limits.root_path)
+            await problem.response_at(path, request_id(scope), limits.url_path)(scope, receive, send)
             return
-        body = await _body(receive, self._max_body_bytes)
+        body = await _body(receive, limits.max_body_bytes)
         if body is None:
             return
         plain = {name: scope[name] for name in _SCOPE if name in scope}
@@ -138,11 +142,16 @@ async def _until_gone(receive: Receive) -> None:
 
 
 async def _pass(answer: Answer, send: Send) -> None:
-    async for messages in answer:
-        for message in messages:
-            if message["type"] == "http.response.start":  # Ray's proxy adds this header too
-                message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
-            await send(message)
+    batches = aiter(answer)
+    try:
+        async for messages in batches:
+            for message in messages:
+                if message["type"] == "http.response.start":  # Ray's proxy adds this header too
+                    message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
+                await send(message)
+    finally:
+        if isinstance(batches, AsyncGenerator):  # cancelled in `send`, it would stay open until it is collected
+            await batches.aclose()
 
 
 async def answered(app: ASGIApp, call: Call) -> AsyncIterator[list[Message]]:

@@ -17,11 +17,17 @@ _ADAPTIVE_NFE = 60.0
 _LARGEST_BODY = 1 << 20
 _RESERVED_S = 1.0
 
+ROUTE_BY = ("work", "requests")
+"""What the load of a replica is measured by, the default first."""
+
 Place = TypeVar("Place", bound=Hashable)
 
 
 def work_of(path: str, body: bytes) -> float:
-    """Return the network rows of a request over all calls, rows x NFE; 1 for a faulty request or another route."""
+    """Return the network rows of a request over all calls, rows x NFE; 1 for a faulty request or another route.
+
+    A large body is not read; its size stands for its rows.
+    """
     if not path.endswith(("/sample", "/sample/stream")) or len(body) > _LARGEST_BODY:
         return 1.0 if len(body) <= _LARGEST_BODY else len(body) / 16
     try:

@@ -48,7 +48,7 @@ class DynamicShift(BaseModel):
         return f"shift({number_text(math.exp(self._mu(self._tokens(event_shape, sizes))))})"
 
     def _tokens(self, event_shape: Sequence[int | str], sizes: Mapping[str, int]) -> int:
-        return math.prod(sizes[axis] // self.patch for axis in free_axes(event_shape))
+        return math.prod(sizes[axis] // self.patch for axis in event_shape if isinstance(axis, str))
 
     def _mu(self, tokens: int) -> float:
         slope = (self.max_shift - self.base_shift) / (self.max_tokens - self.base_tokens)
@@ -72,6 +72,8 @@ class DynamicShift(BaseModel):
             ("largest", {axis: axes[axis].max for axis in free}),
         ):
             tokens = self._tokens(event_shape, sizes)
+            if not tokens:
+                raise ValueError(f"patch = {self.patch} is larger than the {name} state; make it smaller")
             mu = self._mu(tokens)
             if not math.log(low) <= mu <= math.log(high):
                 raise ValueError(

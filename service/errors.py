@@ -384,6 +384,11 @@ REFUSALS = (Overloaded, TooSlow, Draining, DeadlineExceeded, EngineFailed)
 """The engine's exceptions, which `problem_of` takes."""
 
 
+def shutting_down() -> ProblemError:
+    """Return the error for a request that comes or waits while the service shuts down."""
+    return ProblemError(Kind.DRAINING, SHUTTING_DOWN, headers={"Retry-After": "5"}, retry_after_s=5)
+
+
 def problem_of(error: Exception) -> ProblemError:
     """Return one of the engine's exceptions as a problem."""
     if isinstance(error, Overloaded):
@@ -400,7 +405,7 @@ def problem_of(error: Exception) -> ProblemError:
         )
         return invalid("timeout_s", detail, needed_s=error.needed_s)
     if isinstance(error, Draining):
-        return ProblemError(Kind.DRAINING, SHUTTING_DOWN, headers={"Retry-After": "5"}, retry_after_s=5)
+        return shutting_down()
     if isinstance(error, DeadlineExceeded):
         detail = (
             "the samples could not be finished within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"

@@ -269,8 +269,8 @@ class Settings(BaseSettings):
 
     @property
     def url_path(self) -> str:
-        """Path under which users reach the service: a proxy's path, or that of the public address; else empty."""
-        return self.root_path or urlsplit(self.public_url).path
+        """Path under which users reach the service: that of the public address, or a proxy's; else empty."""
+        return urlsplit(self.public_url).path or self.root_path
 
     def changed(self) -> list[str]:
         """Return a line for each setting that differs from its default: variable and value, secrets hidden."""

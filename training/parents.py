@@ -75,7 +75,10 @@ def check_fit(parent: Card, data: DataSet, given: ParentConfig, table: str) -> N
     place, shape = f"{table}.checkpoint {given.checkpoint}", tuple(data.train.shape[1:])
     if parent.event_shape != shape:
         raise UsageError(f"{place} has samples {parent.event_shape}; those of the data are {shape}")
-    kinds = [getattr(condition, "kind", condition and "named") for condition in (parent.condition, data.condition)]
+    kinds = [
+        None if condition is None else getattr(condition, "kind", "named")
+        for condition in (parent.condition, data.condition)
+    ]
     if kinds[0] != kinds[1]:
         raise UsageError(
             f"{place} takes the condition {kinds[0] or 'none'}, and the data give {kinds[1] or 'none'}; name a parent "

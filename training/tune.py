@@ -223,8 +223,7 @@ def _tuned(
         tried = [np.array(stored[f"{spec.solver}-{nfe}/{TUNED}"].times) for spec in specs]
         starts = [(times, stock_weights(spec, times)) for spec, times in zip(specs, tried, strict=True)]
         plan = tune_plan(calibration, *min(starts, key=lambda each: calibration.error(*each)), recipe.iterations, tell)
-        assert plan.weights is not None  # noqa: S101  (they were learned)
-        assert plan.x0_weights is not None  # noqa: S101
+        assert plan.weights is not None and plan.x0_weights is not None  # noqa: S101, PT018  (they were learned)
         times, weights = plan.times, np.column_stack([plan.x0_weights, plan.weights])
         rows = tuple(tuple(plan.weights[n, : n + 1].tolist()) for n in range(nfe))
         x0_weights = tuple(plan.x0_weights.tolist())

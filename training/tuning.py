@@ -93,7 +93,7 @@ class Target:
                 x = _moved(x, weights[n], known)
                 states.append(x)
             r = (x - self.ends[rows]).detach()
-            vectors = torch.stack(known[: 1 + len(weights)]).detach().flatten(2)
+            vectors = torch.stack(known).detach().flatten(2)
             for place, z in enumerate(_directions(r, draw)):
                 along = self._along(z, states, time_inputs, vectors)
                 square += along.T @ along / (1 if exact else _MAX_DIRECTIONS)
@@ -207,8 +207,9 @@ def tune_plan(
         return t, w, change
 
     start = np.concatenate([_unknowns(times), weights[lower]])
-    p, _ = _descend(_begin(target), start, unknowns, count, iterations, tell)
-    p, _ = _descend(target, p, unknowns, count, iterations, tell)
+    begun, _ = _descend(_begin(target), start, unknowns, count, iterations, tell)
+    better = min((start, begun), key=lambda p: target.error(*unknowns(p)[:2]))
+    p, _ = _descend(target, better, unknowns, count, iterations, tell)
     t, w, _ = unknowns(p)
     return TunedPlan(t, w[:, 1:], w[:, 0])
 

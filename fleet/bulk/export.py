@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fleet.bulk.spec import SOLVING, JobSpec
 from fleet.bulk.target import Target
 from fleet.errors import FleetError, UsageError
-from models.noise import noise
+from models.noise import SCHEME, noise
 from solvers import SolverSpec
 
 
@@ -25,8 +25,8 @@ def export_pairs(target: Target, file: Path) -> int:
         The number of pairs.
 
     Raises:
-        UsageError: there is no job, it is not complete, its samples are decoded or some failed, or the file name
-            does not end in .npz.
+        UsageError: there is no job, it is not complete, its samples are decoded, some failed, the model has free
+            axes, or the file name does not end in .npz.
         FleetError: the file cannot be written.
     """
     if file.suffix != ".npz":
@@ -36,7 +36,7 @@ def export_pairs(target: Target, file: Path) -> int:
         raise UsageError(
             f"{target.url}: holds decoded samples, but pairs are states of the flow; run the job with --states"
         )
-    if "shape" in spec.request:
+    if spec.noise != SCHEME:
         raise UsageError(
             f"{target.url}: holds samples of a model with free axes, but `training` takes pairs of one fixed shape"
         )

@@ -155,13 +155,26 @@ class Maker:
             job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
         try:
             if job.sizes:
-                self._engine.prepare(self.model.name, self.model.version, job.operation, job.sizes)
+                self._prepare(job)
             result = self._engine.submit(job).result()
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
         row_conditions = None if given is None or job.conditions is None else job.conditions[ONE].expanded(rows).numpy()
         return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, row_conditions)
+
+    def _prepare(self, job: Job) -> None:
+        """Prepare the engine for the shape of a job.
+
+        Raises:
+            UsageError: the network cannot be evaluated at that shape.
+        """
+        try:
+            self._engine.prepare(self.model.name, self.model.version, job.operation, job.sizes)
+        except Exception as error:  # whatever the network raises
+            shape = ", ".join(f"{axis} = {size}" for axis, size in job.sizes)
+            message = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise UsageError(f"model {self.model.name!r} cannot be evaluated at {shape}: {message}") from error
 
     def make_shard(self, spec: JobSpec, shard: int, conditions: Conditions | None, tell: Tell | None = None) -> Rows:
         """Make a shard of a job; errors as in `make`."""

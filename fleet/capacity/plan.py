@@ -14,7 +14,7 @@ from fleet.capacity.mix import Kind, read_mix
 from fleet.capacity.simulation import simulate
 from fleet.errors import FleetError, UsageError
 
-_MOST = 4096
+_MAX_FACTOR = 4096
 _TIMEOUT_S = 30.0
 
 
@@ -68,7 +68,7 @@ def plan(kinds: Sequence[Kind], rate: float, p99: float, speed: Speed, requests:
     low = least_replicas(kinds, rate, speed)
     high = low
     while not holds(high):
-        if high >= _MOST * low:
+        if high >= _MAX_FACTOR * low:
             raise FleetError(f"{high} replicas do not meet a p99 of {p99:g} s; the target is too near {alone:.3g} s")
         low, high = high + 1, 2 * high
     while low < high:

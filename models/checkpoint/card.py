@@ -89,8 +89,11 @@ class SamplingCard(_Frozen):
     def _one_grid(self) -> Self:
         if self.dynamic_shift is not None and "grid" in read_solver(self.solver):
             raise ValueError(f"{self.solver} has a grid, and so has the dynamic shift; give one of them")
-        if self.dynamic_shift is not None and SolverSpec.parse(self.solver).adaptive:
-            raise ValueError(f"{self.solver} chooses its steps; a dynamic shift needs fixed ones, such as euler-28")
+        if self.dynamic_shift is not None:
+            try:
+                SolverSpec.of(self.solver, grid="shift(3)")
+            except SolverError as error:
+                raise ValueError(f"a dynamic shift needs a solver with a grid, such as euler-28: {error}") from None
         return self
 
     def text(self, event_shape: Sequence[int | str], sizes: Mapping[str, int]) -> str:

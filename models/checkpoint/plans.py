@@ -22,7 +22,7 @@ from solvers.tuned import TUNED, TunedPlan, TunedPlans
 PLANS_FILE = "plans.json"
 
 MAX_STEPS = 64
-"""The most steps of a learned plan; a lane keeps one velocity for each."""
+"""The most steps of a learned plan; a lane keeps one velocity for each, and its starting state."""
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 

@@ -7,11 +7,11 @@ held.
 
 from __future__ import annotations
 
-import copy
 import os
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ from models.architectures.unet import UNet
 from models.calibration import same_bits
 from models.conditions import LabelCondition, VectorCondition
 from models.conventions import Adapted
-from models.fused import MAX_ERROR, Prepared, rms
+from models.fused import Prepared, accuracy_problem, trial
 from models.network import Network
 from models.noise import noise
 from models.program.network import Program
@@ -39,7 +39,6 @@ PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 _MISSING = "the extra `onnx`, with which onnxruntime evaluates it, is not installed"
 _EXPORT_S = 300.0
 _MAX_KEPT = 16
-_TRIAL_ROWS = 33
 _COUNTS = (1, 2, 3, 5, 8, 16, 17, 32)
 """Numbers of rows at which the bits of trial rows are compared; all others are tried when the network is calibrated."""
 
@@ -85,13 +84,15 @@ def exported(velocity: nn.Module, unfused: str, folder: Path, digest: str) -> Pr
     network: Any = velocity.network if isinstance(velocity, Adapted) else velocity
     try:
         field = OnnxField(network, _kept(folder, digest))
-        why = _accuracy_problem(network, field)
+        form = Adapted(field, velocity.time) if isinstance(velocity, Adapted) else field
+        given = trial(network.event_shape, network.condition)
+        why = accuracy_problem(velocity, form, given, "exported") or _mixing_problem(field, given)
     except Exception as error:  # onnxruntime's errors have no common class; after any of them the module serves
         why = f"the network could not be exported: {type(error).__name__}: {error}".splitlines()[0]
         return Prepared(velocity, "eager", why, failed=True)
     if why:
         return Prepared(velocity, "eager", why, failed=True)
-    return Prepared(Adapted(field, velocity.time) if isinstance(velocity, Adapted) else field, "onnx", "")
+    return Prepared(form, "onnx", "")
 
 
 class OnnxField:
@@ -192,31 +193,19 @@ def _in_a_process(folder: Path, to: Path) -> None:
         raise ExportError(lines[-1].strip() if lines else f"exit {done.returncode}")
 
 
-def _accuracy_problem(network: Network[Any], field: OnnxField) -> str | None:
-    """Return why the exported form is not accurate enough, or has other bits in other calls; None if it is sound."""
-    takes = network.condition
-    x, t = (
-        noise(0, 0, _TRIAL_ROWS, sized(network.event_shape, {}), torch.float32),
-        torch.linspace(0.0, 1.0, _TRIAL_ROWS),
-    )
-    given: Any = None if takes is None else takes.examples(_TRIAL_ROWS, torch.float32)
-    doubled = given.double() if given is not None and given.is_floating_point() else given
-    with torch.no_grad():
-        exact = copy.deepcopy(network).double()(x.double(), t.double(), doubled)
-        eager, found = network(x, t, given), field(x, t, given)
-        errors = [rms(each.double() - exact) for each in (eager, found)]
-        if errors[1] > MAX_ERROR * errors[0]:
-            return (
-                f"the exported form is off by {errors[1]:.1e} (rms, from float64), the torch module by {errors[0]:.1e}"
-            )
-        for rows in _COUNTS:
-            chosen = torch.randperm(_TRIAL_ROWS, generator=torch.Generator().manual_seed(rows))[:rows]
-            part = field(x[chosen], t[chosen], None if given is None else given[chosen])
-            if not same_bits(part, found[chosen]):
-                return f"the exported form has other bits in calls of {rows} rows"
-    return None
+def _mixing_problem(field: OnnxField, given: tuple[Tensor, Tensor, Any]) -> str:
+    """Return at how many rows the bits of a row differ from those in a call of all rows, or an empty text."""
+    x, t, condition = given
+    whole = field(x, t, condition)
+    for rows in _COUNTS:
+        chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(rows))[:rows]
+        part = field(x[chosen], t[chosen], None if condition is None else condition[chosen])
+        if not same_bits(part, whole[chosen]):
+            return f"the exported form has other bits in calls of {rows} rows"
+    return ""
 
 
+@cache
 def installed() -> dict[str, str]:
     """The versions of what evaluates exported networks; empty if it is not installed."""
     try:

@@ -19,12 +19,23 @@ from models.conventions import Adapted
 from models.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
 from models.named_conditions import Conditioning
 from models.noise import noise
-from models.shapes import sized
+from models.shapes import Shape, sized
 from models.velocity import VelocityField
 from solvers import resolve
 from solvers.lanes import Admission, Lanes
 
-__all__ = ["MAX_ERROR", "FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "rms", "warm_up"]
+__all__ = [
+    "MAX_ERROR",
+    "FusedError",
+    "FusedResidualMLP",
+    "Prepared",
+    "accuracy_problem",
+    "can_fuse",
+    "prepare",
+    "rms",
+    "trial",
+    "warm_up",
+]
 
 Path = Literal["fused", "onnx", "eager"]
 
@@ -68,30 +79,40 @@ def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepa
     try:
         warm_up()
         fused = FusedResidualMLP(network)
-        why = _accuracy_problem(network, fused, condition)
+        form = Adapted(fused, velocity.time) if isinstance(velocity, Adapted) else fused
+        why = accuracy_problem(velocity, form, trial(network.event_shape, condition), "fused")
     except Exception as error:  # the compiler's errors have no common class; after any of them the module is used
         why = f"the fused form could not be compiled: {type(error).__name__}: {error}".splitlines()[0]
         return Prepared(velocity, "eager", why, failed=True)
     if why:
         return Prepared(velocity, "eager", why, failed=True)
-    return Prepared(Adapted(fused, velocity.time) if isinstance(velocity, Adapted) else fused, "fused", "")
+    return Prepared(form, "fused", "")
 
 
-def _accuracy_problem(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditioning | None) -> str | None:
-    """Return why a fused form is not accurate enough; None if it is."""
-    x = noise(0, 0, _TRIAL_ROWS, sized(network.event_shape, {}), torch.float32)
-    t = torch.linspace(0.0, 1.0, _TRIAL_ROWS)
+def trial(event_shape: Shape, condition: Conditioning | None) -> tuple[Tensor, Tensor, Any]:
+    """Return states, times over [0, 1] and conditions (64 rows) on which compiled forms are verified."""
+    x = noise(0, 0, _TRIAL_ROWS, sized(event_shape, {}), torch.float32)
     given: Any = None if condition is None else condition.examples(_TRIAL_ROWS, torch.float32)
+    return x, torch.linspace(0.0, 1.0, _TRIAL_ROWS), given
+
+
+def accuracy_problem(velocity: nn.Module, form: VelocityField, given: tuple[Tensor, Tensor, Any], name: str) -> str:
+    """Return why a compiled form of a field is not accurate enough, or an empty text.
+
+    Args:
+        velocity: the field as a torch module, adapted from another convention as it is served.
+        form: the same, with the network compiled.
+        given: states, times and conditions.
+        name: of the form, for the message.
+    """
+    x, t, condition = given
+    doubled = condition.double() if condition is not None and condition.is_floating_point() else condition
     with torch.no_grad():
-        exact = copy.deepcopy(network).double()(x.double(), t.double(), _doubled(given))
-        eager, found = (rms(field(x, t, given).double() - exact) for field in (network, fused))
-    if found <= MAX_ERROR * eager or found == 0.0:
-        return None
-    return f"the fused form is off by {found:.1e} (rms, from float64), the eager network by {eager:.1e}"
-
-
-def _doubled(condition: Any) -> Any:
-    return condition.double() if condition is not None and condition.is_floating_point() else condition
+        exact = copy.deepcopy(velocity).double()(x.double(), t.double(), doubled)
+        eager, found = (rms(field(x, t, condition).double() - exact) for field in (velocity, form))
+    if found <= MAX_ERROR * eager or found == 0.0:  # false if either is NaN
+        return ""
+    return f"the {name} form is off by {found:.1e} (rms, from float64), the torch module by {eager:.1e}"
 
 
 def rms(error: Tensor) -> float:

@@ -66,7 +66,8 @@ def _run(lanes, states, k, weights, rows, times, log, kinds, limits, addresses, 
         if ended:
             if left == len(lanes):
                 calls = min(calls, done + more)
-            _close_gaps(lanes, kinds, given, chosen, left, sizes)
+            if done < calls:
+                _close_gaps(lanes, kinds, given, chosen, left, sizes)
             left -= ended
     return present, len(lanes) - left, done, full
 

@@ -219,13 +219,13 @@ class Arena:
         at_once: int = 1,
         more: int = 0,
     ) -> tuple[list[Finished], dict[int, str], int]:
-        """Make one network call for all lanes of some groups, none of them empty; make more while no lane ends.
+        """Make one network call for all lanes of some groups, none of them empty; make more until lanes end.
 
         Args:
             groups: the groups that take part.
             keep_going: called after each call in which no lane ended; returns whether to make another.
             at_once: maximum number of calls of a fused network between two checks of `keep_going`.
-            more: maximum number of those calls after a lane has ended.
+            more: maximum number of those calls after the first lane has ended.
 
         Returns:
             The lanes that ended; owner -> error message, for owners with rows that made the network raise (their lanes

@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import SHUTTING_DOWN, ClientGoneError, Kind, ProblemError, invalid_fields
+from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields, shutting_down
 from service.http.context import Context, context_of
 from service.metrics import CLIENT_GONE, Metrics
 
@@ -78,7 +78,7 @@ class Observe:
             if response.status or not _is_draining(scope):
                 raise
             # Cancelled by the server because its drain time is over; it would answer in plain text.
-            await respond(scope, ProblemError(Kind.DRAINING, SHUTTING_DOWN))(scope, receive, response.send)
+            await respond(scope, shutting_down())(scope, receive, response.send)
         except Exception:
             _log.exception("request %s failed: %s %s", context.request_id, scope["method"], scope["path"])
             if response.status:

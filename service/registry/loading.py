@@ -17,7 +17,7 @@ from models.checkpoint.frontier import FrontierFile
 from models.checkpoint.loading import load
 from models.compute import missing_instructions
 from models.repository import Signature
-from service.errors import SHUTTING_DOWN, Kind, ProblemError
+from service.errors import Kind, ProblemError, shutting_down
 from service.ports import Engine
 from service.registry.version import Lease, ModelVersion, PlansFile
 
@@ -74,11 +74,6 @@ def load_version(
         FrontierFile(folder, checkpoint.card),
         partial(engine.pace, name, version),
     )
-
-
-def shutting_down() -> ProblemError:
-    """Return the error for a request that waits for a load when the service shuts down."""
-    return ProblemError(Kind.DRAINING, SHUTTING_DOWN, headers={"Retry-After": "5"}, retry_after_s=5)
 
 
 @dataclass

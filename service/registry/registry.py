@@ -21,12 +21,12 @@ import torch
 
 from models.repository import RepositoryError
 from service.engine.job import Draining, Operation, Sizes
-from service.errors import Kind, ProblemError, invalid
+from service.errors import Kind, ProblemError, invalid, shutting_down
 from service.ports import Engine
 from service.registry.disk import Disk
 from service.registry.entries import Entries, Key, Memory
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
-from service.registry.loading import Loads, shutting_down
+from service.registry.loading import Loads
 from service.registry.version import Lease, ModelVersion
 from service.settings import StartError
 
@@ -79,7 +79,7 @@ class Registry:
         self._engine, self._clock = engine, clock
         self._retried: set[str] = set()  # models with a better version about to be retried
         self._loads = Loads()
-        self._refresher = ThreadPoolExecutor(1, "pathline-looking")
+        self._refresher = ThreadPoolExecutor(1, "pathline-refresh")
         self.complete = False
         try:
             self._disk = Disk(root)

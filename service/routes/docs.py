@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from service import examples
 from service.errors import Kind, ProblemError
+from service.http.context import context_of
 from service.http.negotiation import choose
 from service.openapi import PAGES, answered, problems, read
 
@@ -84,9 +85,9 @@ class Explanations(BaseModel):
     problems: list[Explanation]
 
 
-def _explanation(kind: Kind) -> dict[str, Any]:
+def _explanation(kind: Kind, url_path: str = "") -> dict[str, Any]:
     about = kind.value
-    found = {"type": kind.type, "title": about.title, "status": about.status}
+    found = {"type": url_path + kind.type, "title": about.title, "status": about.status}
     return found | {"cause": about.cause, "remedy": about.remedy, "example": examples.ERRORS[kind]}
 
 
@@ -122,7 +123,7 @@ async def file(request: Request, name: str) -> Response:
 async def problem_list(request: Request) -> Response:
     """List all errors that the service answers with, as JSON or as a page."""
     if _is_json(request):
-        return _json({"problems": [_explanation(kind) for kind in Kind]})
+        return _json({"problems": [_explanation(kind, _url_path(request)) for kind in Kind]})
     rows = "".join(
         f'<li><a href="problems/{kind.value.slug}">{kind.value.status} {html.escape(kind.value.title)}</a></li>'
         for kind in Kind
@@ -148,13 +149,17 @@ async def problem(
     if kind is None:
         raise ProblemError(Kind.NO_ROUTE, f"there is no error {slug!r}; /problems lists all errors")
     if _is_json(request):
-        return _json(_explanation(kind))
+        return _json(_explanation(kind, _url_path(request)))
     about, example = kind.value, orjson.dumps(examples.ERRORS[kind], option=orjson.OPT_INDENT_2).decode()
-    content = f"""<p>HTTP status {about.status}, type <code>{kind.type}</code></p>
+    content = f"""<p>HTTP status {about.status}, type <code>{_url_path(request)}{kind.type}</code></p>
 <h2>Cause</h2><p>{_code(about.cause)}</p>
 <h2>What to do</h2><p>{_code(about.remedy)}</p>
 <h2>Example</h2><pre tabindex="0">{html.escape(example)}</pre>"""
     return _html(about.title, content, "../")
+
+
+def _url_path(request: Request) -> str:
+    return context_of(request.scope).url_path
 
 
 def _code(text: str) -> str:

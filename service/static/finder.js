@@ -96,6 +96,7 @@ export class Finder {
         busy(`${k} of ${candidates.length}: ${text} …`);
         const ask = { ...subject(body), seed, num_samples: whole, ...parse(text), on_timeout: "partial" };
         const response = await api.background(ask, signal);
+        signal.throwIfAborted(); // another model was chosen meanwhile
         const error = errors(response, exact.response)?.mean ?? null;
         const { nfe, nfe_per_sample: per, latency, failed } = response;
         this.found.push({ text, nfe, mean: per.mean, seconds: latency.total_s, error, failed: failed.length });
@@ -172,7 +173,7 @@ export class Finder {
       const cells = [one.nfe, one.mean.toFixed(1), one.failed ? `${error}, ${one.failed} failed` : error, one.seconds === null ? "–" : ms(one.seconds)];
       const use = button("Use", () => this.load(one.text), { "aria-label": `Use ${one.text}` });
       const yours = this.own.includes(one.text) ? [make("span", { class: "quiet" }, " yours")] : [];
-      const parts = one.text.split(/(?<=\/)/); // a long name breaks before its grid, so that narrow screens show the button
+      const parts = one.text.match(/[^/]+\/?/g); // a long name breaks before its grid, so that narrow screens show the button
       const name = make("th", { scope: "row" }, ...parts.flatMap((part, k) => (k ? [make("wbr"), part] : [part])), ...yours);
       const row = make("tr", {}, name, ...cells.map((cell) => make("td", {}, String(cell))), make("td", {}, use));
       if (one === best) row.setAttribute("aria-current", "true");

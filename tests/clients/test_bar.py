@@ -51,6 +51,24 @@ def test_it_moves_while_nothing_comes_and_is_gone_at_the_end(
     assert len(lines[-2]) == max(map(len, lines))
 
 
+def test_it_is_drawn_within_the_first_second_before_anything_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, waits = Terminal(), []
+
+    class Clock:
+        """The bar's event: time passes at once, and the work is over after the first drawing."""
+
+        def wait(self, timeout: float) -> bool:
+            waits.append(timeout)
+            return len(waits) > 1
+
+    monkeypatch.setattr("sys.stderr", stream)
+    shown = Bar()
+    monkeypatch.setattr(shown, "_over", Clock())
+    shown._draw()
+    assert 0 < waits[0] < 1
+    assert stream.getvalue().split("\r")[1] == text(0.0, 0.0, None)
+
+
 def test_short_work_and_files_see_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr("sys.stderr", stream)

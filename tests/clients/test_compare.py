@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from pathline import Client
-from pathline._compare import solver_options
+from pathline._compare import CANDIDATES, solver_options
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -30,6 +32,13 @@ def test_descriptions_of_solvers(spec: Any, expected: dict[str, Any]) -> None:
 def test_descriptions_that_are_not_understood(spec: str) -> None:
     with pytest.raises(ValueError, match=r"is not understood; use a name"):
         solver_options(spec)
+
+
+def test_the_page_tries_the_same_solvers() -> None:
+    finder = (Path(__file__).parents[2] / "service" / "static" / "finder.js").read_text()
+    listed = re.search(r"^const CANDIDATES = (\[.*?\]);$", finder, re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    assert tuple(re.findall(r'"(.*?)"', listed.group(1))) == CANDIDATES
 
 
 def test_one_noise_for_all_and_distances_of_the_endpoints(service: FakeService, client: Client) -> None:

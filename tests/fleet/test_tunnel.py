@@ -25,8 +25,9 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def both(repository: Path) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
     """Clients of the service, and of the same service behind the tunnel."""
-    app = create_app(Settings(threads=1, max_body_bytes=1000))
-    front = Front(lambda call: Local(answered(app, call)), 1000, 4000)
+    settings = Settings(threads=1, max_body_bytes=1000, max_header_bytes=4000)
+    app = create_app(settings)
+    front = Front(lambda call: Local(answered(app, call)), settings)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as direct,
@@ -102,7 +103,7 @@ async def test_a_client_that_disconnects_cancels_the_call() -> None:
         pytest.fail("nothing is sent")
 
     scope = {"type": "http", "path": "/", "headers": []}
-    await asyncio.wait_for(Front(lambda call: Cancellable(answered(app, call)), 10, 100)(scope, receive, send), 5)
+    await asyncio.wait_for(Front(lambda call: Cancellable(answered(app, call)), Settings())(scope, receive, send), 5)
     assert cancelled.is_set()
     await asyncio.wait_for(left.wait(), 5)
 

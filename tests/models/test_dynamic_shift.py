@@ -31,6 +31,12 @@ def test_the_grid_has_the_sigmas_of_diffusers(height: int) -> None:
     np.testing.assert_allclose(found[:-1], sigmas(height // 2 * 32, 28, 0.5, 1.15, 256, 4096), rtol=1e-12)
 
 
+def test_an_axis_that_occurs_twice_counts_twice() -> None:
+    assert DynamicShift(patch=2).grid((4, "T", "T"), {"T": 64}) == DynamicShift(patch=2).grid(
+        (4, "H", "W"), {"H": 64, "W": 64}
+    )
+
+
 def test_the_solver_keeps_its_other_options() -> None:
     card = SamplingCard(solver=str(SolverSpec.of("ab2-8", start="rk")), dynamic_shift=DynamicShift(patch=2))
     text = card.text((16, "H", "W"), {"H": 32, "W": 32})
@@ -43,7 +49,8 @@ def test_the_solver_keeps_its_other_options() -> None:
     [
         (None, {}, "needs --solver"),
         ("euler-28/shift(3)", {}, "give one of them"),
-        ("dopri5@1e-4", {}, "fixed ones"),
+        ("dopri5@1e-4", {}, "fixed steps"),
+        ("tuned-6", {}, "a solver with a grid"),
         ("euler-28", {"base_tokens": 4096}, "below max_tokens"),
         ("euler-28", {"patch": 0}, "patch"),
         ("euler-28", {"base_shift": float("nan")}, "base_shift"),

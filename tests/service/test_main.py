@@ -98,6 +98,19 @@ def test_the_commands_that_are_printed_work_with_a_key(
             assert _works(command, key) is right, command
 
 
+def test_the_banner_shows_the_address_that_users_reach(
+    environment: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    public = "https://lab.example/pathline"
+    environment.setenv("PATHLINE_PUBLIC_URL", public)
+    _, lines = request.getfixturevalue("process")
+    banner = "".join(lines).partition("Pathline is ready")[2]
+    ready, page, docs, *commands = re.findall(r"https?://[^\s'\"]+", banner)
+    assert (ready, page, docs) == (public, f"{public}/", f"{public}/docs")
+    assert len(commands) == 3
+    assert all(address.startswith(public) for address in commands)
+
+
 def _works(command: str, key: str) -> bool:
     """Run a printed command as a shell would."""
     if command.startswith(".venv"):

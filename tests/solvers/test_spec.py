@@ -49,7 +49,7 @@ def test_text_that_is_refused(text: str) -> None:
     ("text", "words"),
     [
         ("rk4--3", r"solver 'rk4--3' is not understood; use a name \(dopri5\), a name with steps \(rk4-20"),
-        ("rk4", "rk4 has no error estimate and needs steps"),
+        ("rk4", "rk4 has no error estimate and needs steps.*, for example rk4-20"),
         ("rk5-3", "unknown solver 'rk5'; use one of euler"),
         ("rk44-20", "unknown solver 'rk44'; use one of .*; did you mean 'rk4-20'?"),
         ("doprii5", "did you mean 'dopri5'?"),

@@ -66,6 +66,12 @@ def test_one_solver_alone_has_a_verdict_too(page: Page, service: str) -> None:
     assert "with 1 evaluation. " in page.inner_text("#verdict")
 
 
+def test_the_reference_of_a_float32_model_is_at_the_floor_of_float32(page: Page, service: str) -> None:
+    show(page, service, **RK4, model="moons")
+    judged(page)
+    assert "away from the reference (dopri5@1e-7)" in page.inner_text("#verdict")
+
+
 def test_equal_costs_and_equal_ends_are_said(page: Page, service: str) -> None:
     show(page, service, a="rk4-4", b="midpoint-8")
     judged(page)

@@ -175,7 +175,7 @@ class Comparison:
         rows = [row for row in self.rows if row.relative]
         labels, nfe = [row.label for row in rows], [row.nfe_mean for row in rows]
         against = f", against {format_solver(self.reference.solver)}" if self.reference else ""
-        return _plot.frontier(labels, nfe, [row.relative or 0.0 for row in rows], ax, f"{self.model}{against}")
+        return _plot.distances(labels, nfe, [row.relative or 0.0 for row in rows], ax, f"{self.model}{against}")
 
     def recommend(self, within: float = 0.01) -> Recommendation:
         """Return which of these solvers the model needs.

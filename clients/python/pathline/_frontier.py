@@ -154,7 +154,7 @@ class Frontier:
             ax: Where to draw; by default a new figure.
         """
         title = f"{self.model} v{self.version}, against {self.tight}"
-        return _plot.trade_offs({curve.label: curve.points for curve in self.curves}, ax, title)
+        return _plot.frontier({curve.label: curve.points for curve in self.curves}, ax, title)
 
 
 def frontier_of(document: Any) -> Frontier:

@@ -88,7 +88,7 @@ def curves(t: np.ndarray, values: np.ndarray, ax: Axes | None, name: str, title:
     return ax
 
 
-def trade_offs(curves: Mapping[str, Sequence[FrontierPoint]], ax: Axes | None, title: str) -> Axes:
+def frontier(curves: Mapping[str, Sequence[FrontierPoint]], ax: Axes | None, title: str) -> Axes:
     """Draw the error of each measured solver over its NFE, the best of each curve joined by a line.
 
     Args:
@@ -117,7 +117,9 @@ def png(plot: Callable[[Axes], Axes]) -> bytes:
     return content.getvalue()
 
 
-def frontier(labels: Sequence[str], nfe: Sequence[float], shares: Sequence[float], ax: Axes | None, title: str) -> Axes:
+def distances(
+    labels: Sequence[str], nfe: Sequence[float], shares: Sequence[float], ax: Axes | None, title: str
+) -> Axes:
     """Draw the distance of each solver from the reference, as a share of the spread, over its NFE.
 
     Raises:

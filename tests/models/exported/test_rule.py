@@ -89,6 +89,7 @@ def test_a_form_that_is_as_good_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     ("change", "said"),
     [
         (lambda v: v * (1 + 1e-5), "the exported form is off by"),
+        (lambda v: v * torch.nan, "the exported form is off by nan"),
         (lambda v: v * (1 + 1e-7 * (len(v) % 2)), "the exported form has other bits in calls of"),
     ],
 )
