@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,9 +85,13 @@ def _name(checkpoint: Checkpoint, guidance: float | None) -> str:
     parts = [f"{checkpoint.card.name}, seed {checkpoint.card.seed}"]
     if guidance is not None:
         stored = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
-        given = {str(plan.tuning.get("guidance")).strip("[]") for plan in stored.plans} if stored else set[str]()
-        parts += [f"guidance {guidance:g}", f"tuned for {' and '.join(sorted(given))}"]
+        given = {_listed(plan.tuning.get("guidance")) for plan in stored.plans} if stored else {""}
+        parts += [f"guidance {guidance:g}", f"tuned for {'; '.join(sorted(given))}"]
     return ", ".join(parts)
+
+
+def _listed(strengths: Any) -> str:
+    return ", ".join(f"{each:g}" for each in strengths or ())
 
 
 def _at_least(name: str, nfe: int, shown: Callable[[str], str]) -> str:
