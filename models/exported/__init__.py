@@ -30,6 +30,7 @@ from models.fused import Prepared, accuracy_problem, trial
 from models.network import Network
 from models.noise import noise
 from models.program.network import Program
+from models.regular import write_atomically
 from models.shapes import sized
 from models.velocity import check_float32, refuse_condition
 
@@ -163,9 +164,7 @@ def _kept(folder: Path, digest: str) -> bytes:
         content = made.read_bytes()
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place, delete=False) as file:
-            file.write(content)
-        Path(file.name).rename(path)
+        write_atomically(path, content)
         for old in sorted(place.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MAX_KEPT]:
             old.unlink()
     except OSError:  # not writable: each load exports again

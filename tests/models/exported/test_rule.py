@@ -16,7 +16,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
 from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.conventions import Adapted, TimeCard
-from models.exported import can_export, exported
+from models.exported import _kept, can_export, exported
 
 UNFUSED = "UNet has no fused form"
 
@@ -115,6 +115,26 @@ def test_an_export_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: p
     assert made.reason.startswith("the network could not be exported: ExportError: ")
     assert "\n" not in made.reason
     assert not (tmp_path / "onnx").exists()
+
+
+@pytest.mark.usefixtures("present")
+def test_an_export_is_kept_once_and_made_again_if_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path, to: Path) -> None:
+        made.append(folder)
+        to.write_bytes(b"onnx")
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(models.exported, "version", lambda name: "1.0")
+    monkeypatch.setattr(models.exported, "_in_a_process", make)
+    assert [_kept(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
+    assert [path.suffix for path in (tmp_path / "onnx").iterdir()] == [".onnx"]
+    assert len(made) == 1
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    assert [_kept(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
+    assert len(made) == 3
 
 
 def test_an_export_with_labels_takes_any_number_of_rows() -> None:
