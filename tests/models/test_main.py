@@ -124,8 +124,8 @@ def test_check_names_a_network_that_mixes_rows(tmp_path: Path, capsys: pytest.Ca
         Step(op="torch.ops.aten.sub.Tensor", args=({"value": "x"}, {"value": "m"}), out=("v",)),
     )
     program = Program(ProgramConfig(event_shape=(2,), dtype="float64", tensors={}, steps=steps, output="v"))
-    for asked in (False, True):
-        save(tmp_path, "mean", program, Decoder.identity((2,)), dataset={}, training={}, seed=0, row_by_row=asked)
+    for by_rows in (False, True):
+        save(tmp_path, "mean", program, Decoder.identity((2,)), dataset={}, training={}, seed=0, row_by_row=by_rows)
     assert main(["check", "--models-dir", str(tmp_path)]) == 1
     bad, good = capsys.readouterr().out.splitlines()
     assert bad.startswith("bad  mean 1: ")

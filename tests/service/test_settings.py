@@ -167,9 +167,9 @@ def test_the_variable_is_named_where_it_wins_over_the_file(monkeypatch: pytest.M
 
 def test_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = _file(monkeypatch, tmp_path, "")
-    for name, said in ((path.parent / "none.toml", "No such file"), (tmp_path, "Is a directory")):
+    for name, words in ((path.parent / "none.toml", "No such file"), (tmp_path, "Is a directory")):
         monkeypatch.setenv("PATHLINE_SETTINGS", str(name))
-        with pytest.raises(SettingsError, match=f"{name.name}' cannot be read: {said}"):
+        with pytest.raises(SettingsError, match=f"{name.name}' cannot be read: {words}"):
             load_settings()
     path.write_bytes(b"\xff\xfe")
     monkeypatch.setenv("PATHLINE_SETTINGS", str(path))
@@ -213,7 +213,7 @@ def test_space_around_a_value_does_not_count(space: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "words"),
     [
         ("HOST", "local\nhost", "PATHLINE_HOST has a control character ('\\n') inside; write it on one line"),
         ("MODELS_DIR", "a\x7fb", "PATHLINE_MODELS_DIR has a control character ('\\x7f') inside"),
@@ -227,13 +227,13 @@ def test_space_around_a_value_does_not_count(space: str, monkeypatch: pytest.Mon
         ("CORS_ORIGINS", "https://a\x85b", "PATHLINE_CORS_ORIGINS has a control character ('\\x85') inside"),
     ],
 )
-def test_control_characters(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_control_characters(name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as changed:
         changed.setenv(f"PATHLINE_{name}", value)
         in_environment = _refusal()
     path = _file(monkeypatch, tmp_path, f"{name.lower()} = {json.dumps(value)}")
     in_file = _refusal()
-    assert in_environment.startswith(said)
+    assert in_environment.startswith(words)
     assert in_file == in_environment.replace(f"PATHLINE_{name}", f"{path}: {name.lower()}")
     assert "secret" not in in_environment
 

@@ -101,7 +101,7 @@ def test_a_replica_that_drains_is_passed_over_and_finishes_its_job(replicas: lis
 
 
 def fill(url: str, stop: threading.Event) -> list[threading.Thread]:
-    """Keep a replica's queue full until told to stop."""
+    """Keep a replica's queue full until stopped."""
 
     def hold() -> None:
         body = {"model": "moons", "num_samples": 1, "solver": "euler-10000", "timeout_s": 600, "priority": "bulk"}

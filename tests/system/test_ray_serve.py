@@ -100,8 +100,8 @@ def check_errors_streams_and_v2(url: str) -> None:
     named = {"X-Request-ID": "mine"}
     assert httpx.get(f"{url}/v2/health/ready").json() == {"ready": True}
     parameters = {"seed": 1, "solver": "rk4-20"}
-    asked = {"id": "a", "inputs": [], "parameters": parameters | {"num_samples": 50}}
-    inferred = httpx.post(f"{url}/v2/models/moons/infer", json=asked, headers=named, timeout=60)
+    streams = {"id": "a", "inputs": [], "parameters": parameters | {"num_samples": 50}}
+    inferred = httpx.post(f"{url}/v2/models/moons/infer", json=streams, headers=named, timeout=60)
     assert (inferred.status_code, inferred.json()["id"]) == (200, "a")
     assert inferred.headers.get_list("x-request-id") == ["mine"]
     [samples] = [each for each in inferred.json()["outputs"] if each["name"] == "samples"]
@@ -152,10 +152,10 @@ def test_work_is_spread_and_a_client_that_leaves_is_seen(fleet: Any) -> None:
             pytest.fail(httpx.post(f"{url}/v1/sample", json=body, timeout=seconds).text[:200])
 
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(leave, 6) for _ in range(4)]
+        streams = [pool.submit(leave, 6) for _ in range(4)]
         until("all four running", lambda: active(0) + active(1) == 4, 5)
         assert (active(0), active(1)) == (2, 2)
-        for each in asked:
+        for each in streams:
             each.result()
     until("no job", lambda: active(0) + active(1) == 0, 10)  # they take minutes; benchmarks.fleet times this
 

@@ -45,13 +45,13 @@ from pathline.errors import (
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
 """How many samples of each condition: a mapping, or pairs where conditions are vectors."""
 
-_SAID = (
+_SOLVING = (
     *("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe"),
     *("condition", "guidance", "shape", "decode"),
 )
 """Options that determine the rows."""
 
-_OPTIONS = (*_SAID, "seed", "first_index", "version", "timeout_s")
+_OPTIONS = (*_SOLVING, "seed", "first_index", "version", "timeout_s")
 
 _SHARD_S, _PAGE_S, _PROBE_S = 120.0, 2.0, 0.5  # seconds of one worker
 _MAX_BYTES = 512 << 20  # of a shard's samples
@@ -101,7 +101,7 @@ class BulkResult:
 
 
 @dataclass(frozen=True)
-class Asked:
+class BulkArguments:
     """The arguments of a call; None for omitted ones, which keeps the value of an existing job."""
 
     model: str
@@ -123,7 +123,7 @@ class Asked:
         workers: int,
         tries: int,
         options: Mapping[str, Any],
-    ) -> Asked:
+    ) -> BulkArguments:
         """Check the arguments as far as possible without the service.
 
         Raises:
@@ -157,7 +157,7 @@ class Asked:
     @property
     def request(self) -> dict[str, Any]:
         """The options that determine the rows."""
-        return {name: self.options[name] for name in _SAID if name in self.options}
+        return {name: self.options[name] for name in _SOLVING if name in self.options}
 
     def refuse_other(self, spec: Mapping[str, Any], folder: Folder) -> None:
         """Check that a job matches the arguments.
@@ -165,7 +165,7 @@ class Asked:
         Raises:
             BulkConflict: A value differs; the message has both.
         """
-        asked = {
+        arguments = {
             "model": self.model,
             "version": self.options.get("version"),
             "seed": self.options.get("seed"),
@@ -177,7 +177,7 @@ class Asked:
             **self.request,
         }
         mine = {**spec, **spec["request"]}
-        for name, wanted in asked.items():
+        for name, wanted in arguments.items():
             if wanted is not None and mine.get(name) != wanted:
                 raise BulkConflict(
                     f"{folder.path} holds another job: its {name} is {mine.get(name)!r}, not {wanted!r}; "
@@ -223,13 +223,19 @@ class Job:
     """
 
     def __init__(
-        self, calls: Calls, folder: Folder, spec: Mapping[str, Any], table: Table | None, asked: Asked, labels: Any
+        self,
+        calls: Calls,
+        folder: Folder,
+        spec: Mapping[str, Any],
+        table: Table | None,
+        arguments: BulkArguments,
+        labels: Any,
     ) -> None:
         policy = calls.retry
         if policy.max_attempts > 1:  # retries are not turned off
             policy = policy.at_least(_ATTEMPTS, _PATIENCE_S)
         self.spec, self._folder, self._table, self._labels = spec, folder, table, labels
-        self._calls, self._timeout_s = replace(calls, retry=policy), asked.options.get("timeout_s")
+        self._calls, self._timeout_s = replace(calls, retry=policy), arguments.options.get("timeout_s")
         self._page, self._lock = _Page(), threading.Lock()
         self._stopped = False
         shards = -(-spec["total"] // spec["shard_rows"])
@@ -270,8 +276,8 @@ class Job:
                     self._waiting.append(shard)  # after the others, which may succeed
                 else:
                     self._failed[shard] = str(error)
-                    yield Do(lambda shard=shard, said=str(error), tried=tried: self._folder.note_failure(
-                        shard, said, tried
+                    yield Do(lambda shard=shard, reason=str(error), tried=tried: self._folder.note_failure(
+                        shard, reason, tried
                     ))  # fmt: skip
 
     def _shard(self, shard: int) -> Flow[None]:
@@ -404,7 +410,7 @@ def _request(
     return sample_request(spec["model"], rows, options, url)
 
 
-def begin(calls: Calls, to: str | PathLike[str], asked: Asked) -> Flow[Job]:
+def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[Job]:
     """Start a job, or resume the one in a folder.
 
     Raises:
@@ -418,42 +424,42 @@ def begin(calls: Calls, to: str | PathLike[str], asked: Asked) -> Flow[Job]:
     folder = Folder(Path(to).expanduser())
     spec = yield Do(folder.spec)
     if spec is None:
-        spec = yield from _new(calls, asked)
-        yield Do(lambda: folder.create(spec, asked.table))
+        spec = yield from _new(calls, arguments)
+        yield Do(lambda: folder.create(spec, arguments.table))
     else:
-        asked.refuse_other(spec, folder)
+        arguments.refuse_other(spec, folder)
     table = yield Do(lambda: folder.conditions(spec))
     labels = {} if table is None else _labels((yield from calls.model(spec["model"])), spec["version"])
-    return Job(calls, folder, spec, table, asked, labels)
+    return Job(calls, folder, spec, table, arguments, labels)
 
 
-def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
-    if asked.total is None:
+def _new(calls: Calls, arguments: BulkArguments) -> Flow[dict[str, Any]]:
+    if arguments.total is None:
         raise InvalidValue("a new job needs total, or counts", "total")
     spec: dict[str, Any] = {
         "bulk": 1,
-        "model": asked.model,
-        "version": asked.options.get("version"),
+        "model": arguments.model,
+        "version": arguments.options.get("version"),
         "checkpoint": "",
         "path": "",
         "threads": 0,  # decided by the service, as are the numbers of the solver
         "noise": "",
-        "request": asked.request,
+        "request": arguments.request,
         "plan": "",
-        "seed": chosen_seed(asked.options.get("seed")),
-        "first_index": integer("first_index", asked.options.get("first_index", 0)),
-        "total": asked.total,
-        "conditions": "" if asked.table is None else asked.table.digest,
+        "seed": chosen_seed(arguments.options.get("seed")),
+        "first_index": integer("first_index", arguments.options.get("first_index", 0)),
+        "total": arguments.total,
+        "conditions": "" if arguments.table is None else arguments.table.digest,
         "shape": [],
         "dtype": "",
-        "format": asked.format or "npy",
-        "shard_rows": asked.shard_rows,
+        "format": arguments.format or "npy",
+        "shard_rows": arguments.shard_rows,
     }
-    timeout_s, most = asked.options.get("timeout_s"), min(_FIRST_PAGE, asked.total)
+    timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, arguments.total)
     rows = min(BLOCK, most)
     while True:  # more and more of the first rows, until they take long enough to measure the service's speed
         started = time.monotonic()
-        given = None if asked.table is None else asked.table.of(0, rows)
+        given = None if arguments.table is None else arguments.table.of(0, rows)
         try:
             first: SampleResult = yield from calls.sampled(_request(spec, 0, rows, given, timeout_s, calls.url))
         except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
@@ -463,10 +469,10 @@ def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
             continue
         seconds = time.monotonic() - started
         spec["version"] = first.version
-        if asked.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
+        if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
-    info = yield from calls.model(asked.model)
+    info = yield from calls.model(arguments.model)
     spec |= {
         "checkpoint": first.checkpoint,
         "path": _served(info, first.version).get("path") or "",
@@ -474,8 +480,8 @@ def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
         "shape": list(first.samples.shape[1:]),
         "dtype": str(first.samples.dtype),
     }
-    if asked.shard_rows is None:
-        spec["shard_rows"] = _shard_rows(rows / seconds, asked.total, asked.workers, first.samples[0].nbytes)
+    if arguments.shard_rows is None:
+        spec["shard_rows"] = _shard_rows(rows / seconds, arguments.total, arguments.workers, first.samples[0].nbytes)
     return spec
 
 

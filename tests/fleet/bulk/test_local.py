@@ -83,9 +83,9 @@ def test_ctrl_c_leaves_a_job_that_can_be_resumed(
     stopped = start(repository, "net", "--to", str(tmp_path), *arguments)
     await_receipts(tmp_path, 3, stopped)
     os.killpg(stopped.pid, signal.SIGINT)  # as a terminal does, to the worker too
-    _, said = stopped.communicate()
-    assert stopped.returncode == 130, said
-    assert said == f"fleet: stopped; resume with: python -m fleet sample --to {tmp_path}\n"
+    _, errors = stopped.communicate()
+    assert stopped.returncode == 130, errors
+    assert errors == f"fleet: stopped; resume with: python -m fleet sample --to {tmp_path}\n"
     assert 3 <= len(Target(str(tmp_path)).done()) < 40
     assert fleet("sample", to=tmp_path) == 0
     assert capsys.readouterr().out.split()[-1] == whole

@@ -322,14 +322,14 @@ class Crossings:
     """An event loop that counts calls from other threads."""
 
     def __init__(self) -> None:
-        self.told: list[int] = []
+        self.delivered: list[int] = []
         self.closed = False
 
-    def call_soon_threadsafe(self, callback: Callable[[Any], None], told: list[Any]) -> None:
+    def call_soon_threadsafe(self, callback: Callable[[Any], None], delivered: list[Any]) -> None:
         if self.closed:
             raise RuntimeError("Event loop is closed")
-        self.told.append(len(told))
-        callback(told)
+        self.delivered.append(len(delivered))
+        callback(delivered)
 
 
 def test_what_ends_in_one_turn_is_delivered_in_one_call(engine: Engine, field: Field) -> None:
@@ -350,7 +350,7 @@ def test_what_ends_in_one_turn_is_delivered_in_one_call(engine: Engine, field: F
         future.result(60)
     with pytest.raises(DeadlineExceeded):
         late.result(60)
-    assert crossings.told == [2, 20]  # the first and the late one between two ticks
+    assert crossings.delivered == [2, 20]  # the first and the late one between two ticks
     crossings.closed = True
     assert engine.submit(job(1, solver="euler", steps=1)).result(60).rows == 1
 

@@ -185,8 +185,8 @@ def test_a_trailer_is_no_header(address: tuple[str, int]) -> None:
 
 
 def test_many_requests_in_one_piece_are_taken_in_a_few_at_a_time(address: tuple[str, int]) -> None:
-    asked = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
-    _, _, received = _ask(address, asked * 3000)
+    requests = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    _, _, received = _ask(address, requests * 3000)
     assert received.count(b"HTTP/1.1 200 ") == 2999  # in addition to the first one, which is counted separately
 
 

@@ -110,9 +110,9 @@ def test_a_stream_tells_progress_and_ends_with_the_plain_answer(live: Live) -> N
     names = [name.removeprefix("event: ") for name, _ in found]
     data = [json.loads(text.removeprefix("data: ")) for _, text in found]
     assert (names[0], names[-1], names.count("sample")) == ("start", "completed", 2)
-    told = [event for name, event in zip(names, data, strict=True) if name == "progress"]
-    assert len(told) >= 3
-    for earlier, later in itertools.pairwise(told):
+    progress_events = [event for name, event in zip(names, data, strict=True) if name == "progress"]
+    assert len(progress_events) >= 3
+    for earlier, later in itertools.pairwise(progress_events):
         assert earlier["nfe"] <= later["nfe"]
         assert earlier["share"] <= later["share"]
         assert earlier["t"] <= later["t"]

@@ -38,9 +38,9 @@ async def test_making_ready_is_done_once_and_waited_for_no_longer_than_allowed(r
     go, engine, service = threading.Event(), running.engine, running.service
     prepare, ready = engine.prepare, service.registry.ready
 
-    def slowly(*asked: Any) -> Any:
+    def slowly(*arguments: Any) -> Any:
         go.wait(10)
-        return prepare(*asked)
+        return prepare(*arguments)
 
     engine.prepare = slowly
     async with service.lease("moons", None) as model:
@@ -58,10 +58,10 @@ async def test_a_model_is_leased_while_it_is_made_ready_also_when_nobody_waits_a
     go, entered, engine, service = threading.Event(), threading.Event(), running.engine, running.service
     prepare = engine.prepare
 
-    def slowly(*asked: Any) -> Any:
+    def slowly(*arguments: Any) -> Any:
         entered.set()
         go.wait(10)
-        return prepare(*asked)
+        return prepare(*arguments)
 
     engine.prepare = slowly
     async with service.lease("moons", None) as model:

@@ -37,13 +37,13 @@ def density_job(num_samples: int, **more: Any) -> Job:
 
 
 @pytest.fixture
-def told() -> CheckedConditions:
+def conditions() -> CheckedConditions:
     return CheckedConditions()
 
 
 @pytest.fixture
-def sharing(net: Checkpoint, field: Field, told: CheckedConditions) -> Any:  # noqa: F811
-    made = Engine(EngineSettings(), told)
+def sharing(net: Checkpoint, field: Field, conditions: CheckedConditions) -> Any:  # noqa: F811
+    made = Engine(EngineSettings(), conditions)
     made.start()
     made.load("net", 1, Checkpoint(field, net.decoder, net.card, net.path, net.digest))
     made.prepare("net", 1, Operation.LOG_PROB_EXACT)
@@ -52,12 +52,14 @@ def sharing(net: Checkpoint, field: Field, told: CheckedConditions) -> Any:  # n
 
 
 @pytest.mark.parametrize("priority", ["bulk", "interactive"])
-def test_a_large_log_prob_does_not_delay_a_sample(sharing: Engine, told: CheckedConditions, priority: str) -> None:
+def test_a_large_log_prob_does_not_delay_a_sample(
+    sharing: Engine, conditions: CheckedConditions, priority: str
+) -> None:
     large = sharing.submit(density_job(50_000, operation=Operation.LOG_PROB_EXACT, priority=priority))
-    assert eventually(lambda: len(told.operations) > 3)
-    begun = len(told.operations)
+    assert eventually(lambda: len(conditions.operations) > 3)
+    begun = len(conditions.operations)
     sharing.submit(job(1, solver="euler", steps=50)).result(20)
-    assert told.operations[begun:].count("sample") >= 50
+    assert conditions.operations[begun:].count("sample") >= 50
     assert not large.done()
     sharing.cancel(large)
     assert eventually(lambda: sharing.active_jobs == 0)
