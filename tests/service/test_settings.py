@@ -84,6 +84,22 @@ def test_public_url(given: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert load_settings().public_url == shown
 
 
+@pytest.mark.parametrize(
+    ("root_path", "public_url", "found"),
+    [
+        ("", "", ""),
+        ("/ml", "", "/ml"),
+        ("/ml", "https://lab.example", "/ml"),
+        ("", "https://lab.example/ml", "/ml"),
+        ("/inner", "https://lab.example/outer", "/outer"),
+    ],
+)
+def test_links_start_at_the_path_of_the_public_address_or_else_of_the_proxy(
+    root_path: str, public_url: str, found: str
+) -> None:
+    assert Settings(root_path=root_path, public_url=public_url).url_path == found
+
+
 @pytest.mark.parametrize("given", ["lab.example", "ftp://lab.example", "https://a/?x=1", "https://a'b", "https://"])
 def test_public_url_that_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATHLINE_PUBLIC_URL", given)
