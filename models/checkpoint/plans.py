@@ -41,7 +41,7 @@ class StoredPlan(Frozen):
         x0_weights: (N) weights of the starting state in a learned plan; None for zeros.
         error: root mean square endpoint error on held-out noise, as a share of the spread of the ends.
         start_error: the same before tuning.
-        tuning: how it was tuned: samples, seed, iterations, guidance.
+        tuning: how it was tuned: samples, seed, iterations, guidance, version of the tuner.
         libraries: versions of the libraries that tuned it.
     """
 
