@@ -518,7 +518,7 @@ class TestOthers:
             assert process.stdout.read(1) == b"{"
             process.stdout.close()
             assert process.stderr.read() == b""
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

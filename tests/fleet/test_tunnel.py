@@ -145,9 +145,9 @@ async def test_a_client_that_disconnects_cancels_the_call() -> None:
         pytest.fail("nothing is sent")
 
     scope = {"type": "http", "path": "/", "headers": []}
-    await asyncio.wait_for(Front(lambda call: Cancellable(answered(app, call)), Settings())(scope, receive, send), 5)
+    await asyncio.wait_for(Front(lambda call: Cancellable(answered(app, call)), Settings())(scope, receive, send), 60)
     assert cancelled.is_set()
-    await asyncio.wait_for(left.wait(), 5)
+    await asyncio.wait_for(left.wait(), 60)
 
 
 def test_without_ray_the_extra_is_named() -> None:

@@ -12,7 +12,7 @@ from tests.training.forked import Command
 
 RECIPE = """
 name = "tiny"
-epochs = 30
+epochs = 60
 batch_size = 64
 ema = 0.99
 [data]

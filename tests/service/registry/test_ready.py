@@ -39,12 +39,12 @@ async def test_making_ready_is_done_once_and_waited_for_no_longer_than_allowed(r
     prepare, ready = engine.prepare, service.registry.ready
 
     def slowly(*arguments: Any) -> Any:
-        go.wait(10)
+        go.wait(60)
         return prepare(*arguments)
 
     engine.prepare = slowly
     async with service.lease("moons", None) as model:
-        waiting = [asyncio.ensure_future(ready(model, Operation.JACOBIAN, time.monotonic() + 10)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(ready(model, Operation.JACOBIAN, time.monotonic() + 60)) for _ in range(3)]
         with pytest.raises(ProblemError, match="for the first time") as caught:
             await ready(model, Operation.JACOBIAN, time.monotonic() + 0.01)
         assert caught.value.kind is Kind.DEADLINE
@@ -60,12 +60,12 @@ async def test_a_model_is_leased_while_it_is_made_ready_also_when_nobody_waits_a
 
     def slowly(*arguments: Any) -> Any:
         entered.set()
-        go.wait(10)
+        go.wait(60)
         return prepare(*arguments)
 
     engine.prepare = slowly
     async with service.lease("moons", None) as model:
-        waits = asyncio.ensure_future(service.registry.ready(model, Operation.JACOBIAN, time.monotonic() + 10))
+        waits = asyncio.ensure_future(service.registry.ready(model, Operation.JACOBIAN, time.monotonic() + 60))
         await asyncio.to_thread(entered.wait, 10)
         waits.cancel()
         await asyncio.wait([waits])

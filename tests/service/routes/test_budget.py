@@ -259,7 +259,7 @@ async def test_the_promise_is_kept_on_95_percent_of_samples(measured: Any, max_e
 
 
 async def _until(condition: Any) -> None:
-    for _ in range(1000):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)
