@@ -29,6 +29,7 @@ from models.decoder import Decoder
 from tests.clients.conftest import FakeService, request_in
 from tests.clients.support import in_process
 from tests.service.free import picture
+from tests.service.named import imported as named
 from tests.service.serving import serving
 
 JOB: dict[str, Any] = {"seed": 5, "solver": "euler-4", "shard_rows": 64}
@@ -151,6 +152,9 @@ def test_a_model_that_has_changed_is_refused(client: Client, service: FakeServic
         ({"counts": {1: 0}}, pathline.InvalidValue, "asks for 0 samples of 1"),
         ({"counts": {}}, pathline.InvalidValue, "counts is empty"),
         ({"counts": {1: 3}, "condition": 1}, pathline.InvalidValue, "both given"),
+        ({"counts": {1: 3}, "conditions": {"text": 1}}, pathline.InvalidValue, "both given"),
+        ({"total": 10, "conditions": {"text": [[1], [2, 3]]}}, pathline.InvalidValue, "lists of different lengths"),
+        ({"total": 10, "conditions": {"text": [1]}}, pathline.InvalidValue, "no condition 'text'; .* unconditional"),
         ({"total": 10, "to": "s3://bucket/job"}, pathline.InvalidValue, "python -m fleet sample"),
     ],
 )
@@ -294,7 +298,7 @@ def test_counts_of_conditions_are_those_of_a_table(
     made = ("sample", "pets", *table, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
     assert fleet(repository, monkeypatch, capsys, *made) == found.fingerprint
     ours, theirs = (json.loads((tmp_path / name / "job.json").read_text()) for name in ("sdk", "fleet"))
-    assert ours["conditions"] == theirs["conditions"]
+    assert ours["table"] == theirs["table"]
     assert main(["export", str(tmp_path / "sdk"), str(tmp_path / "all.npz")]) == 0
     with np.load(tmp_path / "all.npz") as exported:
         assert exported["labels"].tolist() == [2] * 70 + [0] * 30
@@ -346,3 +350,38 @@ def test_a_job_of_one_shape_has_the_fingerprint_of_the_command(
     given = ["--shape", "H=6", "--shape", "W=8", "--seed", "5", "--solver", "euler-4", "--total", "130", "--quiet"]
     assert main(["sample", "picture", "--to", str(tmp_path / "b"), "--on", "indexed", *given]) == 0
     assert found.fingerprint in capsys.readouterr().out
+
+
+def test_named_conditions_are_those_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named(tmp_path, tmp_path / "repository")
+    for name, value in (("MODELS_DIR", str(tmp_path / "repository")), ("ALLOW_PROGRAMS", "true")):
+        monkeypatch.setenv(f"PATHLINE_{name}", value)
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    text = np.random.default_rng(0).normal(size=(130, 5, 4)).astype(np.float32)
+    other = torch.from_numpy(text[0])
+    named: dict[str, Any] = {"conditions": {"text": text, "strength": 1.5, "label": "c"}, "negative": {"text": other}}
+    with serving(tmp_path / "repository", allow_programs="true") as (url, _), Client(url) as client:
+        for rows in (text[:70], text[..., None]):
+            with pytest.raises(pathline.InvalidValue, match=r"give one value .* or 130 of these, one for each"):
+                client.bulk("named", 130, to=tmp_path / "a", conditions={"text": rows}, **JOB)
+        found = client.bulk("named", 130, to=tmp_path / "a", guidance=2.0, **named, **JOB)
+        whole = client.sample("named", 130, seed=5, solver="euler-4", guidance=2.0, **named)
+        np.testing.assert_array_equal(rows_of(tmp_path / "a"), whole.samples)
+        (tmp_path / "a" / "receipts" / "00001.json").unlink()
+        assert client.bulk("named", to=tmp_path / "a").fingerprint == found.fingerprint
+        with pytest.raises(BulkConflict, match=r"its conditions.text is '\w+', not '\w+'"):
+            client.bulk("named", to=tmp_path / "a", conditions={"text": text + 1})
+        file = tmp_path / "a" / "arrays" / "conditions.text.npy"
+        file.write_bytes(file.read_bytes()[:-4])
+        with pytest.raises(BulkConflict, match=r"conditions.text.npy was changed"):
+            client.bulk("named", to=tmp_path / "a")
+    np.save(tmp_path / "text.npy", text)
+    np.save(tmp_path / "other.npy", text[0])
+    given = ["--seed", "5", "--solver", "euler-4", "--total", "130", "--shard-rows", "64", "--quiet", "--guidance", "2"]
+    given += ["--condition", f"text={tmp_path / 'text.npy'}", "--negative", f"text={tmp_path / 'other.npy'}"]
+    given += ["--condition", "strength=1.5", "--condition", "label=c"]
+    assert main(["sample", "named", "--to", str(tmp_path / "b"), "--on", "indexed", *given]) == 0
+    assert found.fingerprint in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "b"), "--quiet"]) == 0

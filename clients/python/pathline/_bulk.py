@@ -7,6 +7,7 @@ I/O itself: a client drives one flow for each worker.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from pathline._bar import Follow, following
-from pathline._bulk_folder import BLOCK, FORMATS, Folder, Rows, Table, shard_range, together
+from pathline._bulk_folder import BLOCK, FORMATS, Arrays, Folder, Rows, Table, shard_range, together
 from pathline._calls import Calls, Do, Flow, Wait
 from pathline._events import Progress
 from pathline._plot import needed
@@ -47,9 +48,12 @@ Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
 
 _SOLVING = (
     *("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe"),
-    *("condition", "guidance", "shape", "decode"),
+    *("condition", "conditions", "negative", "guidance", "shape", "decode"),
 )
 """Options that determine the rows."""
+
+_NAMED = ("conditions", "negative")
+"""Options that hold conditions by name."""
 
 _OPTIONS = (*_SOLVING, "seed", "first_index", "version", "timeout_s")
 
@@ -111,6 +115,7 @@ class BulkArguments:
     shard_rows: int | None
     workers: int
     options: dict[str, Any]
+    arrays: dict[str, np.ndarray]
 
     @classmethod
     def of(
@@ -133,8 +138,9 @@ class BulkArguments:
         """
         given = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
         table = None if counts is None else _table(counts)
-        if table is not None and "condition" in given:
-            raise InvalidValue("condition and counts are both given; give one of them", "condition")
+        for name in ("condition", "conditions"):
+            if table is not None and name in given:
+                raise InvalidValue(f"{name} and counts are both given; give one of them", name)
         total = None if total is None else integer("total", total)
         if total is not None and total < 1:
             raise InvalidValue(f"total={total} is not allowed; ask for at least 1 sample", "total")
@@ -152,15 +158,42 @@ class BulkArguments:
         if "seed" in given:
             given["seed"] = chosen_seed(given["seed"])
         total = total if table is None else table.total
-        return cls(model, total, table, format, shard_rows, workers, given)
+        return cls(model, total, table, format, shard_rows, workers, given, _arrays_in(given))
 
     @property
     def request(self) -> dict[str, Any]:
         """The options that determine the rows."""
         return {name: self.options[name] for name in _SOLVING if name in self.options}
 
-    def refuse_other(self, spec: Mapping[str, Any], folder: Folder) -> None:
-        """Check that a job matches the arguments.
+    def fitted(self, total: int, takes: Mapping[str, Any]) -> Arrays:
+        """Return the arrays, each with one row for all samples or a row for each.
+
+        Args:
+            total: Number of samples.
+            takes: Conditions of the model by name, as the service describes them.
+
+        Raises:
+            InvalidValue: The model has no such condition, or an array has another number of rows.
+        """
+        found = {}
+        for key, array in self.arrays.items():
+            name = key.partition(".")[2]
+            if name not in takes:
+                known = f"takes {', '.join(takes)}" if takes else "is unconditional"
+                raise InvalidValue(f"there is no condition {name!r}; this model {known}", key)
+            shape = takes[name].get("shape", [takes[name]["width"]] if "width" in takes[name] else [])
+            axes = array.ndim - len(shape)
+            if axes not in (0, 1) or (axes == 1 and len(array) not in (1, total)):
+                raise InvalidValue(
+                    f"{key} has the shape {list(array.shape)}; give one value of the shape {shape} for all samples, "
+                    f"or {total} of these, one for each",
+                    key,
+                )
+            found[key] = array if axes else array[None]
+        return Arrays(found)
+
+    def refuse_other(self, spec: Mapping[str, Any], arrays: Arrays, folder: Folder) -> None:
+        """Check that a job matches the arguments, and the arrays among them.
 
         Raises:
             BulkConflict: A value differs; the message has both.
@@ -171,12 +204,13 @@ class BulkArguments:
             "seed": self.options.get("seed"),
             "first_index": self.options.get("first_index"),
             "total": self.total,
-            "conditions": None if self.table is None else self.table.digest,
+            "table": None if self.table is None else self.table.digest,
             "format": self.format,
             "shard_rows": self.shard_rows,
             **self.request,
+            **arrays.digests,
         }
-        mine = {**spec, **spec["request"]}
+        mine = {**spec, **spec["request"], **spec["arrays"]}
         for name, wanted in arguments.items():
             if wanted is not None and mine.get(name) != wanted:
                 raise BulkConflict(
@@ -195,6 +229,27 @@ def _table(counts: Counts) -> Table:
         if count < 1:
             raise InvalidValue(f"counts asks for {count} samples of {condition!r}; ask for at least 1", "counts")
     return Table(plain, numbers)
+
+
+def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Take the numbers by name out of the options, as arrays; names of classes stay."""
+    found = {}
+    for option in _NAMED:
+        for name, value in list((options.get(option) or {}).items()):
+            array = value if isinstance(value, np.ndarray) else _as_array(f"{option}.{name}", value)
+            if array.dtype.kind in "biuf":
+                found[f"{option}.{name}"] = array
+                del options[option][name]
+        if option in options and not options[option]:
+            del options[option]
+    return found
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InvalidValue(f"{name} has lists of different lengths", name) from None
 
 
 class _Page:
@@ -228,13 +283,14 @@ class Job:
         folder: Folder,
         spec: Mapping[str, Any],
         table: Table | None,
+        arrays: Arrays,
         arguments: BulkArguments,
         labels: Any,
     ) -> None:
         policy = calls.retry
         if policy.max_attempts > 1:  # retries are not turned off
             policy = policy.at_least(_ATTEMPTS, _PATIENCE_S)
-        self.spec, self._folder, self._table, self._labels = spec, folder, table, labels
+        self.spec, self._folder, self._table, self._arrays, self._labels = spec, folder, table, arrays, labels
         self._calls, self._timeout_s = replace(calls, retry=policy), arguments.options.get("timeout_s")
         self._page, self._lock = _Page(), threading.Lock()
         self._stopped = False
@@ -306,7 +362,7 @@ class Job:
         """Request one page of rows."""
         while True:
             rows, begin = min(self._page.rows, most), time.monotonic()
-            given = None if self._table is None else self._table.of(first, rows)
+            given = _given(self._table, self._arrays, first, rows)
             try:
                 result = yield from self._calls.sampled(
                     _request(self.spec, first, rows, given, self._timeout_s, self._calls.url)
@@ -400,13 +456,18 @@ def _refuse_changed(spec: Mapping[str, Any], result: SampleResult) -> None:
             )
 
 
+def _given(table: Table | None, arrays: Arrays, first: int, rows: int) -> dict[str, Any]:
+    """Return the options that hold the conditions of consecutive samples."""
+    return arrays.of(first, rows) if table is None else {"condition": table.of(first, rows)}
+
+
 def _request(
-    spec: Mapping[str, Any], first: int, rows: int, conditions: list[Any] | None, timeout_s: float | None, url: str
+    spec: Mapping[str, Any], first: int, rows: int, given: Mapping[str, Any], timeout_s: float | None, url: str
 ) -> Any:
     options = {**spec["request"], "version": spec["version"], "seed": spec["seed"], "trace": "none"}
     options |= {"first_index": spec["first_index"] + first, "priority": "bulk", "timeout_s": timeout_s}
-    if conditions is not None:
-        options["condition"] = conditions
+    for name, value in given.items():
+        options[name] = {**options.get(name, {}), **value} if isinstance(value, dict) else value
     return sample_request(spec["model"], rows, options, url)
 
 
@@ -424,18 +485,35 @@ def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Fl
     folder = Folder(Path(to).expanduser())
     spec = yield Do(folder.spec)
     if spec is None:
-        spec = yield from _new(calls, arguments)
-        yield Do(lambda: folder.create(spec, arguments.table))
+        arrays = yield from _fitted(calls, arguments, arguments.total, arguments.options.get("version"))
+        spec = yield from _new(calls, arguments, arrays)
+        yield Do(lambda: folder.create(spec, arguments.table, arrays))
     else:
-        arguments.refuse_other(spec, folder)
+        given = yield from _fitted(calls, arguments, spec["total"], spec["version"])
+        arguments.refuse_other(spec, given, folder)
     table = yield Do(lambda: folder.conditions(spec))
+    arrays = yield Do(lambda: folder.arrays(spec))
     labels = {} if table is None else _labels((yield from calls.model(spec["model"])), spec["version"])
-    return Job(calls, folder, spec, table, arguments, labels)
+    return Job(calls, folder, spec, table, arrays, arguments, labels)
 
 
-def _new(calls: Calls, arguments: BulkArguments) -> Flow[dict[str, Any]]:
-    if arguments.total is None:
+def _fitted(calls: Calls, arguments: BulkArguments, total: int | None, version: int | None) -> Flow[Arrays]:
+    if total is None:
         raise InvalidValue("a new job needs total, or counts", "total")
+    if not arguments.arrays:
+        return Arrays({})
+    info = yield from calls.model(arguments.model)
+    version = info.version if version is None else version
+    if version is not None and not _served(info, version):  # known once it is loaded, whatever the response
+        with contextlib.suppress(InvalidRequest):
+            options = {"version": version, "solver": "euler-1", "timeout_s": arguments.options.get("timeout_s")}
+            yield from calls.sampled(sample_request(arguments.model, 1, options, calls.url))
+        info = yield from calls.model(arguments.model)
+    return arguments.fitted(total, _served(info, version).get("conditions") or {})
+
+
+def _new(calls: Calls, arguments: BulkArguments, arrays: Arrays) -> Flow[dict[str, Any]]:
+    assert arguments.total is not None  # noqa: S101 - checked before
     spec: dict[str, Any] = {
         "bulk": 1,
         "model": arguments.model,
@@ -449,7 +527,8 @@ def _new(calls: Calls, arguments: BulkArguments) -> Flow[dict[str, Any]]:
         "seed": chosen_seed(arguments.options.get("seed")),
         "first_index": integer("first_index", arguments.options.get("first_index", 0)),
         "total": arguments.total,
-        "conditions": "" if arguments.table is None else arguments.table.digest,
+        "table": "" if arguments.table is None else arguments.table.digest,
+        "arrays": arrays.digests,
         "shape": [],
         "dtype": "",
         "format": arguments.format or "npy",
@@ -459,7 +538,7 @@ def _new(calls: Calls, arguments: BulkArguments) -> Flow[dict[str, Any]]:
     rows = min(BLOCK, most)
     while True:  # more and more of the first rows, until they take long enough to measure the service's speed
         started = time.monotonic()
-        given = None if arguments.table is None else arguments.table.of(0, rows)
+        given = _given(arguments.table, arrays, 0, rows)
         try:
             first: SampleResult = yield from calls.sampled(_request(spec, 0, rows, given, timeout_s, calls.url))
         except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
@@ -481,7 +560,8 @@ def _new(calls: Calls, arguments: BulkArguments) -> Flow[dict[str, Any]]:
         "dtype": str(first.samples.dtype),
     }
     if arguments.shard_rows is None:
-        spec["shard_rows"] = _shard_rows(rows / seconds, arguments.total, arguments.workers, first.samples[0].nbytes)
+        row_bytes = first.samples[0].nbytes + arrays.row_bytes
+        spec["shard_rows"] = _shard_rows(rows / seconds, arguments.total, arguments.workers, row_bytes)
     return spec
 
 
@@ -490,7 +570,7 @@ def _shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
     return max(1, math.ceil(rows / BLOCK)) * BLOCK
 
 
-def _served(info: Any, version: int) -> Mapping[str, Any]:
+def _served(info: Any, version: int | None) -> Mapping[str, Any]:
     served = [each for each in info.fields.get("served", ()) if each.get("version") == version]
     return served[0] if served else {}
 

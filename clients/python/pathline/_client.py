@@ -201,8 +201,9 @@ class Client:
             progress: True draws a bar with the rate and the time left; a function is called with each `Progress`, the
                 `fields` of which have ``rows``, ``total`` and ``rows_per_s``.
             **options: `solver`, `steps`, `rtol`, `atol`, `grid`, `start`, `controller`, `first_step`, `max_step`,
-                `max_nfe`, `condition`, `guidance`, `shape`, `decode`, `seed`, `first_index` and `version` as for
-                `sample`; `timeout_s` applies to each request.
+                `max_nfe`, `condition`, `conditions`, `negative`, `guidance`, `shape`, `decode`, `seed`, `first_index`
+                and `version` as for `sample`; `timeout_s` applies to each request. Arrays in `conditions` and
+                `negative` have one value for all samples, or one for each of the `total` samples.
 
         Raises:
             BulkConflict: The folder holds another job or something else, or the service's model has changed.
