@@ -361,13 +361,13 @@ def test_named_conditions_are_those_of_the_command(
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
     text = np.random.default_rng(0).normal(size=(130, 5, 4)).astype(np.float32)
     other = torch.from_numpy(text[0])
-    named: dict[str, Any] = {"conditions": {"text": text, "strength": 1.5, "label": "c"}, "negative": {"text": other}}
+    values: dict[str, Any] = {"conditions": {"text": text, "strength": 1.5, "label": "c"}, "negative": {"text": other}}
     with serving(tmp_path / "repository", allow_programs="true") as (url, _), Client(url) as client:
         for rows in (text[:70], text[..., None]):
             with pytest.raises(pathline.InvalidValue, match=r"give one value .* or 130 of these, one for each"):
                 client.bulk("named", 130, to=tmp_path / "a", conditions={"text": rows}, **JOB)
-        found = client.bulk("named", 130, to=tmp_path / "a", guidance=2.0, **named, **JOB)
-        whole = client.sample("named", 130, seed=5, solver="euler-4", guidance=2.0, **named)
+        found = client.bulk("named", 130, to=tmp_path / "a", guidance=2.0, **values, **JOB)
+        whole = client.sample("named", 130, seed=5, solver="euler-4", guidance=2.0, **values)
         np.testing.assert_array_equal(rows_of(tmp_path / "a"), whole.samples)
         (tmp_path / "a" / "receipts" / "00001.json").unlink()
         assert client.bulk("named", to=tmp_path / "a").fingerprint == found.fingerprint
