@@ -256,7 +256,9 @@ def test_replay(client: Client, served: str, tmp_path: Path, capsys: pytest.Capt
         assert main(["replay", str(tmp_path / name), "--url", served]) == 0
         assert "the bits match those of the original response" in capsys.readouterr().out
     assert main(["replay", token, "--url", served]) == 4
-    assert "torch" in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert "torch" in refusal
+    assert "; use --force to sample anyway" in refusal
     assert main(["replay", token, "--force", "--json", "--url", served]) == 0
     assert json.loads(capsys.readouterr().out)["digest_matches"] is True
     assert main(["replay", "no-such-file", "--url", served]) == 2

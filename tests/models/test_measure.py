@@ -116,6 +116,13 @@ def test_a_method_that_catches_up_is_not_given_up() -> None:
     assert not any(catching.tell(10 * 0.5**k, 0.7**k) for k in range(12))
 
 
+def test_the_samplers_of_diffusion_have_a_place() -> None:
+    texts = [point.solver for point in measure_curve(Field(Decay()), X0, grids=(), tolerances=()).points]
+    assert "heun2-3/karras" in texts
+    assert {"dpmpp_2m-4", "unipc2-4", "unipc3-4"} <= set(texts)
+    assert "heun2-3" not in texts  # too similar to others
+
+
 def test_tolerances_end_where_they_change_little() -> None:
     settings = [10.0**-k for k in range(2, 7)]
     tried = [
@@ -175,6 +182,7 @@ def test_the_command_writes_it_and_says_what_it_found(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("models.measure.EDM", "rk4/karras")
     assert main(["measure", str(saved), "--seconds", "1000"]) == 0
     out = capsys.readouterr().out
     assert "rk4-1" in out
