@@ -385,3 +385,32 @@ def test_named_conditions_are_those_of_the_command(
     assert main(["sample", "named", "--to", str(tmp_path / "b"), "--on", "indexed", *given]) == 0
     assert found.fingerprint in capsys.readouterr().out
     assert main(["verify", str(tmp_path / "b"), "--quiet"]) == 0
+
+
+def test_pages_take_apart_conditions_with_a_value_for_each_sample(tmp_path: Path) -> None:
+    named(tmp_path, tmp_path / "repository")
+    draws = np.random.default_rng(0)
+    labels, text = [*range(5)] * 4, draws.normal(size=(20, 3, 4)).astype(np.float32)
+    told: dict[str, Any] = {"label": labels, "text": torch.from_numpy(text), "mask": np.ones(3, bool), "strength": 1.5}
+    with serving(tmp_path / "repository", allow_programs="true") as (url, _), Client(url) as client:
+        whole = client.sample("named", 20, seed=5, solver="euler-4", conditions=told)
+        pages = client.iter_samples("named", 20, 7, seed=5, solver="euler-4", conditions=told)
+        np.testing.assert_array_equal(np.concatenate([page.samples for page in pages]), whole.samples)
+        square = {"text": text[:4]}  # of as many rows as there are samples, but of another shape
+        with pytest.raises(pathline.InvalidRequest, match=r"expected float32 of shape \[L up to 6, 4\]"):
+            list(client.iter_samples("named", 4, 3, seed=5, conditions={"text": text[:4, :, :3]}))
+        assert len(list(client.iter_samples("named", 4, 3, seed=5, solver="euler-4", conditions=square))) == 2
+        assert len(list(client.iter_samples("named", 3, 2, seed=5, conditions={"mask": [True] * 3}))) == 2
+
+
+@pytest.mark.parametrize(("kind", "given"), [("pets", ["cat", "eel", 1, 0, 2]), ("pets", np.arange(5) % 3)])
+def test_pages_take_apart_labels(repository: Path, kind: str, given: Any) -> None:
+    async def run() -> tuple[np.ndarray, np.ndarray]:
+        async with in_process(repository) as client:
+            whole = await client.sample(kind, 5, seed=1, solver="rk4-2", condition=given)
+            pages = [
+                page.samples async for page in client.iter_samples(kind, 5, 2, seed=1, solver="rk4-2", condition=given)
+            ]
+            return np.concatenate(pages), whole.samples
+
+    np.testing.assert_array_equal(*asyncio.run(run()))

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Page, Request
+from playwright.sync_api import Page, Request, expect
 
 from tests.system.test_page import PAIR, RK4, bodies, drawn_again, settled, show
 
@@ -237,5 +237,7 @@ def test_impatience_does_no_harm(page: Page, service: str) -> None:
         page.keyboard.press("Enter")
     page.wait_for_selector("body[data-judged*='b.solver']")
     assert page.locator("#problem").is_hidden()
+    both = expect(page.locator("#cards h2"))
+    both.to_have_text(["rk4-4", "euler-10"], timeout=30_000)
     page.wait_for_selector("#cancel", state="hidden")  # one more drawing may be in progress, for the last press
-    assert titles(page) == ["rk4-4", "euler-10"]
+    both.to_have_text(["rk4-4", "euler-10"], timeout=30_000)

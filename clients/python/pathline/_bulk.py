@@ -7,7 +7,6 @@ I/O itself: a client drives one flow for each worker.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -24,6 +23,7 @@ import numpy as np
 from pathline._bar import Follow, following
 from pathline._bulk_folder import BLOCK, FORMATS, Arrays, Folder, Rows, Table, shard_range, together
 from pathline._calls import Calls, Do, Flow, Wait
+from pathline._conditions import NAMED, shape_of
 from pathline._events import Progress
 from pathline._plot import needed
 from pathline._request import chosen_seed, integer, plain_options, sample_request
@@ -51,9 +51,6 @@ _SAID = (
     *("condition", "conditions", "negative", "guidance", "shape", "decode"),
 )
 """Options that determine the rows."""
-
-_NAMED = ("conditions", "negative")
-"""Options that hold conditions by name."""
 
 _OPTIONS = (*_SAID, "seed", "first_index", "version", "timeout_s")
 
@@ -178,18 +175,18 @@ class Asked:
         found = {}
         for key, array in self.arrays.items():
             name = key.partition(".")[2]
-            if name not in takes:
+            shape = shape_of(takes, name)
+            if shape is None:
                 known = f"takes {', '.join(takes)}" if takes else "is unconditional"
                 raise InvalidValue(f"there is no condition {name!r}; this model {known}", key)
-            shape = takes[name].get("shape", [takes[name]["width"]] if "width" in takes[name] else [])
-            axes = array.ndim - len(shape)
-            if axes not in (0, 1) or (axes == 1 and len(array) not in (1, total)):
+            more = array.ndim - len(shape)
+            if more not in (0, 1) or (more == 1 and len(array) not in (1, total)):
                 raise InvalidValue(
                     f"{key} has the shape {list(array.shape)}; give one value of the shape {shape} for all samples, "
                     f"or {total} of these, one for each",
                     key,
                 )
-            found[key] = array if axes else array[None]
+            found[key] = array if more else array[None]
         return Arrays(found)
 
     def refuse_other(self, spec: Mapping[str, Any], arrays: Arrays, folder: Folder) -> None:
@@ -234,7 +231,7 @@ def _table(counts: Counts) -> Table:
 def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
     """Take the numbers by name out of the options, as arrays; names of classes stay."""
     found = {}
-    for option in _NAMED:
+    for option in NAMED:
         for name, value in list((options.get(option) or {}).items()):
             array = value if isinstance(value, np.ndarray) else _as_array(f"{option}.{name}", value)
             if array.dtype.kind in "biuf":
@@ -502,14 +499,8 @@ def _fitted(calls: Calls, asked: Asked, total: int | None, version: int | None) 
         raise InvalidValue("a new job needs total, or counts", "total")
     if not asked.arrays:
         return Arrays({})
-    info = yield from calls.model(asked.model)
-    version = info.version if version is None else version
-    if version is not None and not _served(info, version):  # known once it is loaded, whatever the response
-        with contextlib.suppress(InvalidRequest):
-            options = {"version": version, "solver": "euler-1", "timeout_s": asked.options.get("timeout_s")}
-            yield from calls.sampled(sample_request(asked.model, 1, options, calls.url))
-        info = yield from calls.model(asked.model)
-    return asked.fitted(total, _served(info, version).get("conditions") or {})
+    takes = yield from calls.conditions(asked.model, version, asked.options.get("timeout_s"))
+    return asked.fitted(total, takes)
 
 
 def _new(calls: Calls, asked: Asked, arrays: Arrays) -> Flow[dict[str, Any]]:

@@ -158,8 +158,8 @@ class Client:
             total: How many samples in all.
             batch: How many at a time.
             progress: As for `sample`, for all pages together.
-            **options: See `SampleOptions`; one `seed` serves all pages, `x0` cannot be paged, and
-                `error_control="batch"` needs one page.
+            **options: See `SampleOptions`; one `seed` serves all pages, conditions may have one value for each of the
+                `total` samples, `x0` cannot be paged, and `error_control="batch"` needs one page.
 
         Raises:
             PathlineError: See `pathline.errors`.

@@ -99,7 +99,23 @@ async def test_json_npz_and_the_protocol_agree(http: httpx.AsyncClient) -> None:
     [samples] = [output for output in found["outputs"] if output["name"] == "samples"]
     np.testing.assert_allclose(np.reshape(samples["data"], (3, 3)), asked["samples"], rtol=1e-6)
     described = (await http.get("/v2/models/named")).json()["inputs"]
-    assert {"name": "condition.text", "datatype": "FP32", "shape": [-1, -1, 4]} in described
+    for member in ("condition", "negative"):
+        assert {"name": f"{member}.text", "datatype": "FP32", "shape": [-1, -1, 4]} in described
+
+
+async def test_the_protocol_takes_guidance_of_several_terms_as_text(http: httpx.AsyncClient) -> None:
+    guidance = {"terms": [{"weight": 2, "condition": "all"}, {"weight": -1, "drop": ["label"]}], "channels": 2}
+    wanted = await ask(http, conditions={"label": 1}, negative={"label": 2}, guidance=guidance)
+    inputs = [
+        {"name": f"{member}.label", "shape": [1], "datatype": "INT64", "data": [label]}
+        for member, label in (("condition", 1), ("negative", 2))
+    ]
+    parameters = {"num_samples": 3, "seed": 0, "solver": "rk4-5", "guidance": json.dumps(guidance)}
+    found = (await http.post("/v2/models/named/infer", json={"parameters": parameters, "inputs": inputs})).json()
+    assert found["parameters"]["digest"] == wanted["digest"]
+    for given, said in (("2x", 'guidance is "2x"'), ("[2]", 'guidance is "[2]"'), (guidance, "as JSON text")):
+        answer = await http.post("/v2/models/named/infer", json={"parameters": parameters | {"guidance": given}})
+        assert (answer.status_code, said in answer.json()["error"]) == (400, True), answer.text
 
 
 async def test_one_for_each_sample_and_one_for_all(http: httpx.AsyncClient) -> None:
@@ -178,6 +194,7 @@ async def test_refused_conditions_are_named(
         ({"guidance": {"terms": [{"weight": 1}]}}, "guidance"),
         ({"guidance": {"terms": [{"weight": 1, "drop": ["strength"]}]}}, "guidance"),
         ({"guidance": {"strength": 2, "interval": [0.5, 0.1]}}, "guidance"),
+        ({"guidance": {"strength": 2, "channels": 4}}, "guidance"),
         ({"guidance": "2"}, "guidance"),
         ({"negative": {"label": 1}}, "negative"),
         ({"condition": 1}, "condition"),
