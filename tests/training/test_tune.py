@@ -196,7 +196,8 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
     assert {g for _, g in pairs} == {1.0, 3.0}
     plain, guided = (target_of(checkpoint, (g,), 0, 0, 6).ends for g in (1.0, 3.0))
     assert not torch.allclose(plain, guided)
-    plans = tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=18, iterations=2, guidance=(1.0, 3.0)))
+    # More than the 128 paths that a descent begins on.
+    plans = tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=130, iterations=2, guidance=(1.0, 3.0)))
     assert all(plan.tuning["guidance"] == [1.0, 3.0] for plan in plans.plans)
 
 
