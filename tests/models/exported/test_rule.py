@@ -35,7 +35,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize(
-    ("network", "said"),
+    ("network", "message"),
     [
         (unet(), None),
         (unet(LabelCondition(classes=3)), None),
@@ -48,8 +48,8 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
         (nn.Linear(2, 2), "Linear is not exported"),
     ],
 )
-def test_the_rule_looks_at_the_network(network: nn.Module, said: str | None) -> None:
-    assert can_export(network) == said
+def test_the_rule_looks_at_the_network(network: nn.Module, message: str | None) -> None:
+    assert can_export(network) == message
 
 
 def test_without_the_extra_the_module_serves_and_the_reason_names_it() -> None:
@@ -86,7 +86,7 @@ def test_a_form_that_is_as_good_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda v: v * (1 + 1e-5), "the exported form is off by"),
         (lambda v: v * torch.nan, "the exported form is off by nan"),
@@ -94,7 +94,7 @@ def test_a_form_that_is_as_good_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_form_that_is_not_as_good_is_refused(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor], said: str
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor], message: str
 ) -> None:
     def changed(network: nn.Module) -> Callable[..., Tensor]:
         exact = copy.deepcopy(network).double()
@@ -103,7 +103,7 @@ def test_a_form_that_is_not_as_good_is_refused(
     answering(monkeypatch, changed)
     made = exported(unet(), UNFUSED, Path("nowhere"), "sha256:")
     assert (made.path, made.failed) == ("eager", True)
-    assert made.reason.startswith(said)
+    assert made.reason.startswith(message)
 
 
 @pytest.mark.usefixtures("present")
