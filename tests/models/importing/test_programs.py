@@ -1,5 +1,6 @@
 """Exported programs: the same numbers as their network, and nothing in them is executed when they are read."""
 
+import copy
 import io
 import json
 import os
@@ -57,6 +58,18 @@ class Convolutional(nn.Module):
         return self.last(torch.cat((two, one), 1)) * (self.shift - 2)
 
 
+class Casting(nn.Module):
+    """A network that casts to float32, as embeddings of times do, whatever its own dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        angles = t[:, None].float() * torch.arange(4, dtype=torch.float32, device=t.device)
+        return self.last(torch.cat((x, angles.cos()), 1))
+
+
 def export(network: nn.Module, arguments: tuple[Tensor, ...], path: Path, dynamic: Any = None) -> Path:
     rows = torch.export.Dim("rows", min=1, max=8192)
     shapes = tuple({0: rows} for _ in arguments) if dynamic is None else dynamic
@@ -110,6 +123,18 @@ def test_decomposed_programs_and_the_other_order(tmp_path: Path) -> None:
     assert imported.report[0].endswith("arguments (x, t)")
     with torch.no_grad():
         torch.testing.assert_close(load(imported.path).velocity(x, t), plain(x, t))
+
+
+def test_in_float64_it_casts_to_float64(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain, x, t = Casting(), torch.randn(6, 2), torch.rand(6)
+    velocity = load(take(export(plain, (x, t), tmp_path / "net.pt2"), tmp_path).path).velocity
+    weight, bias = plain.last.weight.double(), plain.last.bias.double()
+    exact = torch.cat((x.double(), (t[:, None].double() * torch.arange(4.0).double()).cos()), 1) @ weight.T + bias
+    with torch.no_grad():
+        assert torch.equal(velocity(x, t), plain(x, t))
+        found = copy.deepcopy(velocity).double()(x.double(), t.double())
+    torch.testing.assert_close(found, exact, rtol=1e-14, atol=1e-14)
 
 
 class Centred(nn.Module):
