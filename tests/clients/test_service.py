@@ -129,11 +129,11 @@ def test_a_stream_in_process_over_asgi(repository: Path) -> None:
 
 
 def test_progress_changes_nothing_about_the_result(client: Client) -> None:
-    told: list[pathline.Progress] = []
+    reports: list[pathline.Progress] = []
     options: dict[str, Any] = {"solver": "dopri5@1e-6", "seed": SEED, "save_at": [0.5], "trace": "full"}
-    followed = client.sample("gaussian", 40, progress=told.append, **options)
+    followed = client.sample("gaussian", 40, progress=reports.append, **options)
     plain = client.sample("gaussian", 40, **options)
-    assert told[-1].share == 1.0
+    assert reports[-1].share == 1.0
     for name, array in plain.arrays().items():
         np.testing.assert_array_equal(followed[name], array)
         assert followed[name].dtype == array.dtype

@@ -57,8 +57,8 @@ def test_a_card_is_titled_by_all_settings_of_its_solver(
 
 def test_the_latency_bar_of_solver_b_has_its_colour(page: Page, service: str) -> None:
     show(page, service, **PAIR)
-    assert background(page, ".told.a .network_s") == background(page, ".a > .key")
-    assert background(page, ".told.b .network_s") == background(page, ".b > .key")
+    assert background(page, ".summary.a .network_s") == background(page, ".a > .key")
+    assert background(page, ".summary.b .network_s") == background(page, ".b > .key")
 
 
 def test_a_number_and_enter_draw_once(page: Page, service: str) -> None:
@@ -221,8 +221,8 @@ def test_a_link_to_overlaid_points_keeps_the_room_of_one_figure(page: Page, serv
     assert room is not None
     assert taken is not None
     assert room["height"] == pytest.approx(taken["height"], abs=30)
-    told = [page.locator(f".told.{side}").bounding_box() for side in "ab"]
-    assert sum(box["width"] for box in told if box) > 0.9 * (taken["width"] - 60)  # both at full width
+    summaries = [page.locator(f".summary.{side}").bounding_box() for side in "ab"]
+    assert sum(box["width"] for box in summaries if box) > 0.9 * (taken["width"] - 60)  # both at full width
 
 
 def test_impatience_does_no_harm(page: Page, service: str) -> None:

@@ -145,17 +145,19 @@ def test_plans_of_an_earlier_tuner_are_tuned_again_or_named(folder: Path, capsys
     write_plans(folder, whole.model_copy(update={"plans": old}))
     capsys.readouterr()
     some = tune(folder, replace(QUICK, nfe=(3,)))
-    told = capsys.readouterr().err
-    assert f"{folder}: tuning ab2-3/tuned, tuned-3 again: tuner not given, now {command.TUNER}\n" in told
-    assert "ab2-2/tuned, tuned-2 stay as an earlier tuner left them; to improve them, name their NFE in --nfe" in told
+    printed = capsys.readouterr().err
+    assert f"{folder}: tuning ab2-3/tuned, tuned-3 again: tuner not given, now {command.TUNER}\n" in printed
+    assert (
+        "ab2-2/tuned, tuned-2 stay as an earlier tuner left them; to improve them, name their NFE in --nfe" in printed
+    )
     assert some.plans == old[:2] + whole.plans[2:]
     assert tune(folder, QUICK) == whole
     assert "tuning ab2-2/tuned, tuned-2 again" in capsys.readouterr().err
     assert tune(folder, QUICK) == whole
     assert capsys.readouterr().err == f"{folder}: everything is tuned already; use --force to tune it again\n"
     tune(folder, replace(QUICK, samples=18, iterations=2))
-    told = capsys.readouterr().err
-    assert "tuning ab2-2/tuned, tuned-2, ab2-3/tuned, tuned-3 again: iterations 3, now 2; samples 16, now 18" in told
+    printed = capsys.readouterr().err
+    assert "tuning ab2-2/tuned, tuned-2, ab2-3/tuned, tuned-3 again: iterations 3, now 2; samples 16, now 18" in printed
 
 
 def test_old_plans_stay_until_their_successors_are_ready(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +196,8 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
     assert {g for _, g in pairs} == {1.0, 3.0}
     plain, guided = (target_of(checkpoint, (g,), 0, 0, 6).ends for g in (1.0, 3.0))
     assert not torch.allclose(plain, guided)
-    plans = tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=18, iterations=2, guidance=(1.0, 3.0)))
+    # More than the 128 paths that a descent begins on.
+    plans = tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=130, iterations=2, guidance=(1.0, 3.0)))
     assert all(plan.tuning["guidance"] == [1.0, 3.0] for plan in plans.plans)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from models.noise import noise
 from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
-from training.data_config import DigitsData, MnistData, PointsData
+from training.data_config import MnistData, PointsData
 from training.draws import Purpose, seed32
 from training.evaluation import evaluate
 from training.experiments.cells import Missing
@@ -138,14 +138,11 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 
 _REFLOW = "reflow"
-DIGITS = 1_797
-"""Number of scikit-learn's digits, some of which are held out."""
+REFLOWED = ("moons", "circles")
+"""Data sets of points, for which a second model is trained on the paths of the first."""
 
-POINTS = ("moons", "circles")
-"""Data sets of points, which train fastest."""
-
-MOONS_ONLY = ("cosine and OT, half the epochs", "twice the width", "three times the epochs")
-"""Choices tried on moons only: most of them cost several times as much as the others."""
+EVERYWHERE = ("ema 0.999", "cosine schedule", "OT coupling", "cosine and OT")
+"""Choices tried on all data sets; the others are tried on moons only."""
 
 DECISIVE = (_FREQUENCY.format(BASE), _FREQUENCY.format(PAPER), "cosine and OT", "cosine and OT, half the epochs")
 """Settings measured first, on points before digits."""
@@ -157,7 +154,7 @@ NEXT = ("cosine schedule", "OT coupling")
 def settings(dataset: str) -> dict[str, Mapping[str, Any]]:
     """Return every setting trained on a data set."""
     frequencies = {_FREQUENCY.format(value): {"network.max_frequency": value} for value in FREQUENCIES}
-    return {**frequencies, **{name: CHOICES[name] for name in CHOICES if dataset == "moons" or name not in MOONS_ONLY}}
+    return {**frequencies, **{name: CHOICES[name] for name in CHOICES if dataset == "moons" or name in EVERYWHERE}}
 
 
 def _measure(context: Context, model: Model) -> Results:
@@ -188,7 +185,7 @@ class _Plain(nn.Module):
 
 def _trained(dataset: str) -> tuple[str, ...]:
     """Return the names of all settings trained on a data set."""
-    return (*settings(dataset), _REFLOW)
+    return (*settings(dataset), *((_REFLOW,) if dataset in REFLOWED else ()))
 
 
 def order(context: Context) -> list[tuple[str, str, int]]:
@@ -198,11 +195,11 @@ def order(context: Context) -> list[tuple[str, str, int]]:
     gets all its seeds before the next begins, as a verdict needs them.
     """
     seeds = context.sizes.training_seeds
-    points = [dataset for dataset in context.sizes.price_datasets if dataset in POINTS]
-    digits = [dataset for dataset in context.sizes.price_datasets if dataset not in POINTS]
+    points = [dataset for dataset in context.sizes.price_datasets if dataset in REFLOWED]
+    digits = [dataset for dataset in context.sizes.price_datasets if dataset not in REFLOWED]
     whole = [(dataset, name, seed) for seed in seeds for dataset in points for name in _trained(dataset)]
     whole += [(dataset, name, seed) for dataset in digits for name in _trained(dataset) for seed in seeds]
-    return sorted(whole, key=lambda model: (model[1] not in DECISIVE, model[0] not in POINTS, model[1] not in NEXT))
+    return sorted(whole, key=lambda model: (model[1] not in DECISIVE, model[0] not in REFLOWED, model[1] not in NEXT))
 
 
 def run(context: Context) -> Results:
@@ -243,13 +240,8 @@ def _cell(context: Context, dataset: str, name: str, seed: int) -> Results:
 
 def _reflow_epochs(context: Context, parent: Recipe) -> int:
     """Return the epochs over the pairs that give as many steps as the parent took over its data."""
-    data = parent.data
-    if isinstance(data, DigitsData):
-        samples = DIGITS - data.held_out
-    else:
-        assert isinstance(data, PointsData | MnistData)  # noqa: S101  (there is no other data set in the study)
-        samples = data.samples
-    return max(1, round(parent.epochs * samples / context.sizes.price_pairs))
+    assert isinstance(parent.data, PointsData)  # noqa: S101  (`REFLOWED`)
+    return max(1, round(parent.epochs * parent.data.samples / context.sizes.price_pairs))
 
 
 def _reflowed(context: Context, parent: Recipe) -> Results:

@@ -46,13 +46,13 @@ from pathline.errors import (
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
 """How many samples of each condition: a mapping, or pairs where conditions are vectors."""
 
-_SAID = (
+_SOLVING = (
     *("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe"),
     *("condition", "conditions", "negative", "guidance", "shape", "decode"),
 )
 """Options that determine the rows."""
 
-_OPTIONS = (*_SAID, "seed", "first_index", "version", "timeout_s")
+_OPTIONS = (*_SOLVING, "seed", "first_index", "version", "timeout_s")
 
 _SHARD_S, _PAGE_S, _PROBE_S = 120.0, 2.0, 0.5  # seconds of one worker
 _MAX_BYTES = 512 << 20  # of a shard's samples
@@ -102,7 +102,7 @@ class BulkResult:
 
 
 @dataclass(frozen=True)
-class Asked:
+class BulkArguments:
     """The arguments of a call; None for omitted ones, which keeps the value of an existing job."""
 
     model: str
@@ -125,7 +125,7 @@ class Asked:
         workers: int,
         tries: int,
         options: Mapping[str, Any],
-    ) -> Asked:
+    ) -> BulkArguments:
         """Check the arguments as far as possible without the service.
 
         Raises:
@@ -160,7 +160,7 @@ class Asked:
     @property
     def request(self) -> dict[str, Any]:
         """The options that determine the rows."""
-        return {name: self.options[name] for name in _SAID if name in self.options}
+        return {name: self.options[name] for name in _SOLVING if name in self.options}
 
     def fitted(self, total: int, takes: Mapping[str, Any]) -> Arrays:
         """Return the arrays, each with one row for all samples or a row for each.
@@ -195,7 +195,7 @@ class Asked:
         Raises:
             BulkConflict: A value differs; the message has both.
         """
-        asked = {
+        arguments = {
             "model": self.model,
             "version": self.options.get("version"),
             "seed": self.options.get("seed"),
@@ -208,7 +208,7 @@ class Asked:
             **arrays.digests,
         }
         mine = {**spec, **spec["request"], **spec["arrays"]}
-        for name, wanted in asked.items():
+        for name, wanted in arguments.items():
             if wanted is not None and mine.get(name) != wanted:
                 raise BulkConflict(
                     f"{folder.path} holds another job: its {name} is {mine.get(name)!r}, not {wanted!r}; "
@@ -281,14 +281,14 @@ class Job:
         spec: Mapping[str, Any],
         table: Table | None,
         arrays: Arrays,
-        asked: Asked,
+        arguments: BulkArguments,
         labels: Any,
     ) -> None:
         policy = calls.retry
         if policy.max_attempts > 1:  # retries are not turned off
             policy = policy.at_least(_ATTEMPTS, _PATIENCE_S)
         self.spec, self._folder, self._table, self._arrays, self._labels = spec, folder, table, arrays, labels
-        self._calls, self._timeout_s = replace(calls, retry=policy), asked.options.get("timeout_s")
+        self._calls, self._timeout_s = replace(calls, retry=policy), arguments.options.get("timeout_s")
         self._page, self._lock = _Page(), threading.Lock()
         self._stopped = False
         shards = -(-spec["total"] // spec["shard_rows"])
@@ -329,8 +329,8 @@ class Job:
                     self._waiting.append(shard)  # after the others, which may succeed
                 else:
                     self._failed[shard] = str(error)
-                    yield Do(lambda shard=shard, said=str(error), tried=tried: self._folder.note_failure(
-                        shard, said, tried
+                    yield Do(lambda shard=shard, reason=str(error), tried=tried: self._folder.note_failure(
+                        shard, reason, tried
                     ))  # fmt: skip
 
     def _shard(self, shard: int) -> Flow[None]:
@@ -468,7 +468,7 @@ def _request(
     return sample_request(spec["model"], rows, options, url)
 
 
-def begin(calls: Calls, to: str | PathLike[str], asked: Asked) -> Flow[Job]:
+def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[Job]:
     """Start a job, or resume the one in a folder.
 
     Raises:
@@ -482,54 +482,54 @@ def begin(calls: Calls, to: str | PathLike[str], asked: Asked) -> Flow[Job]:
     folder = Folder(Path(to).expanduser())
     spec = yield Do(folder.spec)
     if spec is None:
-        arrays = yield from _fitted(calls, asked, asked.total, asked.options.get("version"))
-        spec = yield from _new(calls, asked, arrays)
-        yield Do(lambda: folder.create(spec, asked.table, arrays))
+        arrays = yield from _fitted(calls, arguments, arguments.total, arguments.options.get("version"))
+        spec = yield from _new(calls, arguments, arrays)
+        yield Do(lambda: folder.create(spec, arguments.table, arrays))
     else:
-        given = yield from _fitted(calls, asked, spec["total"], spec["version"])
-        asked.refuse_other(spec, given, folder)
+        given = yield from _fitted(calls, arguments, spec["total"], spec["version"])
+        arguments.refuse_other(spec, given, folder)
     table = yield Do(lambda: folder.conditions(spec))
     arrays = yield Do(lambda: folder.arrays(spec))
     labels = {} if table is None else _labels((yield from calls.model(spec["model"])), spec["version"])
-    return Job(calls, folder, spec, table, arrays, asked, labels)
+    return Job(calls, folder, spec, table, arrays, arguments, labels)
 
 
-def _fitted(calls: Calls, asked: Asked, total: int | None, version: int | None) -> Flow[Arrays]:
+def _fitted(calls: Calls, arguments: BulkArguments, total: int | None, version: int | None) -> Flow[Arrays]:
     if total is None:
         raise InvalidValue("a new job needs total, or counts", "total")
-    if not asked.arrays:
+    if not arguments.arrays:
         return Arrays({})
-    takes = yield from calls.conditions(asked.model, version, asked.options.get("timeout_s"))
-    return asked.fitted(total, takes)
+    takes = yield from calls.conditions(arguments.model, version, arguments.options.get("timeout_s"))
+    return arguments.fitted(total, takes)
 
 
-def _new(calls: Calls, asked: Asked, arrays: Arrays) -> Flow[dict[str, Any]]:
-    assert asked.total is not None  # noqa: S101 - checked before
+def _new(calls: Calls, arguments: BulkArguments, arrays: Arrays) -> Flow[dict[str, Any]]:
+    assert arguments.total is not None  # noqa: S101 - checked before
     spec: dict[str, Any] = {
         "bulk": 1,
-        "model": asked.model,
-        "version": asked.options.get("version"),
+        "model": arguments.model,
+        "version": arguments.options.get("version"),
         "checkpoint": "",
         "path": "",
         "threads": 0,  # decided by the service, as are the numbers of the solver
         "noise": "",
-        "request": asked.request,
+        "request": arguments.request,
         "plan": "",
-        "seed": chosen_seed(asked.options.get("seed")),
-        "first_index": integer("first_index", asked.options.get("first_index", 0)),
-        "total": asked.total,
-        "table": "" if asked.table is None else asked.table.digest,
+        "seed": chosen_seed(arguments.options.get("seed")),
+        "first_index": integer("first_index", arguments.options.get("first_index", 0)),
+        "total": arguments.total,
+        "table": "" if arguments.table is None else arguments.table.digest,
         "arrays": arrays.digests,
         "shape": [],
         "dtype": "",
-        "format": asked.format or "npy",
-        "shard_rows": asked.shard_rows,
+        "format": arguments.format or "npy",
+        "shard_rows": arguments.shard_rows,
     }
-    timeout_s, most = asked.options.get("timeout_s"), min(_FIRST_PAGE, asked.total)
+    timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, arguments.total)
     rows = min(BLOCK, most)
     while True:  # more and more of the first rows, until they take long enough to measure the service's speed
         started = time.monotonic()
-        given = _given(asked.table, arrays, 0, rows)
+        given = _given(arguments.table, arrays, 0, rows)
         try:
             first: SampleResult = yield from calls.sampled(_request(spec, 0, rows, given, timeout_s, calls.url))
         except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
@@ -539,10 +539,10 @@ def _new(calls: Calls, asked: Asked, arrays: Arrays) -> Flow[dict[str, Any]]:
             continue
         seconds = time.monotonic() - started
         spec["version"] = first.version
-        if asked.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
+        if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
-    info = yield from calls.model(asked.model)
+    info = yield from calls.model(arguments.model)
     spec |= {
         "checkpoint": first.checkpoint,
         "path": _served(info, first.version).get("path") or "",
@@ -550,9 +550,9 @@ def _new(calls: Calls, asked: Asked, arrays: Arrays) -> Flow[dict[str, Any]]:
         "shape": list(first.samples.shape[1:]),
         "dtype": str(first.samples.dtype),
     }
-    if asked.shard_rows is None:
+    if arguments.shard_rows is None:
         row_bytes = first.samples[0].nbytes + arrays.row_bytes
-        spec["shard_rows"] = _shard_rows(rows / seconds, asked.total, asked.workers, row_bytes)
+        spec["shard_rows"] = _shard_rows(rows / seconds, arguments.total, arguments.workers, row_bytes)
     return spec
 
 

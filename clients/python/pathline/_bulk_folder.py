@@ -213,10 +213,10 @@ class Folder:
         self._json(("receipts", f"{shard:05d}.json"), receipt)
         (self.path / "failed" / f"{shard:05d}.json").unlink(missing_ok=True)
 
-    def note_failure(self, shard: int, said: str, tries: int) -> None:
+    def note_failure(self, shard: int, reason: str, tries: int) -> None:
         """Record that a shard could not be made; raise an OSError if that is not possible."""
         (self.path / "failed").mkdir(exist_ok=True)
-        self._json(("failed", f"{shard:05d}.json"), {"shard": shard, "error": said, "tries": tries})
+        self._json(("failed", f"{shard:05d}.json"), {"shard": shard, "error": reason, "tries": tries})
 
     def clear(self) -> None:
         """Remove temporary files left by writers that died."""
@@ -317,6 +317,6 @@ def _write_parquet(spec: Mapping[str, Any], rows: Rows, file: IO[bytes]) -> None
     if rows.condition is not None:
         given = rows.condition
         columns["condition"] = arrow.array(given) if given.ndim == 1 else lists(given)
-    said = {name: spec[name] for name in ("shape", "model", "version", "seed")} | {"job": digest_of(spec)}
-    table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(said)})
+    metadata = {name: spec[name] for name in ("shape", "model", "version", "seed")} | {"job": digest_of(spec)}
+    table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(metadata)})
     parquet.write_table(table, file, compression="zstd")

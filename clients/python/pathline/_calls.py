@@ -350,8 +350,8 @@ class Calls:
             return (yield from flow)
         except InvalidRequest as error:
             solver, fields = request.settings.get("solver"), [item.get("field") for item in error.errors]
-            told = "for example" in str(error)
-            if solver and "steps" in fields and "steps" not in request.settings and not told:
+            has_example = "for example" in str(error)
+            if solver and "steps" in fields and "steps" not in request.settings and not has_example:
                 error.hint = f"for example solver='{solver}-20', or steps=20"
             raise
 

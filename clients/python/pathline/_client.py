@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 
 from pathline._bar import Follow
-from pathline._bulk import Asked, BulkResult, Counts, Job, begin, shown
+from pathline._bulk import BulkArguments, BulkResult, Counts, Job, begin, shown
 from pathline._calls import Call, Do, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
 from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
@@ -212,8 +212,8 @@ class Client:
             PathlineError: See `pathline.errors`.
             TypeError, InvalidValue: As for `sample`.
         """
-        asked = Asked.of(model, total, counts, format, shard_rows, workers, tries, options)
-        job = self._run(begin(self._calls, to, asked))
+        arguments = BulkArguments.of(model, total, counts, format, shard_rows, workers, tries, options)
+        job = self._run(begin(self._calls, to, arguments))
         with shown(progress) as tell:
             job.follow(tell)
             self._work(job, workers, tries)

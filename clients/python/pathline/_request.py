@@ -388,11 +388,12 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
             near = nearest(name, (*arguments, *allowed))
             advice = f"did you mean {near!r}?" if near else f"allowed: {', '.join(allowed)}"
             raise TypeError(f"unknown option {name!r}; {advice}")
-    found = {name: _plain(_said(name, value), name in NAMED) for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    found = {name: _plain(_as_body(name, value), name in NAMED) for name, value in given.items()}
     return expand_solver(found) if "solver" in allowed else found
 
 
-def _said(name: str, value: Any) -> Any:
+def _as_body(name: str, value: Any) -> Any:
     """Return the value of an option in the form of the request body; only a budget has another form."""
     if name != "budget":
         return value

@@ -163,7 +163,7 @@ def test_an_array_that_was_changed_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "message"),
     [
         ({"text": TEXT[:70]}, "text: condition 'text' has the shape [70, 5, 4]"),
         ({"text": TEXT[..., :3]}, "expected float32 of shape [L up to 6, 4] for all samples, or 200 of these"),
@@ -178,15 +178,15 @@ def test_an_array_that_was_changed_is_refused(
     ],
 )
 def test_bad_arrays_are_refused_before_anything_is_written(
-    fleet: Fleet, saved: Save, tmp_path: Path, arrays: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+    fleet: Fleet, saved: Save, tmp_path: Path, arrays: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fleet("sample", "named", *saved(**arrays), to=tmp_path / "job", **JOB) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "job").exists()
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--condition", "text=none.npy"], "none.npy: cannot be read: No such file"),
         (["--condition", "strength=1", "--condition", "strength=2"], "--condition strength is given twice"),
@@ -199,19 +199,19 @@ def test_bad_arrays_are_refused_before_anything_is_written(
     ],
 )
 def test_bad_options_are_refused(
-    fleet: Fleet, tmp_path: Path, more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    fleet: Fleet, tmp_path: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fleet("sample", "named", *more, to=tmp_path / "job", **JOB) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_missing_condition_is_named(
     fleet: Fleet, saved: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: dict[str, Any] = {"text": {key: value for key, value in DECLARED["text"].items() if key != "null"}}
-    told |= {"mask": DECLARED["mask"], "image": {"dtype": "uint8", "scale": 1 / 255, "null": "zeros"}}
+    declared: dict[str, Any] = {"text": {key: value for key, value in DECLARED["text"].items() if key != "null"}}
+    declared |= {"mask": DECLARED["mask"], "image": {"dtype": "uint8", "scale": 1 / 255, "null": "zeros"}}
     inputs = ["x", "t", "text", "mask", "image", "label", "strength"]
-    import_program(exported(tmp_path)[1], tmp_path / "strict", "strict", inputs=inputs, conditions=DECLARED | told)
+    import_program(exported(tmp_path)[1], tmp_path / "strict", "strict", inputs=inputs, conditions=DECLARED | declared)
     monkeypatch.setenv("PATHLINE_MODELS_DIR", str(tmp_path / "strict"))
     assert fleet("sample", "strict", *saved(label=LABEL), to=tmp_path / "job", **JOB) == 2
     assert "condition 'text' is missing; expected float32 of shape [L up to 6, 4]" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The rule for exported networks, and what happens where the exported form fails (onnxruntime: a system test)."""
 
 import copy
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +36,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize(
-    ("network", "said"),
+    ("network", "message"),
     [
         (unet(), None),
         (unet(LabelCondition(classes=3)), None),
@@ -48,8 +49,8 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
         (nn.Linear(2, 2), "Linear is not exported"),
     ],
 )
-def test_the_rule_looks_at_the_network(network: nn.Module, said: str | None) -> None:
-    assert can_export(network) == said
+def test_the_rule_looks_at_the_network(network: nn.Module, message: str | None) -> None:
+    assert can_export(network) == message
 
 
 def test_without_the_extra_the_module_serves_and_the_reason_names_it() -> None:
@@ -86,7 +87,7 @@ def test_a_form_that_is_as_good_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda v: v * (1 + 1e-5), "the exported form is off by"),
         (lambda v: v * torch.nan, "the exported form is off by nan"),
@@ -94,7 +95,7 @@ def test_a_form_that_is_as_good_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_form_that_is_not_as_good_is_refused(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor], said: str
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor], message: str
 ) -> None:
     def changed(network: nn.Module) -> Callable[..., Tensor]:
         exact = copy.deepcopy(network).double()
@@ -103,7 +104,7 @@ def test_a_form_that_is_not_as_good_is_refused(
     answering(monkeypatch, changed)
     made = exported(unet(), UNFUSED, Path("nowhere"), "sha256:")
     assert (made.path, made.failed) == ("eager", True)
-    assert made.reason.startswith(said)
+    assert made.reason.startswith(message)
 
 
 @pytest.mark.usefixtures("present")
@@ -128,6 +129,10 @@ def test_an_export_is_kept_once_and_made_again_if_it_cannot_be(tmp_path: Path, m
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(models.exported, "version", lambda name: "1.0")
     monkeypatch.setattr(models.exported, "_in_a_process", make)
+    (tmp_path / "onnx").mkdir()
+    left = tmp_path / "onnx" / ".other.onnx.0123.part"
+    left.touch()
+    os.utime(left, (0, 0))
     assert [_kept(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
     assert [path.suffix for path in (tmp_path / "onnx").iterdir()] == [".onnx"]
     assert len(made) == 1

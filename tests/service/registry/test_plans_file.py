@@ -137,9 +137,9 @@ async def test_a_request_is_told_why_there_are_no_plans(root: Path, engine: Any,
     async with calling(create_app(Settings(models_dir=root), engine)) as http:
         answer = await http.post("/v1/sample", json={"model": "moons", "solver": solver})
         assert answer.status_code == 422
-        said = answer.json()["detail"]
-        assert "Its file of plans cannot be used: plans.json: value: Invalid JSON: EOF" in said
-        assert "found b'" not in said
+        detail = answer.json()["detail"]
+        assert "Its file of plans cannot be used: plans.json: value: Invalid JSON: EOF" in detail
+        assert "found b'" not in detail
         served = await http.post("/v1/sample", json={"model": "moons", "solver": "ab4-4", "num_samples": 1})
         assert served.status_code == 200
 

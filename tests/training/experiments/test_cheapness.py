@@ -34,6 +34,7 @@ def test_choices_change_one_thing_of_the_recipe() -> None:
 def test_the_study_runs_and_writes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cheapness, "FREQUENCIES", (cheapness.BASE, cheapness.PAPER))
     monkeypatch.setattr(cheapness, "CHOICES", {"OT coupling": {"coupling": "ot"}})
+    monkeypatch.setattr(cheapness, "EVERYWHERE", ("OT coupling",))
     report = reproduce(Options(out=tmp_path, sizes=TINY, study=True))
     text = report.read_text()
     assert text.startswith("# What makes a flow cheap to solve")
@@ -116,7 +117,7 @@ def test_the_decisive_settings_come_first() -> None:
     assert decisive == sorted(decisive, reverse=True)
     points = [seed for dataset, name, seed in order if name in cheapness.DECISIVE and dataset in ("moons", "circles")]
     assert points == sorted(points)
-    others = [dataset in cheapness.POINTS for dataset, name, _ in order if name not in cheapness.DECISIVE]
+    others = [dataset in cheapness.REFLOWED for dataset, name, _ in order if name not in cheapness.DECISIVE]
     assert others == sorted(others, reverse=True)
     digits = [(dataset, name) for dataset, name, _ in order if dataset == "mnist" and name not in cheapness.DECISIVE]
     assert digits[0] == digits[1] == digits[2] == ("mnist", "cosine schedule")
