@@ -102,7 +102,7 @@ def together(folder: Path) -> None:
     import_program(
         export(Velocity(), velocity, folder / "velocity.pt2"),
         folder / "repository",
-        "told",
+        "values",
         inputs=["x", "t", "tokens"],
         conditions={"image": {"dtype": "uint8", "scale": 1 / 255, "null": {"flag": "missing"}}},
         declared=OURS,
@@ -115,11 +115,14 @@ def together(folder: Path) -> None:
 async def _together(repository: Path) -> None:
     app = create_app(Settings(models_dir=repository, device="cpu", threads=1, watch_s=0, allow_programs=True))
     transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://told") as http:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://service") as http,
+    ):
 
         async def ask(k: int) -> str:
             image = np.random.default_rng(k).integers(0, 256, (3, 16, 16), dtype=np.uint8)
-            body = {"model": "told", "num_samples": 2, "seed": k, "solver": SOLVERS[k % 4], "timeout_s": 300}
+            body = {"model": "values", "num_samples": 2, "seed": k, "solver": SOLVERS[k % 4], "timeout_s": 300}
             body |= {"conditions": {"image": image.tolist()}} | ({"guidance": 1 + k / 8} if k % 2 else {})
             answer = await http.post("/v1/sample", json=body)
             answer.raise_for_status()
@@ -127,7 +130,7 @@ async def _together(repository: Path) -> None:
 
         async def rows() -> tuple[float, float]:
             text = (await http.get("/metrics")).text
-            found = dict(re.findall(r'batch_rows_(sum|count)\{model="told",operation="sample"\} (\S+)', text))
+            found = dict(re.findall(r'batch_rows_(sum|count)\{model="values",operation="sample"\} (\S+)', text))
             return float(found.get("sum", 0)), float(found.get("count", 0))
 
         for k in range(16):  # the first of each kind also prepares kernels
@@ -151,8 +154,8 @@ async def _together(repository: Path) -> None:
 class Conditioned(nn.Module):
     """A velocity of 4 numbers with a long vector as its condition."""
 
-    def forward(self, x: Tensor, t: Tensor, told: Tensor) -> Tensor:
-        return told.mean(1)[:, None] - x * t[:, None]
+    def forward(self, x: Tensor, t: Tensor, values: Tensor) -> Tensor:
+        return values.mean(1)[:, None] - x * t[:, None]
 
 
 def memory(folder: Path) -> None:
@@ -169,16 +172,16 @@ def memory(folder: Path) -> None:
 def job(folder: Path, numbers: int) -> None:
     """Run the job of `memory` and print its peak memory in MB."""
     given = (torch.randn(4, 4), torch.rand(4), torch.randn(4, numbers))
-    file, name = export(Conditioned(), given, folder / f"told-{numbers}.pt2"), f"told-{numbers}"
-    path = import_program(file, folder / "repository", name, inputs=["x", "t", "told"], declared=OURS).path
+    file, name = export(Conditioned(), given, folder / f"values-{numbers}.pt2"), f"values-{numbers}"
+    path = import_program(file, folder / "repository", name, inputs=["x", "t", "values"], declared=OURS).path
     engine = Engine(Settings(device="cpu", threads=1))
     engine.start()
     engine.load(name, 1, load(path))
     solve = resolve(solver="euler", steps=2, dtype=torch.float32)
 
     def draw(samples: int) -> None:
-        told = {"told": Distinct(torch.randn(1, numbers))}
-        engine.submit(Job(name, 1, solve, samples, conditions=told)).result()
+        values = {"values": Distinct(torch.randn(1, numbers))}
+        engine.submit(Job(name, 1, solve, samples, conditions=values)).result()
 
     draw(64)
     ctypes.CDLL(None).malloc_trim(0)  # return to the system what loading has freed
@@ -199,18 +202,18 @@ def _memory(name: str) -> float:
 def arrival(folder: Path) -> None:
     """Add one more job of 64 samples to others, each with its own condition."""
     row = 330_000  # float32: 1.26 MB
-    takes = NamedConditions({"told": NamedCondition(shape=(row,))})
+    takes = NamedConditions({"values": NamedCondition(shape=(row,))})
     solve = resolve(solver="euler", steps=2, dtype=torch.float32)
-    told = {"told": Distinct(torch.randn(1, row))}
+    values = {"values": Distinct(torch.randn(1, row))}
     print("time to add a job of 64 samples with a condition of 1.26 MB to others")
     for present in ARRIVALS:
         conditions = Conditions(takes, torch.float32, "cpu")
         for owner in range(present):
-            conditions.add(owner, Job("told", 1, solve, 64, conditions={"told": Distinct(torch.randn(1, row))}))
+            conditions.add(owner, Job("values", 1, solve, 64, conditions={"values": Distinct(torch.randn(1, row))}))
         took = []
         for owner in range(present, present + 20):
             begin = time.perf_counter()
-            conditions.add(owner, Job("told", 1, solve, 64, conditions=told))
+            conditions.add(owner, Job("values", 1, solve, 64, conditions=values))
             took.append(time.perf_counter() - begin)
             conditions.remove(owner)
         print(f"  {present:3} others: {1e3 * statistics.median(took):.2f} ms")

@@ -44,8 +44,8 @@ def _measured(width: int, dim: int, dtype: torch.dtype) -> str:
 
 def _shown(found: dict[str, list[int]], form: str) -> str:
     parts = [(key.partition(", ")[2], widths) for key, widths in found.items() if key.startswith(form)]
-    said = [f"{len(widths)} {by}".strip() + _few(widths) for by, widths in sorted(parts)]
-    return "; ".join(said) or "0"
+    shown = [f"{len(widths)} {by}".strip() + _few(widths) for by, widths in sorted(parts)]
+    return "; ".join(shown) or "0"
 
 
 def _few(widths: list[int]) -> str:

@@ -54,8 +54,8 @@ class ActionTransformer(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor, seen: Tensor, state: Tensor) -> Tensor:
         """Return the velocities (rows, HORIZON, ACTIONS)."""
-        told = torch.stack((self.feel(state), self.when(t[:, None])), dim=1)
-        tokens = torch.cat((seen, told, self.act(x) + self.places), dim=1)
+        context = torch.stack((self.feel(state), self.when(t[:, None])), dim=1)
+        tokens = torch.cat((seen, context, self.act(x) + self.places), dim=1)
         tokens = tokens + self.attend(tokens, tokens, tokens, need_weights=False)[0]
         return self.last(self.norm(tokens))[:, -HORIZON:]
 

@@ -109,12 +109,12 @@ def imported(repository: Path) -> tuple[Any, Path]:
     """Export the encoder and the UNet and import them as the model `policy`; return the network and the checkpoint."""
     model = policy()
     encoder, noise = Encoder(model).eval(), Noise(model).eval()
-    told = (torch.rand(4, SEEN, 3, SIDE, SIDE), torch.randn(4, SEEN, STATE))
+    observation = (torch.rand(4, SEEN, 3, SIDE, SIDE), torch.randn(4, SEEN, STATE))
     rows = torch.export.Dim("rows", min=1, max=64)
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{name}.pt2" for name in ("encoder", "noise")]
-        given = (torch.randn(4, HORIZON, ACTIONS), torch.rand(4) * 90, encoder(*told))
-        for module, inputs, file in zip((encoder, noise), (told, given), files, strict=True):
+        given = (torch.randn(4, HORIZON, ACTIONS), torch.rand(4) * 90, encoder(*observation))
+        for module, inputs, file in zip((encoder, noise), (observation, given), files, strict=True):
             program = torch.export.export(module, inputs, dynamic_shapes=({0: rows},) * len(inputs))
             torch.export.save(program.run_decompositions(), file)  # without ResNet's ReLU in place
         found = import_program(

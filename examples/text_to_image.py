@@ -35,8 +35,8 @@ class Velocity(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor, text: Tensor, pooled: Tensor) -> Tensor:
         """Return noise minus data, (rows, 4, H, W), at t from 0 to 1000."""
-        told = {"encoder_hidden_states": text, "pooled_projections": pooled, "timestep": t}
-        return self.network(hidden_states=x, **told, return_dict=False)[0]
+        conditions = {"encoder_hidden_states": text, "pooled_projections": pooled, "timestep": t}
+        return self.network(hidden_states=x, **conditions, return_dict=False)[0]
 
 
 def transformer() -> nn.Module:
@@ -48,8 +48,8 @@ def transformer() -> nn.Module:
     torch.manual_seed(0)
     size = {"sample_size": 16, "patch_size": 2, "in_channels": 4, "out_channels": 4, "pos_embed_max_size": 24}
     heads = {"num_layers": 2, "attention_head_dim": 8, "num_attention_heads": 4, "caption_projection_dim": 32}
-    told = {"joint_attention_dim": TEXT, "pooled_projection_dim": POOLED}
-    return Velocity(SD3Transformer2DModel(**size, **heads, **told)).eval().requires_grad_(False)
+    conditions = {"joint_attention_dim": TEXT, "pooled_projection_dim": POOLED}
+    return Velocity(SD3Transformer2DModel(**size, **heads, **conditions)).eval().requires_grad_(False)
 
 
 def imported(repository: Path) -> tuple[nn.Module, Path]:

@@ -139,7 +139,7 @@ def _front() -> Front:
     return Front(dispatch, load_settings())
 
 
-def engine(arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def replica_deployment(arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the deployment of the replicas, and its own arguments: service settings.
 
     Raises:
@@ -188,7 +188,7 @@ def build(arguments: dict[str, Any]) -> Any:
     Raises:
         UsageError: `route_by` is unknown.
     """
-    replicas, given = engine(arguments)
+    replicas, given = replica_deployment(arguments)
     if arguments.get("route_by") == "requests":
         return replicas.bind(given)
     front = serve.deployment(

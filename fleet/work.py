@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
+from models.guidance import network_rows
+from service.errors import ProblemError
+from service.requests.npz_body import is_npz, read_members
 from service.requests.schemas import SampleRequest
 from solvers import SolverError, SolverSpec, plan
 from solvers.spec import DEFAULTS
@@ -26,19 +29,28 @@ Place = TypeVar("Place", bound=Hashable)
 def work_of(path: str, body: bytes) -> float:
     """Return the network rows of a request over all calls, rows x NFE; 1 for a faulty request or another route.
 
-    A large body is not read; its size stands for its rows.
+    Large JSON is not read; its size stands for its rows. Of an npz body only the members are read, not the arrays.
     """
-    if not path.endswith(("/sample", "/sample/stream")) or len(body) > _LARGEST_BODY:
-        return 1.0 if len(body) <= _LARGEST_BODY else len(body) / 16
+    arrays = is_npz(body)
+    large = len(body) > _LARGEST_BODY and not arrays
+    if large or not path.endswith(("/sample", "/sample/stream")):
+        return len(body) / 16 if large else 1.0
     try:
-        members: dict[str, Any] = json.loads(body)
+        members: dict[str, Any] = json.loads(read_members(body) if arrays else body)
         given = {name: members[name] for name in DEFAULTS if name != "t_span" and name in members}
         solve = plan.compile(SolverSpec.of(**given))
         rows = int(members.get("num_samples", SampleRequest.model_fields["num_samples"].default))
-        width = 1 if members.get("guidance") in (None, 0, 1) else 2
-        return max(1.0, rows * width * (_ADAPTIVE_NFE if solve.nfe is None else float(solve.nfe)))
-    except (ValueError, TypeError, AttributeError, KeyError, SolverError):
+        nfe = _ADAPTIVE_NFE if solve.nfe is None else float(solve.nfe)
+        return max(1.0, rows * _width(members.get("guidance")) * nfe)
+    except (ValueError, TypeError, AttributeError, KeyError, SolverError, ProblemError):
         return 1.0
+
+
+def _width(guidance: Any) -> int:
+    """Return the network rows of one evaluation: one for each term of the guidance."""
+    if isinstance(guidance, dict) and guidance.get("terms"):
+        return len(guidance["terms"])
+    return network_rows(guidance.get("strength") if isinstance(guidance, dict) else guidance)
 
 
 class Dispatched:

@@ -10,8 +10,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from models.checkpoint.card import CheckpointError, read_card
-from models.checkpoint.frontier import FrontierError
-from models.checkpoint.loading import load
+from models.checkpoint.frontier import FrontierError, read_frontier
+from models.checkpoint.loading import Checkpoint, load
 from models.importing.command import add_arguments, run
 from models.messages import printable
 from models.repository import FILE, Repository, RepositoryError, UnknownModel
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        The exit status: 0 if all is well, 1 if something cannot be served or was refused, 2 if the repository cannot be
+        The exit status: 0 if all is well, 1 if something cannot be used or was refused, 2 if the repository cannot be
         read.
     """
     parser = argparse.ArgumentParser(
@@ -146,6 +146,9 @@ def _check(repository: Repository) -> int:
             print(f"bad  {name} {version}: {error}")
         else:
             print(f"ok   {name} {version}: {checkpoint.digest}{', row by row' if checkpoint.card.row_by_row else ''}")
+            for fault in _unusable(checkpoint):
+                status = 1
+                print(f"bad  {name} {version}: {fault}")
     pickles = repository.pickles()
     odd, notes = _passed_over(repository, pickles)
     faults = [*closed, *odd]
@@ -160,6 +163,16 @@ def _check(repository: Repository) -> int:
     if not found and not faults and not notes:
         print(f"{repository.root}: the repository is empty: no models")
     return 1 if faults else status
+
+
+def _unusable(checkpoint: Checkpoint) -> list[str]:
+    """Return why plans and frontier of a checkpoint cannot be used; it is served without them."""
+    faults = [checkpoint.plans_fault] if checkpoint.plans_fault else []
+    try:
+        read_frontier(checkpoint.path, checkpoint.card)
+    except FrontierError as error:
+        faults.append(str(error))
+    return faults
 
 
 def _versions(repository: Repository) -> tuple[list[tuple[str, int]], list[str]]:

@@ -115,6 +115,8 @@ class LabelCondition(_Condition):
         Raises:
             ConditionError: the value is something else, or there is no such label.
         """
+        if isinstance(value, np.ndarray) and value.ndim == 0:
+            value = value[()]
         if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
             return torch.tensor(self._label(value)).expand(rows)
         if len(value) != rows:

@@ -250,7 +250,7 @@ class _Changed:
         g = gain(time.path, data, clamped)
         a, b, sigma = g * data, g * clamped, clamped / data
         u = self._shape.level(sigma).clamp(max=self._noisiest)
-        own = u.log() / 4 if isinstance(self._shape, Sigma) and self._shape.told == "quarter_log" else time.own(u)
+        own = u.log() / 4 if isinstance(self._shape, Sigma) and self._shape.time == "quarter_log" else time.own(u)
         (d_x, d_f), (e_x, e_f) = self._estimates(a, b, sigma)
         by_noise = (((1 - self._a) - self._b * e_x * g) / data, -self._b * e_f / data)
         if time.predicts == "eps":

@@ -28,7 +28,7 @@ from models.named_conditions import Conditioning
 from models.velocity import Condition, VelocityField
 
 MAX_TERMS = 8
-NO_NULL = "guidance other than 1 needs a null, and this model was trained without a null{}; leave guidance out"
+NO_NULL = "guidance other than 1 needs a null, and this model was trained without a null{}leave guidance out"
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Guided:
         if bool(plain.all()):
             return self.velocity(x, t, condition)
         if not self.condition.null:
-            raise ConditionError(NO_NULL.format(""))
+            raise ConditionError(NO_NULL.format("; "))
         tensors = self.condition.unpack(condition)
         nulls = self.condition.unpack(self.condition.nulls(len(x), x.dtype, x.device))
         both = (~plain & (guidance != 0)).nonzero().squeeze(1)

@@ -43,6 +43,9 @@ GRIDS = ("sway", "shift(0.5)", "shift(2)")
 
 SECONDS = 300.0
 
+EDM = "heun2/karras"
+"""EDM's sampler (Karras et al. 2022, algorithm 1 without noise): a method on a grid of its own."""
+
 _SIMILAR = ("heun2", "ralston2", "rk4_38", "dopri5", "tsit5")  # with fixed steps they hardly differ from others
 _ADAPTIVE = ("bosh3", "dopri5", "tsit5")
 _PATIENCE = 3  # consecutive losses to cheaper solvers after which a method gets no more steps
@@ -83,8 +86,8 @@ def measure_curve(
     Args:
         field: the velocity, in the dtype of x0, on the CPU.
         x0: noise, (samples, *event).
-        methods: names of solvers with fixed steps; by default one of each order and kind. Methods named here get more
-            steps until they are close themselves, however good others are.
+        methods: names of solvers with fixed steps; by default one of each order and kind, and `EDM`. Methods named here
+            get more steps until they are close themselves, however good others are.
         plans: the tuned plans of the checkpoint, tried first.
         grids: other grids for the best methods; by default `GRIDS`.
         tolerances: tolerances of error control; by default powers of ten that the dtype allows.
@@ -108,7 +111,8 @@ def measure_curve(
         raise MeasureError("all paths end at the same point, so errors have no scale")
     run = _Run(field, x0, ends, sound, spread, until, close, progress, plans)
     run.all(() if plans is None else plans.texts)
-    names = [name for name in catalogue.solvers() if name not in _SIMILAR] if methods is None else methods
+    own = [*(name for name in catalogue.solvers() if name not in _SIMILAR), EDM]
+    names = own if methods is None else methods
     run.ladder(names, {*whole, *(methods or ())})
     grids = GRIDS if grids is None else grids
     for nfe in [steps for steps in STEPS if steps <= _GRID_NFE and not run.close_before(steps)] if grids else ():
@@ -148,7 +152,7 @@ class _Run:
             self.one(text)
 
     def ladder(self, names: Sequence[str], whole: Container[str]) -> None:
-        """Measure methods with increasing numbers of steps, fewest calls first, until each is close enough.
+        """Measure methods (or methods on a grid) with ever more steps, fewest calls first, until each is close enough.
 
         Methods not in `whole` stop earlier, once more steps would never be chosen.
         """
@@ -159,7 +163,7 @@ class _Run:
             nfe, name, place = heapq.heappop(queue)
             if nfe > MAX_NFE or (name not in whole and self.close_before(nfe)):
                 continue
-            point = self.one(f"{name}-{STEPS[place]}")
+            point = self.one(_text(name, STEPS[place]))
             done = point is not None and self._is_close(point)
             if point is not None and name not in whole:
                 done |= fallen[name].tell(point.error_95, self._best_before(point))
@@ -195,7 +199,7 @@ class _Run:
 
     def _nfe(self, name: str, place: int) -> int:
         try:
-            return compiled(SolverSpec(name, STEPS[place]), self.x0.dtype).nfe or MAX_NFE + 1
+            return compiled(SolverSpec.parse(_text(name, STEPS[place])), self.x0.dtype).nfe or MAX_NFE + 1
         except SolverError:  # the method does not support every number of steps
             return MAX_NFE + 1
 
@@ -232,6 +236,12 @@ class _Run:
         )
         self.points[point.solver] = point
         return point
+
+
+def _text(name: str, steps: int) -> str:
+    """Return the solver's text for a method, or for a method on a grid, such as `heun2/karras`."""
+    method, slash, grid = name.partition("/")
+    return f"{method}-{steps}{slash}{grid}"
 
 
 @dataclass

@@ -71,6 +71,8 @@ def to_floats(
 def shown(value: Any) -> str:
     """Return a value as JSON would write it, cut to a readable length."""
     if isinstance(value, list | tuple | dict):
+        if not value:
+            return "{}" if isinstance(value, dict) else "[]"
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()

@@ -175,12 +175,12 @@ class Sigma(_Frozen):
     """Noise added to data that keeps its scale: u = sigma.
 
     Attributes:
-        told: the time that the network receives: `sigma`, or `quarter_log`, the c_noise = log(sigma) / 4 of Karras et
+        time: the time that the network receives: `sigma`, or `quarter_log`, the c_noise = log(sigma) / 4 of Karras et
             al., table 1.
     """
 
     kind: Literal["sigma"] = "sigma"
-    told: Literal["sigma", "quarter_log"] = "sigma"
+    time: Literal["sigma", "quarter_log"] = "sigma"
 
     @property
     def noisiest(self) -> float:

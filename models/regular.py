@@ -1,13 +1,21 @@
 """Regular files: opened for reading, and replaced atomically.
 
-Anything else is refused: a named pipe may block forever, a device has no end.
+Only regular files are read: a named pipe may block forever, a device has no end.
 """
 
+import contextlib
 import errno
 import os
+import secrets
+import shutil
 import stat
-from io import BufferedReader
+from collections.abc import Iterable, Iterator
+from glob import escape
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
+from time import time as now
+
+_STALE_S = 3600.0
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -53,22 +61,56 @@ def opened_path(stream: BufferedReader) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file at `path` atomically: write beside it, flush to the disk, rename.
+    """Replace the file at `path` by one with this content, see `replacing`.
 
     Raises:
         OSError: the disk is full or the folder not writable; the old file is untouched and nothing is left behind.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BufferedWriter]:
+    """Open a new file that replaces the one at `path` atomically if the block succeeds, and is removed if it fails.
+
+    It is in the same folder, under a hidden name of its own that ends in `.part`: processes that write the same file
+    at once do not disturb each other, and the last one wins. The content is flushed to the disk before the rename.
+
+    Raises:
+        OSError: the disk is full or the folder not writable; the old file is untouched and nothing is left behind.
+    """
+    remove_stale(unfinished(path))
+    # Not tempfile: its files are closed to other users, and a service often runs as another user.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
+        with temporary.open("xb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise
     sync_folder(path.parent)
+
+
+def unfinished(path: Path) -> list[Path]:
+    """Return the unfinished files of `replacing`, of processes that are writing or were killed."""
+    return list(path.parent.glob(f".{escape(path.name)}.*.part"))
+
+
+def remove_stale(paths: Iterable[Path], older_s: float = _STALE_S) -> None:
+    """Remove the temporary files and folders that killed processes left: those not changed for `older_s` seconds."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if now() - path.stat().st_mtime < older_s:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def sync_folder(folder: Path) -> None:

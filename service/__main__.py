@@ -14,7 +14,7 @@ USAGE, FAILED = 2, 1  # exit codes: an invalid setting; a part that is missing
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the service until it is told to stop; return the exit code."""
+    """Run the service until it is stopped; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
     parser.add_argument(
         "--workers", type=int, default=1, help="must be 1: one process owns the device; run replicas to use more"

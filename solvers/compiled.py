@@ -51,7 +51,7 @@ def _cache_folder(package: Path) -> str:
 
 
 def _copy(shipped: Path, kept: Path) -> None:
-    """Copy a folder atomically; if that fails, the loops are compiled anew."""
+    """Copy a folder atomically; if that fails, the loops are compiled again."""
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as apart:
@@ -65,7 +65,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
     It runs without fast-math, so every operation is rounded as written and in the order written; with NumPy's rules for
     division by zero; and without Python's global lock, so that a server can answer while lanes compute. The machine
-    code is cached on disk; if the cache folder is not writable, each process compiles anew.
+    code is cached on disk; if the cache folder is not writable, each process compiles again.
     """
     options = {"nogil": True, "error_model": "numpy"}
     folder = _cache_folder(Path(function.__code__.co_filename).parent)

@@ -16,12 +16,13 @@ from models.checkpoint.loading import Checkpoint, load
 from models.endpoint_error import TIGHT, Field, endpoint_error, exact_ends
 from models.measure import SECONDS, MeasureError, measure
 from models.noise import noise
+from models.regular import write_atomically
 from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import swd
 from training.few_steps import FewSteps, few_steps
-from training.files import make_writable, write_atomically
+from training.files import make_writable
 from training.price import SOLVERS, Price, price
 from training.recorded import add_to_card, data_of
 from training.solving import parse_solver, solve

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from models.decoder import Decoder
+from models.regular import write_atomically
 from training.errors import TrainingError
-from training.files import write_atomically
 from training.judge import SURE
 
 _SHOWN = 12  # classes that fit in a line of text

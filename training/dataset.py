@@ -29,7 +29,7 @@ class DataSet:
         condition: what the samples are conditioned on, or None.
         conditions: one for each training sample, labels (samples,) int64 or vectors (samples, width) float32, or None.
         reference_conditions: the same for `reference`.
-        noise: the noise paired with each training sample, (samples, *event), or None to draw it anew in each step.
+        noise: the noise paired with each training sample, (samples, *event), or None to draw it in each step.
         notes: lines for the user that describe what was read.
     """
 

@@ -1,11 +1,10 @@
-"""File access: reading with clear errors, and atomic writing, so that readers see the old content or the new."""
+"""File access with clear errors: gzipped files are read, and folders checked before any work."""
 
 import gzip
 import os
 import zlib
 from pathlib import Path
 
-from models.regular import write_atomically as write_atomically
 from training.errors import DataError, TrainingError
 
 
@@ -34,6 +33,6 @@ def make_writable(folder: Path, what: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         attempt.touch()
-        attempt.unlink()
+        attempt.unlink(missing_ok=True)  # another thread's check may use the same name
     except OSError as error:
         raise TrainingError(f"{what} {folder} cannot be written to: {error.strerror}") from None

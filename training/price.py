@@ -67,12 +67,14 @@ class Price:
     targets: list[float] = field(default_factory=lambda: list(TARGETS))
 
     def lines(self) -> Iterator[str]:
-        """Yield a two-line report of the price."""
+        """Yield a three-line report of the price."""
         parts = []
         for target, best in zip(self.targets, self.cheapest, strict=True):
             cost = f"{best[1]} NFE ({best[0]})" if best else f"over {MAX_NFE} NFE"
             parts.append(f"{cost} for {target:.1%} of the spread")
         yield f"price: {'; '.join(parts)}; dopri5@1e-5 takes {self.dopri5_nfe:.1f}"
+        each = "; ".join(f"{name} {_shown(costs)}" for name, costs in self.nfe.items())
+        yield f"NFE for {' and '.join(f'{target:.1%}' for target in self.targets)}: {each}"
         yield (
             f"paths are {self.straightness:.3f} times as long as straight ones (bend {self.bend:.3f}); "
             f"stiffness {self.stiffness:.3g}"
@@ -81,6 +83,12 @@ class Price:
     def record(self) -> dict[str, Any]:
         """Return the price as JSON-ready data."""
         return {**asdict(self), "cheapest": [None if best is None else list(best) for best in self.cheapest]}
+
+
+def _shown(costs: Sequence[int | None]) -> str:
+    """Return the NFE of one solver for each target."""
+    shown = [f"over {MAX_NFE}" if cost is None else f"{cost}" for cost in costs]
+    return shown[0] if len(set(shown)) == 1 else " and ".join(shown)
 
 
 def price_of(network: nn.Module, data: DataSet, seed: int) -> Price:

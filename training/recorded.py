@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from models.checkpoint.card import CARD_FILE, CheckpointError, read_card
 from models.checkpoint.loading import Checkpoint
+from models.regular import write_atomically
 from training.config import Recipe
 from training.data import prepare
 from training.dataset import DataSet
 from training.errors import TrainingError
-from training.files import write_atomically
 from training.user_data.data import pin
 
 

@@ -24,13 +24,14 @@ from tqdm import tqdm
 from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
+from models.regular import write_atomically
 from solvers import Status
 from training import draws
 from training.config import Recipe, ReflowConfig
 from training.dataset import DataSet
 from training.draws import Purpose, seed32
 from training.errors import DataError, TrainingError
-from training.files import make_writable, write_atomically
+from training.files import make_writable
 from training.parents import ParentVelocity, check_fit, load_parent
 from training.solving import parse_solver, solve
 from training.user_data.arrays import load_arrays

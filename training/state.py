@@ -23,8 +23,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from models.regular import remove_stale, unfinished, write_atomically
 from training.errors import StateError
-from training.files import make_writable, write_atomically
+from training.files import make_writable
 
 
 class Header(BaseModel):
@@ -79,6 +80,7 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise StateError(f"another process is training in {self.folder}; wait for it or stop it") from None
+            remove_stale(unfinished(self.file), older_s=0.0)  # a state is large, and its writer is dead
             yield
         finally:
             os.close(handle)

@@ -87,7 +87,7 @@ class Trainer:
             conditions: one per sample, for a conditional network.
             validation: held-out data, for a recipe that validates.
             group: the processes that share the run; None is this process alone.
-            noise: the noise paired with each sample, (samples, *event); None draws noise anew in each step.
+            noise: the noise paired with each sample, (samples, *event); None draws new noise in each step.
             teacher: the parent of a student, for a recipe with one.
         """
         self.recipe = recipe

@@ -37,6 +37,9 @@ LEAST_NFE, MAX_NFE = 2, 32
 MEASURE_S = 60.0
 """Seconds for the frontier of a checkpoint without one; tuned solvers come first."""
 
+TUNER = 2
+"""Version of the tuner: raised when the same options give other plans. Plans of another version are tuned again."""
+
 VALIDATED = 512
 """Number of validation paths; their noise is far from that of calibration in the same seed's stream."""
 
@@ -99,15 +102,18 @@ class Recipe:
             yield nfe, f"{TUNED}-{nfe}"
 
     def facts(self, solver: str, guided: bool) -> dict[str, Any]:
-        """Return the options that determine a tuned solver, to be stored with it."""
+        """Return what determines a tuned solver, to be stored with it: the options and the version of the tuner."""
         facts: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "iterations": self.iterations}
+        facts["tuner"] = TUNER
         if solver.startswith(f"{TUNED}-"):
             facts["methods"] = list(self.methods)  # it starts from the best of their grids
         return facts | ({"guidance": list(self.guidance)} if guided else {})
 
 
 def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
-    """Tune the solvers of a recipe that are missing; the file is replaced after each, so a stop loses at most one.
+    """Tune the solvers of a recipe that are missing or out of date.
+
+    The file is replaced after each, so a stop loses at most one. Until its successor is ready, an old plan stays.
 
     Args:
         path: the folder of a version.
@@ -123,8 +129,9 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
         raise TrainingError(str(error)) from None
     if checkpoint.card.average:
         raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
-    stored = _before(checkpoint, recipe, force)
-    missing = [(nfe, text) for nfe, text in recipe.solvers() if text not in stored]
+    stored = _before(checkpoint)
+    current = set() if force else _current(checkpoint, recipe, stored)
+    missing = [(nfe, text) for nfe, text in recipe.solvers() if text not in current]
     if not missing:
         print(f"{path}: everything is tuned already; use --force to tune it again", file=sys.stderr)
         return _file(checkpoint, stored)
@@ -171,20 +178,49 @@ def measure_tuned(path: Path) -> None:
     print(f"{len(tuned)} tuned solvers measured for budgets, written to {written}")
 
 
-def _before(checkpoint: Checkpoint, recipe: Recipe, force: bool) -> dict[str, StoredPlan]:
-    """Return the existing plans to keep: all but those of the recipe's solvers that were made with other options."""
+def _before(checkpoint: Checkpoint) -> dict[str, StoredPlan]:
+    """Return the existing plans by solver."""
     try:
         found = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
     except PlansError as error:
         print(f"{error}; replacing them", file=sys.stderr)
         return {}
-    if found is None:
-        return {}
+    return {} if found is None else {plan.solver: plan for plan in found.plans}
+
+
+def _current(checkpoint: Checkpoint, recipe: Recipe, stored: dict[str, StoredPlan]) -> set[str]:
+    """Return the solvers of the recipe that were tuned with its options by this tuner; print why others were not.
+
+    Plans outside the recipe are kept. Those of another tuner are named.
+    """
     wanted = {text: _facts(checkpoint, recipe, text) for _, text in recipe.solvers()}
-    stays = [
-        plan for plan in found.plans if plan.solver not in wanted or (plan.tuning == wanted[plan.solver] and not force)
-    ]
-    return {plan.solver: plan for plan in stays}
+    outdated: dict[str, list[str]] = {}
+    for text, plan in stored.items():
+        if text in wanted and plan.tuning != wanted[text]:
+            outdated.setdefault(_changes(plan.tuning, wanted[text]), []).append(text)
+    for why, solvers in outdated.items():
+        print(f"{checkpoint.path}: tuning {', '.join(solvers)} again: {why}", file=sys.stderr)
+    others = [text for text, plan in stored.items() if text not in wanted and plan.tuning.get("tuner") != TUNER]
+    if others:
+        old = f"{', '.join(others)} stay as an earlier tuner left them; to improve them, name their NFE in --nfe"
+        print(f"{checkpoint.path}: {old}", file=sys.stderr)
+    return {text for text, facts in wanted.items() if text in stored and stored[text].tuning == facts}
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Return the facts that differ, as a phrase."""
+    found = []
+    for name in sorted({*before, *now}):
+        old, new = (_fact(facts.get(name)) for facts in (before, now))
+        if old != new:
+            found.append(f"{name} {old}, now {new}")
+    return "; ".join(found)
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(_fact(each) for each in value)
+    return f"{value:g}" if isinstance(value, float) else "not given" if value is None else f"{value}"
 
 
 def _facts(checkpoint: Checkpoint, recipe: Recipe, solver: str) -> dict[str, Any]:

@@ -121,7 +121,8 @@ class Target:
         return torch.cat([torch.cat([by_time, end]).T, by_weight.flatten(1)], dim=1).numpy()
 
     def _parts(self) -> list[slice]:
-        return [slice(first, first + _ROWS) for first in range(0, len(self.x0), _ROWS)]
+        count = len(self.x0)  # slices end there: they also select conditions, of which there may be more
+        return [slice(first, min(first + _ROWS, count)) for first in range(0, count, _ROWS)]
 
 
 def _moved(x: Tensor, weights: Numbers, known: list[Tensor]) -> Tensor:

@@ -34,7 +34,7 @@ def main() -> int:
         parser.error(f"{', '.join(sorted(unknown))}: unknown; choose from {', '.join(known)}")
     parts = options.parts or known[:-2]
     met = True
-    if names := [said for part, said in PARTS.items() if part in parts]:
+    if names := [name for part, name in PARTS.items() if part in parts]:
         met &= proxies.table(names)
     if "bulk" in parts:
         met &= bulk.table()

@@ -55,7 +55,7 @@ def rate_of(kinds: Sequence[Kind], speed: Speed, load: float) -> float:
 
 
 async def _live(url: str, model: str, due: list[tuple[float, Kind]]) -> tuple[list[float], list[dict[str, float]]]:
-    latencies, told = list[float](), list[dict[str, float]]()
+    latencies, reported = list[float](), list[dict[str, float]]()
     begin = time.perf_counter() + 0.1
 
     async def one(session: aiohttp.ClientSession, when: float, kind: Kind, seed: int) -> None:
@@ -66,18 +66,18 @@ async def _live(url: str, model: str, due: list[tuple[float, Kind]]) -> tuple[li
             if answer.status != 200:
                 raise SystemExit(f"{answer.status}: {content[:300]!r}")
         latencies.append(time.perf_counter() - begin - when)
-        told.append(json.loads(content)["latency"])
+        reported.append(json.loads(content)["latency"])
 
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         await asyncio.gather(*(one(session, when, kind, seed) for seed, (when, kind) in enumerate(due)))
-    return sorted(latencies), told
+    return sorted(latencies), reported
 
 
 def beside(url: str, model: str, kind: Kind) -> float:
     """Return the seconds of a request outside its network calls, as seen by this client, one request at a time."""
-    latencies, told = asyncio.run(_live(url, model, [(_APART_S * number, kind) for number in range(_ALONE)]))
-    return statistics.median(latencies) - statistics.median(each["solve_s"] for each in told)
+    latencies, reported = asyncio.run(_live(url, model, [(_APART_S * number, kind) for number in range(_ALONE)]))
+    return statistics.median(latencies) - statistics.median(each["solve_s"] for each in reported)
 
 
 def _at(ordered: list[float], share: float) -> float:
@@ -101,7 +101,7 @@ def table(url: str, model: str, seconds: float, detail: bool = False) -> bool:
         for number, load in enumerate(LOADS):
             rate = rate_of(kinds, speed, load)
             requests = max(100, int(seconds * rate))
-            live, told = asyncio.run(_live(url, model, arrivals(kinds, rate, requests, number)))
+            live, reported = asyncio.run(_live(url, model, arrivals(kinds, rate, requests, number)))
             planned = simulate(kinds, rate, speed, requests, _TIMEOUT_S, number)
             parts = []
             for share in (0.5, 0.99):
@@ -113,7 +113,7 @@ def table(url: str, model: str, seconds: float, detail: bool = False) -> bool:
                 )
             print(f"{name:14} {load:5.2f} {rate:6.1f}   {'   '.join(parts)}", flush=True)
             if detail:
-                means = {key: sum(each[key] for each in told) / len(told) for key in told[0]}
+                means = {key: sum(each[key] for each in reported) / len(reported) for key in reported[0]}
                 print(
                     "   mean of the service: " + ", ".join(f"{key} {1e3 * value:.2f}" for key, value in means.items())
                 )

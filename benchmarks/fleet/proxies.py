@@ -126,11 +126,11 @@ def table(names: list[str]) -> bool:
                 one, other, adds = compare(direct, url)
                 left = leave(url, direct if name == "nginx" else url)
             goal = GOALS_MS[name]
-            said = "" if goal is None else f"<= {goal:g} ms"
+            limit = "" if goal is None else f"<= {goal:g} ms"
             verdict = "" if goal is None else ("met" if 1e3 * adds <= goal else "MISSED")
             met &= left <= 1 and (goal is None or 1e3 * adds <= goal)
             print(
-                f"{name:25} {1e3 * one:9.2f} ms {1e3 * other:9.2f} ms {1e3 * adds:7.2f} ms {said:>10} {verdict:6} "
+                f"{name:25} {1e3 * one:9.2f} ms {1e3 * other:9.2f} ms {1e3 * adds:7.2f} ms {limit:>10} {verdict:6} "
                 f"{left:.2f} s (goal <= 1 s){'' if left <= 1 else ' MISSED'}",
                 flush=True,
             )

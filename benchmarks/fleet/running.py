@@ -73,6 +73,6 @@ def ray(haproxy: bool, route_by: str = "work") -> Iterator[str]:
 
 def version(command: list[str]) -> str:
     """Return the version that a program reports."""
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = re.search(r"\d+\.\d+[.\d]*", said.stdout + said.stderr)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(r"\d+\.\d+[.\d]*", done.stdout + done.stderr)
     return found.group() if found else "?"

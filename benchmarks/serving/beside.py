@@ -34,13 +34,13 @@ def in_turn(
         connection.request("POST", "/v1/sample", json.dumps(REQUEST | {"seed": seed}), headers)
         answer = connection.getresponse()
         content = answer.read()
-        asked = time.perf_counter() - begin
+        through = time.perf_counter() - begin
         if answer.status != 200:
             raise RuntimeError(f"{answer.status} {content[:300]!r}")
         os.sched_setaffinity(0, {cores[0]})
         alone = one_solve(checkpoint, 1)
         os.sched_setaffinity(0, {cores[1]})
         if seed >= repetitions // 10:  # the first ones warm up
-            found.append((asked, alone))
+            found.append((through, alone))
     connection.close()
     return found

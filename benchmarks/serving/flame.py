@@ -32,9 +32,9 @@ def draw(service: Running, name: str, seconds: int, out: Path) -> None:
     shown = ["--threads", "--output", str(out)]
     spy = subprocess.Popen([str(PY_SPY), *recording, *shown], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     run_round(service, WORKLOADS[name], seconds + 1.0, 1)
-    said = spy.communicate()[1].decode()
+    errors = spy.communicate()[1].decode()
     if spy.returncode:
-        raise RuntimeError(f"py-spy: {said.strip()}")
+        raise RuntimeError(f"py-spy: {errors.strip()}")
     # The title is py-spy's command line; leave out the paths of this machine.
     out.write_text(out.read_text().replace(str(PY_SPY), PY_SPY.name).replace(str(out), out.name))
 

@@ -123,7 +123,7 @@ def tick_overhead(path: Path, lanes: int = 64, ticks: int = 2000) -> float:
     with _running(path, lanes) as (engine, arena):
         field = arena.network.velocity
         x, t = noise(0, 0, lanes, arena.event_shape, arena.dtype), torch.full((lanes,), 0.5, dtype=arena.dtype)
-        alone, asked = 0.0, 0
+        alone, calls = 0.0, 0
 
         def ask(times: int) -> float:
             begin = time.thread_time()
@@ -139,7 +139,7 @@ def tick_overhead(path: Path, lanes: int = 64, ticks: int = 2000) -> float:
             time.sleep(0.01)
         begin, rows = _engine_seconds(), arena.network.rows
         while arena.network.rows < rows + ticks * lanes:
-            alone, asked = alone + ask(10), asked + 10  # in turn, because the machine's speed changes
+            alone, calls = alone + ask(10), calls + 10  # in turn, because the machine's speed changes
             time.sleep(0.01)
         made = (arena.network.rows - rows) / lanes
-        return 1e6 * ((_engine_seconds() - begin) / made - alone / asked)
+        return 1e6 * ((_engine_seconds() - begin) / made - alone / calls)

@@ -45,12 +45,12 @@ def _profile(admissions: list[Admission], field: Callable[[Tensor, Tensor], Tens
     for _ in range(TICKS):
         begin = clock()
         x, t = lanes.query()
-        asked = clock()
+        called = clock()
         v = field(x, t)
-        answered = clock()
+        returned = clock()
         lanes.absorb(v)
-        outside += clock() - answered + asked - begin
-        inside += answered - asked
+        outside += clock() - returned + called - begin
+        inside += returned - called
     assert len(lanes) == JOBS, "a lane ended: the ticks are not alike"
     return 1000 * outside / TICKS, 1000 * inside / TICKS
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fleet.bulk.conditions import Conditions
-from fleet.bulk.maker import Maker, digest_of_plan, find, rate_of
+from fleet.bulk.arrays import Arrays
+from fleet.bulk.conditions import Given, Table
+from fleet.bulk.maker import Maker, digest_of_card, digest_of_plan, find, rate_of
 from fleet.bulk.spec import BLOCK, Format, JobSpec
 from fleet.bulk.target import Target
 from fleet.errors import FleetError, UsageError
@@ -35,6 +37,7 @@ class Wanted:
         request: the given fields of a sample request.
         seed, first_index, total: which samples.
         table: a file with conditions.
+        arrays: arrays of named conditions, by `conditions.NAME` and `negative.NAME`.
         format, threads, shard_rows: as in `JobSpec`.
         workers: number of workers, which affects the size of shards.
     """
@@ -46,6 +49,7 @@ class Wanted:
     first_index: int | None = None
     total: int | None = None
     table: Path | None = None
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     format: Format | None = None
     threads: int | None = None
     shard_rows: int | None = None
@@ -60,28 +64,29 @@ def begin(wanted: Wanted, target: Target, settings: Settings) -> tuple[JobSpec, 
             refused.
         TargetError: the target cannot be read or written.
     """
-    conditions = None if wanted.table is None else Conditions.read(wanted.table.name, _content(wanted.table))
-    total = _total(wanted, conditions)
+    table = None if wanted.table is None else Table.read(wanted.table.name, _content(wanted.table))
+    total = _total(wanted, table)
     spec = target.spec()
     if spec is None:
-        spec = _new(wanted, total, conditions, settings)
+        spec, conditions = _new(wanted, total, table, settings)
         target.create(spec, conditions)
         return spec, True
     if spec.threads == 0:
         raise UsageError(f"{target.url}: a service makes this job; resume it with pathline.Client.bulk")
-    _, digest = find(settings, spec.model, spec.version)
+    _, card = find(settings, spec.model, spec.version)
     given = {
         "model": wanted.model,
         "version": wanted.version,
         "seed": wanted.seed,
         "first_index": wanted.first_index,
         "total": total,
-        "conditions": None if conditions is None else conditions.digest,
+        "table": None if table is None else table.digest,
         "format": wanted.format,
         "threads": wanted.threads,
         "shard_rows": wanted.shard_rows,
         **wanted.request,
-        "checkpoint": digest,
+        **Arrays.fitting(wanted.arrays, spec.total, card).digests,
+        "checkpoint": digest_of_card(card),
     }
     spec.refuse_other({name: value for name, value in given.items() if value is not None})
     return spec, False
@@ -116,21 +121,21 @@ def _content(table: Path) -> bytes:
         raise UsageError(f"{table}: cannot be read: {error.strerror}") from None
 
 
-def _total(wanted: Wanted, conditions: Conditions | None) -> int | None:
+def _total(wanted: Wanted, table: Table | None) -> int | None:
     if wanted.total is not None and wanted.total < 1:
         raise UsageError(f"--total is {wanted.total}; at least 1 sample is needed")
-    if conditions is None:
+    if table is None:
         return wanted.total
-    if "condition" in wanted.request:
+    if wanted.arrays or "condition" in wanted.request or "conditions" in wanted.request:
         raise UsageError("--condition and --conditions are both given; give one of them")
-    if wanted.total not in (None, conditions.total):
+    if wanted.total not in (None, table.total):
         raise UsageError(
-            f"--total is {wanted.total}, but the counts of the table add up to {conditions.total}; leave out --total"
+            f"--total is {wanted.total}, but the counts of the table add up to {table.total}; leave out --total"
         )
-    return conditions.total
+    return table.total
 
 
-def _new(wanted: Wanted, total: int | None, conditions: Conditions | None, settings: Settings) -> JobSpec:
+def _new(wanted: Wanted, total: int | None, table: Table | None, settings: Settings) -> tuple[JobSpec, Given | None]:
     lacking = [f"--{name}" for name, value in (("total", total), ("seed", wanted.seed)) if value is None]
     if wanted.model is None or lacking:
         raise UsageError(f"a new job needs {', '.join((['a model'] if wanted.model is None else []) + lacking)}")
@@ -140,19 +145,22 @@ def _new(wanted: Wanted, total: int | None, conditions: Conditions | None, setti
         raise UsageError("--seed and --first-index must be at least 0, and the seed and the last index below 2^63")
     if wanted.shard_rows is not None and (wanted.shard_rows < BLOCK or wanted.shard_rows % BLOCK):
         raise UsageError(f"--shard-rows is {wanted.shard_rows}; it must be a multiple of {BLOCK}")
-    version, digest = find(settings, wanted.model, wanted.version)
+    version, card = find(settings, wanted.model, wanted.version)
+    arrays = Arrays.fitting(wanted.arrays, total, card)
+    given: Given | None = arrays if arrays.sources else table
     with Maker(settings, wanted.model, version, threads) as maker:
-        plan = maker.plan(wanted.request)
-        first = maker.make(wanted.request, wanted.seed, first_index, 0, 1, conditions)
+        plan = maker.plan(wanted.request, given)
+        for place, count in arrays.pieces():
+            maker.check(wanted.request, arrays, place, count)
+        first = maker.make(wanted.request, wanted.seed, first_index, 0, 1, given)
         rows = wanted.shard_rows
         if rows is None:
-            rows = shard_rows(
-                rate_of(maker, wanted.request, conditions), total, wanted.workers, first.samples[0].nbytes
-            )
-        return JobSpec(
+            row_bytes = first.samples[0].nbytes + (0 if given is None else given.row_bytes)
+            rows = shard_rows(rate_of(maker, wanted.request, given), total, wanted.workers, row_bytes)
+        spec = JobSpec(
             model=wanted.model,
             version=version,
-            checkpoint=digest,
+            checkpoint=digest_of_card(card),
             path=maker.model.path,
             threads=threads,
             noise=maker.model.card.noise,
@@ -161,12 +169,14 @@ def _new(wanted: Wanted, total: int | None, conditions: Conditions | None, setti
             seed=wanted.seed,
             first_index=first_index,
             total=total,
-            conditions="" if conditions is None else conditions.digest,
+            table="" if table is None else table.digest,
+            arrays=arrays.digests,
             shape=first.samples.shape[1:],
             dtype="float64" if first.samples.dtype == np.float64 else "float32",
             format=wanted.format or "parquet",
             shard_rows=rows,
         )
+    return spec, given
 
 
 def shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
@@ -176,7 +186,7 @@ def shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
         rate: rows per second of one worker.
         total: rows of the job.
         workers: number of workers.
-        row_bytes: bytes of one sample.
+        row_bytes: bytes of one sample and its conditions.
     """
     rows = min(rate * SHARD_S, total / (_FOR_EACH_WORKER * workers), _MAX_BYTES / row_bytes)
     return max(1, math.ceil(rows / BLOCK)) * BLOCK

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from fleet.bulk.arrays import read
 from fleet.bulk.begin import Wanted, await_job, begin
+from fleet.bulk.conditions import cell
 from fleet.bulk.launchers import Launcher
 from fleet.bulk.run import Run, summarise
 from fleet.bulk.spec import JobSpec
@@ -34,10 +39,21 @@ def add_sample(commands: Any) -> None:
     parser.add_argument("--model-version", type=int, help="version of the model (default: the highest)")
     parser.add_argument("--solver", help="a solver's name, or with settings: rk4-20, dopri5@1e-5 (default: dopri5)")
     parser.add_argument("--steps", type=int, help="number of fixed steps")
-    for name in ("rtol", "atol", "guidance"):
+    for name in ("rtol", "atol"):
         parser.add_argument(f"--{name}", type=float)
     parser.add_argument("--max-nfe", type=int)
-    parser.add_argument("--condition", help="one condition for all samples: a label, a name or a JSON list")
+    named = "for each of several, NAME=FILE.npy (one row for all samples, or a row for each) or NAME=JSON"
+    parser.add_argument(
+        "--condition",
+        action="append",
+        default=[],
+        metavar="X",
+        help=f"condition of all samples: a label, a name or a JSON list; or, {named}",
+    )
+    parser.add_argument(
+        "--negative", action="append", default=[], metavar="X", help="condition that replaces a null in guidance"
+    )
+    parser.add_argument("--guidance", help="strength of guidance, or JSON with terms, interval and channels")
     parser.add_argument(
         "--conditions", type=Path, metavar="FILE", help="Parquet or CSV with columns condition and count"
     )
@@ -122,13 +138,14 @@ def _index(workers: int) -> int:
 def _wanted(options: argparse.Namespace) -> Wanted:
     request = {
         name: value
-        for name in ("solver", "steps", "rtol", "atol", "max_nfe", "guidance")
+        for name in ("solver", "steps", "rtol", "atol", "max_nfe")
         if (value := getattr(options, name)) is not None
     }
-    if options.condition is not None:
-        from fleet.bulk.conditions import cell
-
-        request["condition"] = cell(options.condition)
+    if options.guidance is not None:
+        request["guidance"] = _guidance(options.guidance)
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, texts in (("condition", options.condition), ("negative", options.negative)):
+        _add_conditions(name, texts, request, arrays)
     if options.shape:
         request["shape"] = dict(map(_size, options.shape))
     if options.states:
@@ -141,11 +158,38 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         options.first_index,
         options.total,
         options.conditions,
+        arrays,
         options.format,
         options.threads,
         options.shard_rows,
         options.workers,
     )
+
+
+def _guidance(text: str) -> Any:
+    found = cell(text)
+    if isinstance(found, bool) or not isinstance(found, int | float | dict):
+        raise UsageError(f"--guidance {text}: give a number, or a JSON object with terms, interval and channels")
+    return found
+
+
+def _add_conditions(option: str, texts: list[str], request: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    """Add the values of `--condition` or `--negative` to a request, and those from files to the arrays."""
+    field = {"condition": "conditions"}.get(option, option)
+    for text in texts:
+        named = re.fullmatch(r"([A-Za-z]\w*)=(.*)", text, re.DOTALL)
+        if named is None:
+            if len(texts) > 1:
+                raise UsageError(f"--{option} {text}: give each of several conditions with its name, NAME=FILE.npy")
+            request[option] = cell(text)
+            continue
+        name, value = named.groups()
+        if name in request.get(field, {}) or f"{field}.{name}" in arrays:
+            raise UsageError(f"--{option} {name} is given twice; give it once")
+        if value.endswith(".npy"):
+            arrays[f"{field}.{name}"] = read(Path(value))
+        else:
+            request.setdefault(field, {})[name] = cell(value)
 
 
 def _size(text: str) -> tuple[str, int]:

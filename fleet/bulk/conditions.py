@@ -1,4 +1,7 @@
-"""The table of conditions of a bulk job: each row has a condition and the number of samples to draw for it."""
+"""Conditions that differ between the samples of a bulk job: a table, or arrays (`fleet.bulk.arrays`).
+
+Each row of the table has a condition and the number of samples to draw for it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import io
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +21,26 @@ from fleet.errors import UsageError
 _NEEDS = "a table of conditions needs the columns condition and count"
 
 
+class Given(Protocol):
+    """Conditions of the samples of a job that are not part of its request."""
+
+    @property
+    def total(self) -> int:
+        """The number of samples."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the values that differ from sample to sample, for one of them."""
+        ...
+
+    def of(self, first: int, rows: int) -> dict[str, Any]:
+        """Return the members of a sample request that hold the conditions of consecutive samples."""
+        ...
+
+
 @dataclass(frozen=True)
-class Conditions:
+class Table:
     """Conditions in the order of their samples.
 
     Attributes:
@@ -39,28 +60,31 @@ class Conditions:
         """The number of samples."""
         return int(self._ends[-1])
 
+    row_bytes = 0
+    """One sample has none for itself: equal conditions are stored once."""
+
     @property
     def digest(self) -> str:
         """SHA-256 of the table."""
         return digest_of([self.conditions, self.counts])
 
-    def of(self, first: int, rows: int) -> list[Any]:
-        """Return the conditions of consecutive rows, one for each."""
+    def of(self, first: int, rows: int) -> dict[str, Any]:
+        """Return the member of a sample request that holds the conditions of consecutive samples, one for each."""
         places = np.searchsorted(self._ends, np.arange(first, first + rows), side="right")
-        return [self.conditions[place] for place in places.tolist()]
+        return {"condition": [self.conditions[place] for place in places.tolist()]}
 
     def to_json(self) -> bytes:
         """Return the table as it is stored with the shards."""
         return json.dumps({"condition": self.conditions, "count": self.counts}).encode()
 
     @classmethod
-    def from_json(cls, content: bytes) -> Conditions:
+    def from_json(cls, content: bytes) -> Table:
         """Read what `to_json` wrote."""
         found = json.loads(content)
         return cls(tuple(found["condition"]), tuple(found["count"]))
 
     @classmethod
-    def read(cls, name: str, content: bytes) -> Conditions:
+    def read(cls, name: str, content: bytes) -> Table:
         """Read a user's table, Parquet or CSV by its name; vectors in CSV are JSON lists.
 
         Raises:

@@ -15,6 +15,7 @@ from fleet.bulk.spec import SOLVING, JobSpec
 from fleet.bulk.target import Target
 from fleet.errors import FleetError, UsageError
 from models.noise import SCHEME, noise
+from models.regular import replacing
 from solvers import SolverSpec
 
 
@@ -101,11 +102,8 @@ def _rows(target: Target, spec: JobSpec) -> tuple[NDArray[Any], dict[str, Any]]:
 
 def _write(file: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file that appears only once it is complete."""
-    temporary = file.with_name(f".{file.name}.part")
     try:
-        with temporary.open("wb") as handle:
+        with replacing(file) as handle:
             write(handle)
-        temporary.replace(file)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise FleetError(f"{file}: cannot be written: {error.strerror}; make room or choose another path") from None

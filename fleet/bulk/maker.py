@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fleet.bulk.conditions import Conditions
+from fleet.bulk.conditions import Given, Table
 from fleet.bulk.formats import Rows
 from fleet.bulk.spec import FIELDS, JobSpec
 from fleet.errors import FleetError, UsageError
-from models.checkpoint.card import CheckpointError, read_card
+from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.engine.engine import Engine
@@ -48,15 +48,15 @@ Tell = Callable[[int], None]
 """Called from another thread with the approximate number of rows of a shard that are done."""
 
 
-def find(settings: Settings, name: str, version: int | None) -> tuple[int, str]:
-    """Return the version of a model and the digest of its checkpoint, without loading it.
+def find(settings: Settings, name: str, version: int | None) -> tuple[int, Card]:
+    """Return the version of a model and its card, without loading it.
 
     Raises:
         UsageError: there is no such model, or its card cannot be read.
     """
     try:
         folder = Repository(settings.models_dir).resolve(name, version)
-        return int(folder.name), f"sha256:{read_card(folder).card_sha256}"
+        return int(folder.name), read_card(folder)
     except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
         raise UsageError(str(error)) from None
 
@@ -96,15 +96,15 @@ class Maker:
             raise
 
     @classmethod
-    def of(cls, spec: JobSpec, settings: Settings, device: str = "") -> Maker:
-        """Return a maker of a job's rows.
+    def of(cls, spec: JobSpec, settings: Settings, given: Given | None = None, device: str = "") -> Maker:
+        """Return a maker of the rows of a job, with those of its conditions that are not in its request.
 
         Raises:
             UsageError: the model or the solver's numbers differ from those of the spec.
         """
         maker = cls(settings, spec.model, spec.version, spec.threads, device)
         try:
-            plan = maker.plan(spec.request)
+            plan = maker.plan(spec.request, given)
             found = {"checkpoint": maker.model.digest, "path": maker.model.path, "plan": digest_of_plan(plan)}
             spec.refuse_other(found)
         except BaseException:
@@ -122,9 +122,13 @@ class Maker:
         """Stop the engine."""
         self._engine.stop()
 
-    def plan(self, request: Mapping[str, Any]) -> Plan:
+    def plan(self, request: Mapping[str, Any], given: Given | None = None) -> Plan:
         """Return the compiled solver of a request; raise a UsageError if the request is refused."""
-        return self._job(request, 0, 0, 1, None)[1].solve
+        return self._job(request, 0, 0, 0, 1, given)[1].solve
+
+    def check(self, request: Mapping[str, Any], given: Given, first: int, rows: int) -> None:
+        """Raise a UsageError if the service would refuse the conditions of these rows."""
+        self._job(request, 0, 0, first, rows, given)
 
     def make(
         self,
@@ -133,7 +137,7 @@ class Maker:
         first_index: int,
         first: int,
         rows: int,
-        conditions: Conditions | None = None,
+        given: Given | None = None,
         tell: Tell | None = None,
     ) -> Rows:
         """Make rows of a job.
@@ -142,15 +146,14 @@ class Maker:
             request: fields of a sample request.
             seed, first_index: those of the job.
             first, rows: which of its rows.
-            conditions: the job's table, if it has one.
+            given: conditions that are not in the request, if there are any.
             tell: called a few times a second with the approximate number of rows done.
 
         Raises:
             UsageError: the request is refused, with the message of the service.
             FleetError: the network raised.
         """
-        given = None if conditions is None else conditions.of(first, rows)
-        valid, job = self._job(request, seed, first_index + first, rows, given)
+        valid, job = self._job(request, seed, first_index, first, rows, given)
         if tell is not None:
             job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
         try:
@@ -160,7 +163,8 @@ class Maker:
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
-        row_conditions = None if given is None or job.conditions is None else job.conditions[ONE].expanded(rows).numpy()
+        conditions = job.conditions if isinstance(given, Table) else None
+        row_conditions = None if conditions is None else conditions[ONE].expanded(rows).numpy()
         return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, row_conditions)
 
     def _prepare(self, job: Job) -> None:
@@ -176,21 +180,21 @@ class Maker:
             message = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise UsageError(f"model {self.model.name!r} cannot be evaluated at {shape}: {message}") from error
 
-    def make_shard(self, spec: JobSpec, shard: int, conditions: Conditions | None, tell: Tell | None = None) -> Rows:
+    def make_shard(self, spec: JobSpec, shard: int, given: Given | None, tell: Tell | None = None) -> Rows:
         """Make a shard of a job; errors as in `make`."""
         first, rows = spec.range(shard)
-        return self.make(spec.request, spec.seed, spec.first_index, first, rows, conditions, tell)
+        return self.make(spec.request, spec.seed, spec.first_index, first, rows, given, tell)
 
     def _take(self, wanted: int, deadline: float, conditions: int) -> Hold:
         return self._ledger.take(wanted, deadline)
 
     def _job(
-        self, request: Mapping[str, Any], seed: int, first_index: int, rows: int, condition: list[Any] | None
+        self, request: Mapping[str, Any], seed: int, first_index: int, first: int, rows: int, given: Given | None
     ) -> tuple[Validated, Job]:
         members = {name: request[name] for name in FIELDS if name in request}
-        members |= {"model": self.model.name, "num_samples": rows, "seed": seed, "first_index": first_index}
-        if condition is not None:
-            members["condition"] = condition
+        members |= {"model": self.model.name, "num_samples": rows, "seed": seed, "first_index": first_index + first}
+        for name, value in ({} if given is None else given.of(first, rows)).items():
+            members[name] = {**members.get(name, {}), **value} if isinstance(value, dict) else value
         try:
             parsed = check(SampleRequest, members)
             valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self._take)
@@ -206,6 +210,11 @@ def _rows_of(progress: Progress, rows: int) -> int:
     return min(rows, int(progress.share * rows))
 
 
+def digest_of_card(card: Card) -> str:
+    """Return the digest of a checkpoint, as `/v1/models` shows it."""
+    return f"sha256:{card.card_sha256}"
+
+
 def digest_of_plan(plan: Plan) -> str:
     """Return the SHA-256 of all numbers of a compiled solver."""
     found = hashlib.sha256(repr(sorted(plan.settings.items(), key=str)).encode())
@@ -216,13 +225,13 @@ def digest_of_plan(plan: Plan) -> str:
     return found.hexdigest()
 
 
-def rate_of(maker: Maker, request: Mapping[str, Any], conditions: Conditions | None, seconds: float = 2.0) -> float:
+def rate_of(maker: Maker, request: Mapping[str, Any], given: Given | None, seconds: float = 2.0) -> float:
     """Measure rows per second on an increasing number of the job's first rows, until they take long enough."""
-    rows, most = 64, None if conditions is None else conditions.total
+    rows, most = 64, None if given is None else given.total
     while True:
         wanted = rows if most is None else min(rows, most)
         begin = time.perf_counter()
-        maker.make(request, 0, 0, 0, wanted, conditions)
+        maker.make(request, 0, 0, 0, wanted, given)
         took = time.perf_counter() - begin
         if took >= seconds / 2 or wanted < rows or rows >= 1 << 20:
             return wanted / took

@@ -15,7 +15,7 @@ from service.requests.schemas import SEED_LIMIT
 SOLVING = ("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe")
 """Fields of a sample request that choose the solver."""
 
-FIELDS = (*SOLVING, "condition", "guidance", "shape", "decode")
+FIELDS = (*SOLVING, "condition", "conditions", "negative", "guidance", "shape", "decode")
 """Fields of a sample request that a job may set; the others belong to the job itself or do not apply."""
 
 BLOCK = 64
@@ -37,7 +37,8 @@ class JobSpec(BaseModel):
         request: fields of a sample request, as the service defines them.
         plan: SHA-256 of the compiled solver's numbers; empty in the job of a client.
         seed, first_index, total: which samples; row k of the job is sample first_index + k of the seed.
-        conditions: SHA-256 of the table of conditions; empty without one.
+        table: SHA-256 of the table of conditions; empty without one.
+        arrays: SHA-256 of each array of named conditions (see `fleet.bulk.arrays`), by field and name.
         shape, dtype: of one row's sample.
         format: of the shards.
         shard_rows: rows of each shard but the last, a multiple of `BLOCK`.
@@ -57,7 +58,8 @@ class JobSpec(BaseModel):
     seed: int = Field(ge=0, lt=SEED_LIMIT)
     first_index: int = Field(ge=0, lt=SEED_LIMIT)
     total: int = Field(ge=1)
-    conditions: str = ""
+    table: str = ""
+    arrays: dict[str, str] = Field(default_factory=dict)
     shape: tuple[int, ...]
     dtype: Literal["float32", "float64"]
     format: Format
@@ -85,7 +87,7 @@ class JobSpec(BaseModel):
             UsageError: a field differs; the message has both values.
         """
         mine = self.model_dump(mode="json")
-        mine |= mine.pop("request")
+        mine |= mine.pop("request") | mine.pop("arrays")
         for name, wanted in given.items():
             if (found := mine.get(name)) != wanted:
                 advice = {

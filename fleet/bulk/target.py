@@ -1,6 +1,7 @@
 """The target of a bulk job: a folder at any address that fsspec supports, and its files.
 
 job.json, conditions.json      the spec, and its table of conditions
+arrays/conditions.text.npy     an array of named conditions
 shards/00000.parquet           the rows (or samples.zarr, one array)
 receipts/00000.json            a shard is done: its rows, NFE and fingerprint
 failed/00000.json              a shard that could not be made, and why
@@ -19,13 +20,18 @@ from typing import Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fleet.bulk.conditions import Conditions
+from fleet.bulk.arrays import Arrays, StoredArray, digest_of_array, write
+from fleet.bulk.conditions import Given, Table
 from fleet.bulk.fingerprint import fingerprint
 from fleet.bulk.formats import Rows, Stored, ZarrArray, file_format
 from fleet.bulk.spec import JobSpec
 from fleet.errors import FleetError, TargetError, UsageError, missing
 
-_JOB, _CONDITIONS = "job.json", "conditions.json"
+_JOB, _CONDITIONS, _ARRAYS = "job.json", "conditions.json", "arrays"
+_BEFORE_JOB = {_CONDITIONS, _ARRAYS, "tmp"}
+"""What a job that was stopped before it began may leave behind."""
+
+_CHANGED = "was changed after the job began; restore it"
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "obs"}
 """Protocols of stores without folders, where creating one may create a bucket."""
 
@@ -142,7 +148,7 @@ class Target:
             self._fs.invalidate_cache()
             if self._fs.exists(self._at(_JOB)):
                 content = self._fs.cat_file(self._at(_JOB))
-            elif self._names(""):
+            elif set(self._names("")) - _BEFORE_JOB:
                 raise UsageError(f"{self.url}: is not empty and holds no job; choose an empty or new folder")
             else:
                 return None
@@ -151,30 +157,49 @@ class Target:
         except ValidationError as error:
             raise UsageError(f"{self.url}/{_JOB}: is not a job of this release: {error.errors()[0]['msg']}") from None
 
-    def conditions(self, spec: JobSpec) -> Conditions | None:
-        """Return the job's table of conditions, if it has one.
+    def given(self, spec: JobSpec) -> Given | None:
+        """Return the job's table or arrays of conditions, if it has any.
 
         Raises:
-            UsageError: it differs from the one in the spec.
-            TargetError: it cannot be read.
+            UsageError: they differ from those in the spec.
+            TargetError: they cannot be read.
         """
-        if not spec.conditions:
+        if spec.arrays:
+            return self._arrays(spec)
+        if not spec.table:
             return None
         with self._reaching("read"):
-            found = Conditions.from_json(self._fs.cat_file(self._at(_CONDITIONS)))
-        if found.digest != spec.conditions:
-            raise UsageError(f"{self.url}/{_CONDITIONS}: was changed after the job began; restore it")
+            found = Table.from_json(self._fs.cat_file(self._at(_CONDITIONS)))
+        if found.digest != spec.table:
+            raise UsageError(f"{self.url}/{_CONDITIONS}: {_CHANGED}")
         return found
 
-    def create(self, spec: JobSpec, conditions: Conditions | None) -> None:
+    def _arrays(self, spec: JobSpec) -> Arrays:
+        sources: dict[str, StoredArray] = {}
+        for name, digest in spec.arrays.items():
+            place = self._at(_ARRAYS, f"{name}.npy")
+            with self._reaching("read"):
+                try:
+                    sources[name] = StoredArray(lambda place=place: self._fs.open(place, "rb"))
+                    same = digest_of_array(sources[name]) == digest
+                except ValueError:
+                    same = False
+            if not same:
+                raise UsageError(f"{self.url}/{_ARRAYS}/{name}.npy: {_CHANGED}")
+        return Arrays(sources, spec.total)
+
+    def create(self, spec: JobSpec, given: Given | None) -> None:
         """Create a job in this folder; the spec is written last.
 
         Raises:
             TargetError: the folder cannot be written.
         """
         with self._reaching("write"):
-            if conditions is not None:
-                self._put((_CONDITIONS,), lambda file: file.write(conditions.to_json()))
+            if isinstance(given, Table):
+                self._put((_CONDITIONS,), lambda file: file.write(given.to_json()))
+            elif isinstance(given, Arrays):
+                for name, source in given.sources.items():
+                    self._put((_ARRAYS, f"{name}.npy"), lambda file, source=source: write(source, file))
             if spec.format == "zarr":
                 self._zarr().create(spec)
             self._put((_JOB,), lambda file: file.write(spec.model_dump_json(indent=2).encode()))

@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import platform
-import secrets
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.calibration import Agreement
-from models.regular import NotRegular, open_regular
+from models.regular import NotRegular, open_regular, write_atomically
 
 CALIBRATION_FILE = "calibration.json"
 
@@ -89,18 +88,14 @@ def keep(folder: Path, key: Key, form: int, agreement: Agreement) -> None:
     entry = _Entry(key=key, form=form, counts=agreement.counts, buckets=agreement.buckets, limit=agreement.limit)
     others = [each for each in _read(folder).entries if each.key != key]
     content = _File(entries=(entry, *others)[:_MAX_ENTRIES]).model_dump_json(indent=1)
-    temporary = folder / f".{CALIBRATION_FILE}-{secrets.token_hex(4)}"
     try:
-        temporary.write_text(content + "\n")
-        temporary.replace(folder / CALIBRATION_FILE)
+        write_atomically(folder / CALIBRATION_FILE, content.encode() + b"\n")
     except OSError as error:
         _log.info(
             "%s: cannot be written (%s); the network is measured again at the next start",
             folder / CALIBRATION_FILE,
             error.strerror,
         )
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def _read(folder: Path) -> _File:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen, Size, as_json
 from models.checkpoint.card import CheckpointError
@@ -41,7 +41,7 @@ class StoredPlan(Frozen):
         x0_weights: (N) weights of the starting state in a learned plan; None for zeros.
         error: root mean square endpoint error on held-out noise, as a share of the spread of the ends.
         start_error: the same before tuning.
-        tuning: how it was tuned: samples, seed, iterations, guidance.
+        tuning: how it was tuned: samples, seed, iterations, guidance, version of the tuner.
         libraries: versions of the libraries that tuned it.
     """
 
@@ -66,6 +66,11 @@ class StoredPlan(Frozen):
             raise ValueError(f"{self.solver}: times are for {len(self.times) - 1} steps")
         self.plan()
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what this kind of plan does not have; null in its place is read too."""
+        return {name: value for name, value in write(self).items() if value is not None}
 
     @property
     def spec(self) -> SolverSpec:

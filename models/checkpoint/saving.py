@@ -9,7 +9,6 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from time import time as now
 from typing import Literal
 
 import numpy
@@ -38,11 +37,10 @@ from models.named_conditions import NamedConditions
 from models.network import Network
 from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import Prelude
-from models.regular import sync_folder
+from models.regular import remove_stale, sync_folder
 from models.shapes import Axis, free_axes
 
 _TRIES = 1000
-_STALE_S = 3600.0  # a temporary folder this old was left by a killed process
 
 
 def save(
@@ -105,7 +103,7 @@ def save(
     weights = safetensors.torch.save(tensors | _nulls(model, prelude, nulls))
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _remove_stale(root)
+        remove_stale(root.glob(".tmp-*"))
         for _ in range(_TRIES):
             number = _next_version(root / name) if version is None else version
             card = _card(
@@ -298,11 +296,3 @@ def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
         if made:
             with contextlib.suppress(OSError):  # it holds a version, as it should
                 target.parent.rmdir()
-
-
-def _remove_stale(root: Path) -> None:
-    """Remove the temporary folders in `root` that killed processes left."""
-    for path in root.glob(".tmp-*"):
-        with contextlib.suppress(OSError):
-            if now() - path.stat().st_mtime > _STALE_S:
-                shutil.rmtree(path, ignore_errors=True)

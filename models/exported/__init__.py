@@ -26,10 +26,11 @@ from models.architectures.unet import UNet
 from models.calibration import same_bits
 from models.conditions import LabelCondition, VectorCondition
 from models.conventions import Adapted
-from models.fused import Prepared, accuracy_problem, trial
+from models.fused import Prepared, accuracy_problem, trial_rows
 from models.network import Network
 from models.noise import noise
 from models.program.network import Program
+from models.regular import write_atomically
 from models.shapes import sized
 from models.velocity import check_float32, refuse_condition
 
@@ -85,7 +86,7 @@ def exported(velocity: nn.Module, unfused: str, folder: Path, digest: str) -> Pr
     try:
         field = OnnxField(network, _kept(folder, digest))
         form = Adapted(field, velocity.time) if isinstance(velocity, Adapted) else field
-        given = trial(network.event_shape, network.condition)
+        given = trial_rows(network.event_shape, network.condition)
         why = accuracy_problem(velocity, form, given, "exported") or _mixing_problem(field, given)
     except Exception as error:  # onnxruntime's errors have no common class; after any of them the module serves
         why = f"the network could not be exported: {type(error).__name__}: {error}".splitlines()[0]
@@ -163,9 +164,7 @@ def _kept(folder: Path, digest: str) -> bytes:
         content = made.read_bytes()
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place, delete=False) as file:
-            file.write(content)
-        Path(file.name).rename(path)
+        write_atomically(path, content)
         for old in sorted(place.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MAX_KEPT]:
             old.unlink()
     except OSError:  # not writable: each load exports again

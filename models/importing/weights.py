@@ -17,7 +17,7 @@ from models.conditions import LabelCondition
 from models.conventions import TimeCard
 from models.importing.beside import PreludeSource, make_decoder
 from models.importing.declared import Declared
-from models.importing.detection import Detected, detect, start_slope
+from models.importing.detection import detect, start_slope
 from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
 from models.importing.programs import read_program
@@ -271,17 +271,6 @@ def _convention(tried: _Sized, module: nn.Module, declared: Declared) -> tuple[T
             return declared.resolve(detect(tried.field(module), tried.event_shape, tried.dtype))
         time = declared.card()
         return time, declared.report(time, start_slope(tried.field(module), tried.event_shape, tried.dtype, time))
-
-
-def detect_convention(network: Network) -> Detected:
-    """Detect the convention of a network.
-
-    Raises:
-        ForeignError: it cannot be evaluated.
-    """
-    tried = _Sized(network)
-    with _evaluated():
-        return detect(tried.field(None), tried.event_shape, tried.dtype)
 
 
 def _mixing(tried: _Sized, called: nn.Module) -> Mixing | None:

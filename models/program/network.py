@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
+import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
@@ -14,6 +15,9 @@ from models.program import PROGRAM
 from models.program.steps import MAX_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
 from models.shapes import AxisName
 from models.velocity import refuse_condition
+
+_DOUBLED = {**TENSOR_DTYPES, "float32": torch.float64}
+"""The dtypes that a float32 program casts to once it is converted to float64, the reference for rounding errors."""
 
 
 class ProgramConfig(NetworkConfig):
@@ -101,5 +105,6 @@ class Program(Network[ProgramConfig]):
             condition = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
             self.condition.check(condition, x.shape[0], x.dtype)
             given |= zip(self.config.inputs.values(), self.condition.unpack(condition), strict=True)
-        [velocity] = self._steps.run(self, given)
+        doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
+        [velocity] = self._steps.run(self, given, _DOUBLED if doubled else TENSOR_DTYPES)
         return velocity

@@ -35,6 +35,8 @@ TENSOR_DTYPES = {
 }
 MAX_STEPS = 50_000
 
+Dtypes = Mapping[str, torch.dtype]
+
 _FORMATS = {
     "contiguous": torch.contiguous_format,
     "preserve": torch.preserve_format,
@@ -144,7 +146,7 @@ class Steps:
             (operation(step.op), step, last) for step, last in zip(steps, dead, strict=True)
         ]
 
-    def run(self, module: nn.Module, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def run(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes = TENSOR_DTYPES) -> tuple[Tensor, ...]:
         """Return the results for inputs (rows, ...) by name, at least one row.
 
         Too many rows for one call are split over several, and too few are padded with copies of the first.
@@ -152,6 +154,7 @@ class Steps:
         Args:
             module: the module that owns the tensors.
             given: the inputs by name.
+            dtypes: the dtypes that steps cast to, by their names.
 
         Raises:
             VelocityError: a step fails.
@@ -159,18 +162,18 @@ class Steps:
         (least, most), rows = self._rows, next(iter(given.values())).shape[0]  # `len` would fix those of an export
         if most is not None and rows > most:
             parts = zip(*(tensor.split(most) for tensor in given.values()), strict=True)
-            found = [self._padded(module, dict(zip(given, part, strict=True)), least) for part in parts]
+            found = [self._padded(module, dict(zip(given, part, strict=True)), least, dtypes) for part in parts]
             return tuple(torch.cat(each) for each in zip(*found, strict=True))
-        return self._padded(module, given, least)
+        return self._padded(module, given, least, dtypes)
 
-    def _padded(self, module: nn.Module, given: Mapping[str, Tensor], least: int) -> tuple[Tensor, ...]:
+    def _padded(self, module: nn.Module, given: Mapping[str, Tensor], least: int, dtypes: Dtypes) -> tuple[Tensor, ...]:
         rows = next(iter(given.values())).shape[0]
         if rows >= least:
-            return self._run(module, given)
+            return self._run(module, given, dtypes)
         copies = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in given.items()}
-        return tuple(each[:rows] for each in self._run(module, copies))
+        return tuple(each[:rows] for each in self._run(module, copies, dtypes))
 
-    def _run(self, module: nn.Module, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def _run(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes) -> tuple[Tensor, ...]:
         values: dict[str, Any] = dict(given)
         device = next(iter(given.values())).device
         for name in self._stored:
@@ -178,8 +181,8 @@ class Steps:
         for function, step, dead in self._calls:
             try:
                 found = function(
-                    *(_argument(value, values, device) for value in step.args),
-                    **{name: _argument(value, values, device) for name, value in step.kwargs.items()},
+                    *(_argument(value, values, device, dtypes) for value in step.args),
+                    **{name: _argument(value, values, device, dtypes) for name, value in step.kwargs.items()},
                 )
             except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
                 name = step.out[0] if step.out else step.op
@@ -190,16 +193,16 @@ class Steps:
         return tuple(values[name] for name in self._outputs)
 
 
-def _argument(value: Any, values: Mapping[str, Any], device: torch.device) -> Any:
+def _argument(value: Any, values: Mapping[str, Any], device: torch.device, dtypes: Dtypes) -> Any:
     if isinstance(value, list | tuple):
-        return [_argument(item, values, device) for item in value]
+        return [_argument(item, values, device, dtypes) for item in value]
     if not isinstance(value, dict):
         return value
     [(kind, content)] = value.items()
     if kind == "value":
         return values[content]
     if kind == "dtype":
-        return TENSOR_DTYPES[content]
+        return dtypes[content]
     if kind == "format":
         return _FORMATS[content]
     if kind == "number":

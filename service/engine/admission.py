@@ -26,7 +26,7 @@ _LOT_S = 0.02
 _LEAST_RETRY_S, _LONGEST_RETRY_S = 0.1, 3600.0
 
 _REFUSAL_REUSE_S = 0.1
-"""Seconds for which an equal request is refused without a new forecast, at most half of the time it was told to wait:
+"""Seconds for which an equal request is refused without a new forecast, at most half of its Retry-After:
 under overload, forecasts would cost as much as the accepted requests."""
 
 _MAX_REFUSALS = 64

@@ -215,7 +215,7 @@ class Connection(HttpToolsProtocol):
             detail = "this is not a valid HTTP/1.1 request: a line, a header or the length of the body cannot be parsed"
             self._refuse(ProblemError(Kind.BAD_REQUEST, detail))
         else:
-            if not self._boundaries or (between and self._boundaries == 1):  # else its parts cannot be told apart
+            if not self._boundaries or (between and self._boundaries == 1):  # else its parts cannot be distinguished
                 self._check_overhead(len(piece))
         return len(piece)
 

@@ -137,8 +137,9 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     inputs = [_tensor("x0", number, -1, *card.event_shape)]
     takes = model.conditioning
     named = {name: takes.entries[name] for name in takes.given} if isinstance(takes, NamedConditions) else {}
-    for name, entry in named.items():
-        inputs.append(_tensor(f"condition.{name}", _DATATYPES.get(entry.dtype, "FP32"), -1, *entry.shape))
+    for member in ("condition", "negative"):
+        for name, entry in named.items():
+            inputs.append(_tensor(f"{member}.{name}", _DATATYPES.get(entry.dtype, "FP32"), -1, *entry.shape))
     if isinstance(card.condition, LabelCondition):
         inputs.append(_tensor("condition", "INT64", -1))
     elif card.condition is not None:

@@ -3,7 +3,9 @@
 from typing import Any
 
 import numpy as np
+from pydantic_core import from_json
 
+from models.nested import shown
 from service.errors import invalid
 from service.oip.schemas import InferRequest
 from service.oip.tensors import Array, datatype_of
@@ -79,8 +81,11 @@ def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
     for name, value in parameters.items():
         if name == "binary_data_output":
             continue
-        if isinstance(value, list | dict):
+        if name == "guidance" and isinstance(value, str):
+            value = _guidance(value)
+        elif isinstance(value, list | dict):
             advice = f"send {name} as an input tensor" if name in INPUTS else "send a number, a string or a boolean"
+            advice = "send a number, or the object as JSON text" if name == "guidance" else advice
             raise invalid(name, f"parameter {name[:60]!r} is not scalar; {advice}")
         if name in ("model", "version"):
             raise invalid(name, f"{name} is not a parameter; it belongs in the path: /v2/models/NAME/versions/VERSION")
@@ -95,3 +100,14 @@ def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
     if grid:
         content["grid"] = {"name": content["grid"], **grid}
     return content
+
+
+def _guidance(text: str) -> dict[str, Any]:
+    """Return the object that a JSON text holds."""
+    try:
+        found = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise invalid("guidance", f"guidance is {shown(text)}; it must be a number, or the JSON text of an object")
+    return found

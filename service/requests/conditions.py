@@ -11,7 +11,7 @@ from models.condition_values import NamedConditionError, Values
 from models.conditions import ONE, ConditionError
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
 from models.named_conditions import Conditioning, Distinct, NamedConditions
-from models.shapes import Sizes
+from models.shapes import Shape, Sizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Solving
@@ -70,7 +70,7 @@ def check_conditions(request: Solving, model: ModelVersion, samples: int, sizes:
     given = _given(request, takes)
     if request.guidance is not None and not given:
         raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
-    guidance = _guidance(request, takes)
+    guidance = _guidance(request, takes, model.card.event_shape)
     _check_nulls(given, guidance, takes)
     if not given and not isinstance(takes, NamedConditions):
         return CheckedConditions(bytes_per_sample=_INDEX_BYTES)
@@ -116,13 +116,13 @@ def _only(takes: Conditioning, field: str) -> str:
     return names[0]
 
 
-def _guidance(request: Solving, takes: Conditioning) -> Guidance | None:
+def _guidance(request: Solving, takes: Conditioning, event: Shape) -> Guidance | None:
     requested = request.guidance
     if requested is None:
         return None
     null = takes.droppable(request.negative if isinstance(request.negative, dict) else ())
     if not null:
-        raise invalid("guidance", NO_NULL.format("; give negative conditions"))
+        raise invalid("guidance", NO_NULL.format("; give negative conditions, or "))
     if not isinstance(requested, GuidanceRequest):
         return guidance_of(float(requested), null)
     if (requested.terms is None) == (requested.strength is None):
@@ -147,6 +147,9 @@ def _guidance(request: Solving, takes: Conditioning) -> Guidance | None:
     guidance = Guidance(tuple(terms), requested.interval, requested.channels)
     if guidance.channels is not None and guidance.whole is None:
         raise invalid("guidance", "guidance.channels needs a term with all conditions, which the other channels follow")
+    most = (*event, 1)[0]
+    if guidance.channels is not None and isinstance(most, int) and guidance.channels > most:
+        raise invalid("guidance", f"guidance.channels is {guidance.channels}; a state has {most}, so use 1 to {most}")
     return guidance
 
 
@@ -174,7 +177,7 @@ def _check_nulls(given: Mapping[str, Any], guidance: Guidance | None, takes: Con
     if isinstance(takes, NamedConditions):
         return  # negative conditions may replace the nulls
     if guidance is not None and any(term.without for term in guidance.terms) and not takes.null:
-        raise invalid("guidance", NO_NULL.format(""))
+        raise invalid("guidance", NO_NULL.format("; "))
     if not given and not takes.null:
         try:
             takes.nulls(1, torch.float32)
@@ -200,7 +203,7 @@ def _negative(
     )
     for name in takes.inputs:
         if name in needed and name not in given and not _has_null(takes, name):
-            raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one"))
+            raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one, or "))
     if not given:
         return None
     try:

@@ -10,6 +10,8 @@ import math
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -47,14 +49,36 @@ def read_npz(body: bytes) -> tuple[bytes, dict[str, Any]]:
         ProblemError: 400 for a malformed archive, 413 for one that claims far more than its bytes, 422 for an unknown
             or malformed entry.
     """
+    text, content = b"{}", dict[str, Any]()
+    with _opened(body) as archive:
+        for name, entry in _entries(archive, len(body)):
+            data = _data(archive, entry)
+            if name == REQUEST:
+                text = _json(entry, data)
+            else:
+                _put(content, name, _array(name, data))
+    return text, content
+
+
+def read_members(body: bytes) -> bytes:
+    """Return the JSON members as text, without reading the arrays; errors as in `read_npz`."""
+    with _opened(body) as archive:
+        found = [entry for name, entry in _entries(archive, len(body)) if name == REQUEST]
+        return _json(found[0], _data(archive, found[0])) if found else b"{}"
+
+
+@contextmanager
+def _opened(body: bytes) -> Iterator[zipfile.ZipFile]:
+    """Open an archive, and turn the exceptions of reading it into a 400."""
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
-            return _read(archive, len(body))
+            yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise ProblemError(Kind.MALFORMED, f"the body is not a valid npz archive: {error}") from None
 
 
-def _read(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[str, Any]]:
+def _entries(archive: zipfile.ZipFile, size: int) -> Iterator[tuple[str, zipfile.ZipInfo]]:
+    """Yield the names and entries of an archive of `size` bytes that claims no more than it can hold."""
     entries = archive.infolist()
     claimed, limit = sum(entry.file_size for entry in entries), _MAX_TIMES * size + _SPARE
     if len(entries) > _MAX_ENTRIES or claimed > limit:
@@ -63,20 +87,22 @@ def _read(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[str, Any]]:
             f"{_MAX_ENTRIES} entries or {limit:,} bytes; send it uncompressed (np.savez)"
         )
         raise ProblemError(Kind.TOO_LARGE, detail, limit=limit)
-    text, content = b"{}", dict[str, Any]()
     seen: set[str] = set()
     for entry in entries:
         name = entry.filename.removesuffix(".npy").removesuffix(".json")
         if name in seen:
             raise invalid(short(name), f"the npz entry {short(name)!r} is given twice; give it once")
         seen.add(name)
-        with archive.open(entry) as stream:
-            data = stream.read(entry.file_size + 1)
-        if name == REQUEST:
-            text = data if entry.filename.endswith(".json") else _text(_array(name, data))
-        else:
-            _put(content, name, _array(name, data))
-    return text, content
+        yield name, entry
+
+
+def _data(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    with archive.open(entry) as stream:
+        return stream.read(entry.file_size + 1)
+
+
+def _json(entry: zipfile.ZipInfo, data: bytes) -> bytes:
+    return data if entry.filename.endswith(".json") else _text(_array(REQUEST, data))
 
 
 def _put(content: dict[str, Any], name: str, array: NDArray[Any]) -> None:

@@ -23,6 +23,7 @@ from solvers.grids import distinct_texts, snapped
 from solvers.plan import Plan
 from solvers.saving import check_save_at
 from solvers.spec import DEFAULT_TOLERANCE, DEFAULTS, read_solver
+from solvers.tuned import TUNED
 
 WHOLE = (0.0, 1.0)
 """The times at which models are defined, from noise to data."""
@@ -103,9 +104,15 @@ def compiled(
         given = (*given, ("grid", request.in_original_dtype("grid")))
         return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
     except SolverError as error:
-        raise invalid(error.field, str(error)) from None
+        raise invalid(error.field, f"{error}{_fault_of_plans(error, model)}") from None
     except OverflowError:
         raise invalid("grid", "grid has an integer too large for double precision") from None
+
+
+def _fault_of_plans(error: SolverError, model: ModelVersion) -> str:
+    """Return why the model has no tuned plans, if it has a file of them and the request asked for one."""
+    fault = model.plans_file.fault
+    return f". Its file of plans cannot be used: {fault}" if fault and f"{TUNED!r}" in str(error) else ""
 
 
 def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | None:

@@ -15,7 +15,7 @@ const DEPTH = 12; // nats shown below the greatest log-density
  * @param base see `subject` @param bounds of the plane, {x: [low, high], y: [low, high]}
  * @returns {Promise<{points: number[][], frames: number[][][]}>} (n, 2), and velocities (n, 2) at each time
  */
-export async function velocityField(base, bounds, signal, told) {
+export async function velocityField(base, bounds, signal, report) {
   const { toState, points } = await grid(base, bounds, signal);
   const x0 = points.map(toState);
   const frames = [];
@@ -25,7 +25,7 @@ export async function velocityField(base, bounds, signal, told) {
     const body = { ...base, num_samples: x0.length, x0, t_span: [t, end], solver: "euler", steps: 1 };
     const { samples } = await api.background(body, signal);
     frames.push(samples.map((state, i) => state && state.map((value, d) => (value - points[i][d]) / (end - t))));
-    told(k / TIMES);
+    report(k / TIMES);
   }
   return { points, frames };
 }
@@ -78,9 +78,9 @@ export class Field {
   /**
    * Compute what is wanted, and drop everything else.
    * @param base see `subject` @param bounds of the plane, see `velocityField`
-   * @param wanted {velocity, density} @param told called with a text on the computation under way, "" at the end
+   * @param wanted {velocity, density} @param report called with a text on the computation under way, "" at the end
    */
-  async want(base, bounds, wanted, told) {
+  async want(base, bounds, wanted, report) {
     this.#running?.abort();
     const { signal } = (this.#running = new AbortController());
     const of = api.stringify(base);
@@ -88,17 +88,17 @@ export class Field {
     for (const part of ["velocity", "mesh"]) if (this.#loaded[part] !== need[part]) this[part] = this.#loaded[part] = null;
     try {
       if (need.velocity && !this.velocity) {
-        this.velocity = await velocityField(base, bounds, signal, (share) => told(`velocity field, ${Math.round(100 * share)} %`));
+        this.velocity = await velocityField(base, bounds, signal, (share) => report(`velocity field, ${Math.round(100 * share)} %`));
         this.#loaded.velocity = need.velocity;
       }
       if (need.mesh && !this.mesh) {
-        told("log-density …");
+        report("log-density …");
         this.mesh = await densityMesh(base, signal);
         this.#loaded.mesh = need.mesh;
       }
-      told("");
+      report("");
     } catch (error) {
-      if (error.name !== "AbortError") told(line(error));
+      if (error.name !== "AbortError") report(line(error));
     }
   }
 

@@ -101,9 +101,9 @@ export class Figures {
   #card(group) {
     const card = make("article", { class: "card figure" });
     for (const run of group) {
-      run.told = make("div", { class: `told ${run.side}` });
-      card.append(run.told);
-      this.tell(run);
+      run.summary = make("div", { class: `summary ${run.side}` });
+      card.append(run.summary);
+      this.describe(run);
     }
     const canvas = make("canvas", { role: "img", "aria-label": group.map((run) => this.#alt(run)).join("; ") });
     canvas.runs = group;
@@ -118,10 +118,10 @@ export class Figures {
   }
 
   /** Update the text about a run. */
-  tell(run) {
+  describe(run) {
     const { response, body, side, label } = run;
     const version = response ? ` v${response.version}` : "";
-    run.told.replaceChildren(
+    run.summary.replaceChildren(
       make("div", { class: "head" },
         make("h2", { class: side }, make("span", { class: "key", "aria-hidden": "true" }), label),
         make("p", { class: "quiet" }, `${body.model}${version}, seed ${body.seed}`)),

@@ -29,7 +29,7 @@ function choice(values, automatic) {
 const optional = ({ null: none, default: usual }) => (none ?? usual) !== undefined;
 
 /** The field of a condition by name: a choice of labels, or a number, or a list as JSON. */
-function told(name, takes) {
+function conditionField(name, takes) {
   const { dtype = "float32", shape = [], max = {}, classes, names } = takes;
   const axes = shape.map((size) => (typeof size === "string" ? `${size} ≤ ${max[size]}` : size)).join(" × ");
   const none = optional(takes) ? "none" : "choose …";
@@ -47,7 +47,7 @@ function told(name, takes) {
 }
 
 /** The field of a free axis. */
-function size(name, { min = 1, max, multiple = 1 }) {
+function sizeField(name, { min = 1, max, multiple = 1 }) {
   const control = entry(`${min} to ${max}`, "numeric");
   control.id = `shape-${name}`;
   Object.assign(control.dataset, { field: `shape.${name}`, group: "shape", key: name });
@@ -112,9 +112,9 @@ export class Form {
   offer(models) {
     this.models = models;
     const chosen = $("model").value;
-    const told = { served: "", loading: " (loading)", unavailable: " (unavailable)" };
+    const note = { served: "", loading: " (loading)", unavailable: " (unavailable)" };
     const text = ({ name, status, sampling }) =>
-      `${name}${told[status] ?? ""}${sampling && sampling.solver.length < 40 ? ` · ${sampling.solver}` : ""}`;
+      `${name}${note[status] ?? ""}${sampling && sampling.solver.length < 40 ? ` · ${sampling.solver}` : ""}`;
     $("model").replaceChildren(...models.map((model) => option(model.name, text(model))));
     if (chosen) this.#put($("model"), chosen);
     this.#offerTuned();
@@ -137,7 +137,7 @@ export class Form {
   fill(view) {
     for (const key of COMMON) this.#put($(key), view[key]);
     this.#offerTuned();
-    for (const control of $("told").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
+    for (const control of $("inputs").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
     $("compare").checked = view.b !== null;
     this.b = view.b ?? this.b ?? second();
     this.#fillSetting("a", view.a);
@@ -171,7 +171,7 @@ export class Form {
     const view = { ...kept };
     for (const key of COMMON) view[key] = $(key).value;
     if ($("conditional").hidden) view.condition = view.guidance = "";
-    for (const control of $("told").querySelectorAll("[data-group]")) {
+    for (const control of $("inputs").querySelectorAll("[data-group]")) {
       const { group, key } = control.dataset;
       view[group] = { ...view[group], [key]: control.value };
     }
@@ -237,8 +237,8 @@ export class Form {
   /** Empty the fields of conditions and sizes: another model is chosen. */
   forget() {
     $("condition").value = $("guidance").value = "";
-    delete $("told").dataset.of;
-    $("told").replaceChildren();
+    delete $("inputs").dataset.of;
+    $("inputs").replaceChildren();
   }
 
   /** Show fields for the conditions by name and the free axes of a model, filled from a view. */
@@ -248,11 +248,11 @@ export class Form {
     const conditions = takes.filter(([name]) => !flags.has(name));
     const axes = Object.entries(card?.axes ?? {}).filter(([name]) => card.event_shape.includes(name));
     const of = JSON.stringify([card?.name, conditions, axes]);
-    if ($("told").dataset.of === of) return; // keeps what is being typed
-    $("told").dataset.of = of;
-    $("told").replaceChildren(...conditions.map((one) => told(...one)), ...axes.map((one) => size(...one)));
-    for (const control of $("told").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
-    for (const label of $("told").querySelectorAll("[data-term]")) explain(label);
+    if ($("inputs").dataset.of === of) return; // keeps what is being typed
+    $("inputs").dataset.of = of;
+    $("inputs").replaceChildren(...conditions.map((one) => conditionField(...one)), ...axes.map((one) => sizeField(...one)));
+    for (const control of $("inputs").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
+    for (const label of $("inputs").querySelectorAll("[data-term]")) explain(label);
     if (this.marked) this.mark(...this.marked); // the fields are new
   }
 

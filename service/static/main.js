@@ -31,7 +31,7 @@ let view;
 let models = [];
 let running = null; // the drawing under way: an AbortController
 let studying = null; // the follow-up computations of the last one: an AbortController
-let asked = ""; // its requests, as text
+let drawn = ""; // its requests, as text
 let later = 0; // the timer of the next check for models
 let byChange = false; // whether the drawing began with a change of a field
 let chosen = null; // {index, followed}: the sample that was picked
@@ -108,7 +108,7 @@ async function draw() {
     document.documentElement.dataset.runs = runs.length; // makes room for them
     $("cards").dataset.layout = runs.length > 1 ? view.layout : "side";
   }
-  asked = runs.map((run) => api.stringify(run.body)).join();
+  drawn = runs.map((run) => api.stringify(run.body)).join();
   remember();
   finder.of(api.stringify(subject(runs[0].body)));
   code.show(runs.map((run) => run.body));
@@ -122,7 +122,7 @@ async function draw() {
       moving.push(glide(run, () => moved(runs, mineAlone), mine.signal));
       await run.draw(view.timeout ? Number(view.timeout) : undefined, mine.signal, () => arrived(runs, mineAlone, mine));
       run.ended = true;
-      figures.tell(run);
+      figures.describe(run);
       if (run.response.status === "deadline") break;
     }
     problem.show(null);
@@ -152,7 +152,7 @@ function arrived(runs, run, mine) {
     figures.show(runs, view.layout);
     $("figures").hidden = false;
   } else if (figures.runs === runs) figures.widen();
-  if (run.response && run.page) figures.tell(run);
+  if (run.response && run.page) figures.describe(run);
 }
 
 /** The samples of a run have moved on their way; the slider follows. */
@@ -167,7 +167,7 @@ function settle(runs, text) {
   if (figures.runs.length !== runs.length || figures.runs[0] !== runs[0]) figures.show(runs, view.layout);
   for (const run of runs) {
     run.ended = true;
-    figures.tell(run);
+    figures.describe(run);
   }
   progress(null, text);
   running = null;
@@ -204,7 +204,7 @@ async function study(runs) {
   if (view.sample !== "") choose(Number(view.sample));
   await verdict.judge(runs, served(runs[0].body.model)?.dtype, signal, choose);
   if (figures.runs !== runs) return;
-  for (const run of runs) figures.tell(run);
+  for (const run of runs) figures.describe(run);
   await recolour();
   if (chosen) sample.show(chosen.index, runs, chosen.followed, chosen.densities);
   document.body.dataset.judged = location.hash; // what the browser tests wait for
@@ -336,7 +336,7 @@ function submitted(event) {
   event.preventDefault();
   if (planned) return; // the change that came with Enter or the press is about to be drawn
   const now = form.read(view);
-  const same = [now.a, now.b].filter(Boolean).map((setting) => api.stringify(views.request(now, setting))).join() === asked;
+  const same = [now.a, now.b].filter(Boolean).map((setting) => api.stringify(views.request(now, setting))).join() === drawn;
   if (byChange && same && $("problem").hidden) {
     byChange = false;
     if (!running) player.play();

@@ -23,8 +23,8 @@ function literal(value) {
 
 function call({ model, ...rest }) {
   const options = Object.entries(rest).filter(([, value]) => value !== undefined);
-  const said = ([key, value]) => `${key}=${key === "budget" ? `Budget(${Object.entries(value).map(said).join(", ")})` : literal(value)}`;
-  return `client.sample(${[literal(model), ...options.map(said)].join(", ")})`;
+  const argument = ([key, value]) => `${key}=${key === "budget" ? `Budget(${Object.entries(value).map(argument).join(", ")})` : literal(value)}`;
+  return `client.sample(${[literal(model), ...options.map(argument)].join(", ")})`;
 }
 
 export function python(bodies) {

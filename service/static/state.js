@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { $, button, make } from "./dom.js";
 import { keyForm, line } from "./problem.js";
 
-const AGAIN = 2000; // milliseconds until the service is asked again
+const AGAIN = 2000; // milliseconds until the next request to the service
 const SECTIONS = ["figures", "trace", "finder", "elsewhere"];
 
 /** Show why there is nothing to draw; null shows the page as usual. @param action a button or form that may help */

@@ -59,8 +59,8 @@ export function what(term, name) {
 export function listen() {
   for (const label of document.querySelectorAll("[data-term]")) explain(label);
   document.addEventListener("click", (event) => {
-    const asked = event.target.closest?.("[data-what]");
-    if (asked) show(asked);
+    const button = event.target.closest?.("[data-what]");
+    if (button) show(button);
   });
   addEventListener("scroll", () => $("term").hidePopover(), { passive: true, capture: true });
 }
@@ -70,15 +70,15 @@ export function explain(label) {
   label.after(what(label.dataset.term, label.textContent.trim()));
 }
 
-function show(asked) {
+function show(button) {
   const box = $("term");
-  const again = opener === asked && box.matches(":popover-open");
+  const again = opener === button && box.matches(":popover-open");
   box.hidePopover();
-  opener = asked;
+  opener = button;
   if (again) return;
-  box.textContent = TERMS[asked.dataset.what];
+  box.textContent = TERMS[button.dataset.what];
   box.showPopover();
-  const place = asked.getBoundingClientRect();
+  const place = button.getBoundingClientRect();
   const left = Math.min(place.left, innerWidth - box.offsetWidth - 12);
   const below = place.bottom + box.offsetHeight + 12 < innerHeight;
   box.style.left = `${Math.max(12, left)}px`;

@@ -83,19 +83,19 @@ class FakeService:
             return problem(404, "no-such-route")
         return self._sample(request_in(body))
 
-    def _stream(self, asked: dict[str, Any]) -> Reply:
-        status, headers, content = self._sample(asked)
+    def _stream(self, body: dict[str, Any]) -> Reply:
+        status, headers, content = self._sample(body)
         if status != 200:
             return status, headers, content
         shares = [event("progress", {"nfe": 25 * k, "t": k / 2, "share": k / 2}) for k in (1, 2)]
         completed = event("completed", {"npz": base64.b64encode(content).decode()})
         return 200, SSE, b"".join([event("start", {"model": "moons"}), *shares, completed])
 
-    def _sample(self, asked: dict[str, Any]) -> Reply:
-        if asked["model"] != "moons":
-            return problem(404, "unknown-model", f"no model {asked['model']}; there is: moons")
-        n, seed, first = asked["num_samples"], asked["seed"], asked.get("first_index", 0)
-        shift = {"euler": 1.0, "midpoint": 0.5, "rk4": 0.25, "dopri5": 0.0}[asked.get("solver", "dopri5")]
+    def _sample(self, body: dict[str, Any]) -> Reply:
+        if body["model"] != "moons":
+            return problem(404, "unknown-model", f"no model {body['model']}; there is: moons")
+        n, seed, first = body["num_samples"], body["seed"], body.get("first_index", 0)
+        shift = {"euler": 1.0, "midpoint": 0.5, "rk4": 0.25, "dopri5": 0.0}[body.get("solver", "dopri5")]
         index = np.arange(first, first + n)
         samples = np.stack([index + shift, np.full(n, seed % 1000)], 1).astype(np.float32)
         arrays: dict[str, Any] = {
@@ -109,15 +109,15 @@ class FakeService:
             "trace_error": np.array([0.3, np.nan]),
             "trace_accepted": np.array([True, False]),
         }
-        settings = {key: asked[key] for key in ("steps", "rtol", "atol", "grid", "start", "max_step") if key in asked}
+        settings = {key: body[key] for key in ("steps", "rtol", "atol", "grid", "start", "max_step") if key in body}
         meta = {
             "model": "moons",
-            "version": asked.get("version", self.version),
+            "version": body.get("version", self.version),
             "checkpoint": "sha256:00",
             "seed": seed,
             "first_index": first,
             "deterministic": True,
-            "solver": {"name": asked.get("solver", "dopri5"), **settings},
+            "solver": {"name": body.get("solver", "dopri5"), **settings},
             "shape": [n, 2],
             "nfe": int(arrays["nfe"].max()),
             "nfe_per_sample": {"min": 50, "mean": 53.0, "max": 56},

@@ -37,7 +37,7 @@ def test_it_moves_while_nothing_comes_and_is_gone_at_the_end(
     try:
         with Bar() as shown:
             shown.update(0.25, 3.0)
-            end = time.monotonic() + 10
+            end = time.monotonic() + 60
             while stream.getvalue().count("25 %") < 2 and time.monotonic() < end:
                 time.sleep(0.01)
             if error:

@@ -29,12 +29,13 @@ from models.decoder import Decoder
 from tests.clients.conftest import FakeService, request_in
 from tests.clients.support import in_process
 from tests.service.free import picture
+from tests.service.named import imported as named
 from tests.service.serving import serving
 
 JOB: dict[str, Any] = {"seed": 5, "solver": "euler-4", "shard_rows": 64}
 
 
-def asked(service: FakeService) -> list[dict[str, Any]]:
+def requests(service: FakeService) -> list[dict[str, Any]]:
     return [request_in(each["body"]) for each in service.seen if each["path"] == "/v1/sample"]
 
 
@@ -56,8 +57,8 @@ def test_only_what_has_no_receipt_is_asked_for_again(client: Client, service: Fa
     (tmp_path / "receipts" / "00002.json").unlink()
     service.seen.clear()
     assert client.bulk("moons", to=tmp_path).fingerprint == whole.fingerprint
-    assert [(each["first_index"], each["num_samples"]) for each in asked(service)] == [(128, 64)]
-    assert all(each["priority"] == "bulk" for each in asked(service))
+    assert [(each["first_index"], each["num_samples"]) for each in requests(service)] == [(128, 64)]
+    assert all(each["priority"] == "bulk" for each in requests(service))
 
 
 def test_pages_shrink_where_the_service_allows_fewer(client: Client, service: FakeService, tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_a_poison_shard_is_named_after_its_tries_and_the_rest_is_done(
         client.bulk("moons", 200, to=tmp_path, tries=2, **JOB)
     assert list(caught.value.failed) == [1]
     assert pickle.loads(pickle.dumps(caught.value)).failed == caught.value.failed  # noqa: S301  (just pickled)
-    assert sum(each.get("first_index") == 64 for each in asked(service)) == 2
+    assert sum(each.get("first_index") == 64 for each in requests(service)) == 2
     assert json.loads((tmp_path / "failed" / "00001.json").read_text())["tries"] == 2
     service._sample = answer  # type: ignore[method-assign]
     assert client.bulk("moons", to=tmp_path).rows == 200
@@ -135,7 +136,7 @@ def test_a_model_that_has_changed_is_refused(client: Client, service: FakeServic
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "said"),
+    ("given", "kind", "words"),
     [
         ({"total": 0}, pathline.InvalidValue, "total=0 is not allowed"),
         ({}, pathline.InvalidValue, "a new job needs total, or counts"),
@@ -151,13 +152,16 @@ def test_a_model_that_has_changed_is_refused(client: Client, service: FakeServic
         ({"counts": {1: 0}}, pathline.InvalidValue, "asks for 0 samples of 1"),
         ({"counts": {}}, pathline.InvalidValue, "counts is empty"),
         ({"counts": {1: 3}, "condition": 1}, pathline.InvalidValue, "both given"),
+        ({"counts": {1: 3}, "conditions": {"text": 1}}, pathline.InvalidValue, "both given"),
+        ({"total": 10, "conditions": {"text": [[1], [2, 3]]}}, pathline.InvalidValue, "lists of different lengths"),
+        ({"total": 10, "conditions": {"text": [1]}}, pathline.InvalidValue, "no condition 'text'; .* unconditional"),
         ({"total": 10, "to": "s3://bucket/job"}, pathline.InvalidValue, "python -m fleet sample"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(
-    client: Client, tmp_path: Path, given: dict[str, Any], kind: type[Exception], said: str
+    client: Client, tmp_path: Path, given: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=words):
         client.bulk("moons", **{"to": tmp_path / "job", **given})
     assert not (tmp_path / "job").exists()
 
@@ -249,9 +253,9 @@ def fleet(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, *argum
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
     more = ["--on", "indexed"] if arguments[0] == "sample" else []
     code = main([*map(str, arguments), *more, "--quiet"])
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    return said.out.split("fingerprint ")[-1].strip()
+    words = capsys.readouterr()
+    assert code == 0, words.err
+    return words.out.split("fingerprint ")[-1].strip()
 
 
 @pytest.mark.parametrize("form", ["npy", "parquet"])
@@ -294,7 +298,7 @@ def test_counts_of_conditions_are_those_of_a_table(
     made = ("sample", "pets", *table, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
     assert fleet(repository, monkeypatch, capsys, *made) == found.fingerprint
     ours, theirs = (json.loads((tmp_path / name / "job.json").read_text()) for name in ("sdk", "fleet"))
-    assert ours["conditions"] == theirs["conditions"]
+    assert ours["table"] == theirs["table"]
     assert main(["export", str(tmp_path / "sdk"), str(tmp_path / "all.npz")]) == 0
     with np.load(tmp_path / "all.npz") as exported:
         assert exported["labels"].tolist() == [2] * 70 + [0] * 30
@@ -321,8 +325,8 @@ def test_a_script_that_is_interrupted_goes_on_where_it_was(live_service: str, tm
     while running.poll() is None and len(list(tmp_path.glob("job/receipts/*.json"))) < 3:
         pass
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
-    assert "KeyboardInterrupt" in said
+    _, words = running.communicate(timeout=60)
+    assert "KeyboardInterrupt" in words
     assert 3 <= len(list(tmp_path.glob("job/receipts/*.json"))) < 40
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=120)
     with Client(live_service) as client:
@@ -346,3 +350,72 @@ def test_a_job_of_one_shape_has_the_fingerprint_of_the_command(
     given = ["--shape", "H=6", "--shape", "W=8", "--seed", "5", "--solver", "euler-4", "--total", "130", "--quiet"]
     assert main(["sample", "picture", "--to", str(tmp_path / "b"), "--on", "indexed", *given]) == 0
     assert found.fingerprint in capsys.readouterr().out
+
+
+def test_named_conditions_are_those_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named(tmp_path, tmp_path / "repository")
+    for name, value in (("MODELS_DIR", str(tmp_path / "repository")), ("ALLOW_PROGRAMS", "true")):
+        monkeypatch.setenv(f"PATHLINE_{name}", value)
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    text = np.random.default_rng(0).normal(size=(130, 5, 4)).astype(np.float32)
+    other = torch.from_numpy(text[0])
+    values: dict[str, Any] = {"conditions": {"text": text, "strength": 1.5, "label": "c"}, "negative": {"text": other}}
+    with serving(tmp_path / "repository", allow_programs="true") as (url, _), Client(url) as client:
+        for rows in (text[:70], text[..., None]):
+            with pytest.raises(pathline.InvalidValue, match=r"give one value .* or 130 of these, one for each"):
+                client.bulk("named", 130, to=tmp_path / "a", conditions={"text": rows}, **JOB)
+        found = client.bulk("named", 130, to=tmp_path / "a", guidance=2.0, **values, **JOB)
+        whole = client.sample("named", 130, seed=5, solver="euler-4", guidance=2.0, **values)
+        np.testing.assert_array_equal(rows_of(tmp_path / "a"), whole.samples)
+        (tmp_path / "a" / "receipts" / "00001.json").unlink()
+        assert client.bulk("named", to=tmp_path / "a").fingerprint == found.fingerprint
+        with pytest.raises(BulkConflict, match=r"its conditions.text is '\w+', not '\w+'"):
+            client.bulk("named", to=tmp_path / "a", conditions={"text": text + 1})
+        file = tmp_path / "a" / "arrays" / "conditions.text.npy"
+        file.write_bytes(file.read_bytes()[:-4])
+        with pytest.raises(BulkConflict, match=r"conditions.text.npy was changed"):
+            client.bulk("named", to=tmp_path / "a")
+    np.save(tmp_path / "text.npy", text)
+    np.save(tmp_path / "other.npy", text[0])
+    given = ["--seed", "5", "--solver", "euler-4", "--total", "130", "--shard-rows", "64", "--quiet", "--guidance", "2"]
+    given += ["--condition", f"text={tmp_path / 'text.npy'}", "--negative", f"text={tmp_path / 'other.npy'}"]
+    given += ["--condition", "strength=1.5", "--condition", "label=c"]
+    assert main(["sample", "named", "--to", str(tmp_path / "b"), "--on", "indexed", *given]) == 0
+    assert found.fingerprint in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "b"), "--quiet"]) == 0
+
+
+def test_pages_take_apart_conditions_with_a_value_for_each_sample(tmp_path: Path) -> None:
+    named(tmp_path, tmp_path / "repository")
+    draws = np.random.default_rng(0)
+    labels, text = [*range(5)] * 4, draws.normal(size=(20, 3, 4)).astype(np.float32)
+    values: dict[str, Any] = {
+        "label": labels,
+        "text": torch.from_numpy(text),
+        "mask": np.ones(3, bool),
+        "strength": 1.5,
+    }
+    with serving(tmp_path / "repository", allow_programs="true") as (url, _), Client(url) as client:
+        whole = client.sample("named", 20, seed=5, solver="euler-4", conditions=values)
+        pages = client.iter_samples("named", 20, 7, seed=5, solver="euler-4", conditions=values)
+        np.testing.assert_array_equal(np.concatenate([page.samples for page in pages]), whole.samples)
+        square = {"text": text[:4]}  # of as many rows as there are samples, but of another shape
+        with pytest.raises(pathline.InvalidRequest, match=r"expected float32 of shape \[L up to 6, 4\]"):
+            list(client.iter_samples("named", 4, 3, seed=5, conditions={"text": text[:4, :, :3]}))
+        assert len(list(client.iter_samples("named", 4, 3, seed=5, solver="euler-4", conditions=square))) == 2
+        assert len(list(client.iter_samples("named", 3, 2, seed=5, conditions={"mask": [True] * 3}))) == 2
+
+
+@pytest.mark.parametrize(("kind", "given"), [("pets", ["cat", "eel", 1, 0, 2]), ("pets", np.arange(5) % 3)])
+def test_pages_take_apart_labels(repository: Path, kind: str, given: Any) -> None:
+    async def run() -> tuple[np.ndarray, np.ndarray]:
+        async with in_process(repository) as client:
+            whole = await client.sample(kind, 5, seed=1, solver="rk4-2", condition=given)
+            pages = [
+                page.samples async for page in client.iter_samples(kind, 5, 2, seed=1, solver="rk4-2", condition=given)
+            ]
+            return np.concatenate(pages), whole.samples
+
+    np.testing.assert_array_equal(*asyncio.run(run()))

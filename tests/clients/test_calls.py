@@ -41,8 +41,8 @@ class Bridge(httpx.BaseTransport):
         return self._portal.call(self._handle, request)
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
-        asked = httpx.Request(request.method, request.url, headers=request.headers, content=request.content)
-        answer = await self._inner.handle_async_request(asked)
+        sent = httpx.Request(request.method, request.url, headers=request.headers, content=request.content)
+        answer = await self._inner.handle_async_request(sent)
         return httpx.Response(answer.status_code, headers=answer.headers, content=await answer.aread())
 
 
@@ -69,10 +69,10 @@ def ask(request: pytest.FixtureRequest, clients: tuple[Client, AsyncClient, Bloc
         if request.param == "sync":
             return getattr(client, name)(*arguments, **options)
 
-        async def asked() -> Any:
+        async def sent() -> Any:
             return await getattr(other, name)(*arguments, **options)
 
-        return portal.call(asked)
+        return portal.call(sent)
 
     return call
 

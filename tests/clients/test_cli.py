@@ -144,9 +144,9 @@ class TestSample:
         _, _, content = service._stream({"model": "moons", "num_samples": 99, "seed": 0})
         with cut(content[: len(content) // 2], len(content)) as url:
             assert main(["sample", "moons", "-n", "99", "--url", url, "-o", str(tmp_path / "o.npz")]) == 3
-        said = one_line(capsys)
-        assert "was cut off half-way" in said
-        assert said.endswith("; nothing was written, run the command again")
+        words = one_line(capsys)
+        assert "was cut off half-way" in words
+        assert words.endswith("; nothing was written, run the command again")
         assert names(tmp_path) == []
 
     def test_a_million_samples_in_bounded_memory(self, service: FakeService, tmp_path: Path) -> None:
@@ -305,8 +305,8 @@ class TestSample:
         service.change = change
         for extension in ("npz", "npy", "csv", "png", "json"):
             assert main(["sample", "moons", "-n", "4", "--batch", "2", "-o", str(tmp_path / f"o.{extension}")]) == 4
-            said = one_line(capsys)
-            assert said == (
+            words = one_line(capsys)
+            assert words == (
                 "pathline: too slow [504, request r-1]; 50 % of the work was done; the limit (--timeout) was 30 s "
                 "by default"
             )
@@ -518,7 +518,7 @@ class TestOthers:
             assert process.stdout.read(1) == b"{"
             process.stdout.close()
             assert process.stderr.read() == b""
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

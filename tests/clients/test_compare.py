@@ -112,9 +112,9 @@ def test_the_cheapest_that_is_near_enough_is_recommended(service: FakeService, c
 
 def test_none_is_recommended_where_none_is_near(service: FakeService, client: Client) -> None:
     table = client.compare("moons", ["euler-20", "rk4-20"], 10, seed=1, reference="dopri5@1e-7")
-    said = str(table.recommend(0.001))
-    assert said.startswith("no recommendation: none of these is within 0.1 % ")
-    assert "the closest is rk4-20" in said
+    message = str(table.recommend(0.001))
+    assert message.startswith("no recommendation: none of these is within 0.1 % ")
+    assert "the closest is rk4-20" in message
 
 
 def test_a_solver_that_fails_is_never_recommended(service: FakeService, client: Client) -> None:

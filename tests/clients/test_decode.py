@@ -128,7 +128,7 @@ def test_what_was_not_promised_is_refused(
 
 def test_nothing_is_unpickled_even_when_sizes_fit(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("pickle was asked")
+        raise AssertionError("pickle was loaded")
 
     monkeypatch.setattr("pickle.load", refuse)
     service.change = lambda arrays, meta: arrays.update(nfe=np.array([{"a": 1}] * 5, dtype=object))

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def test_a_callback_hears_of_the_way_and_the_result_is_the_same(service: FakeService, client: Client) -> None:
-    told: list[Progress] = []
-    result = client.sample("moons", 9, seed=1, progress=told.append)
-    assert [(each.share, each.nfe, each.t) for each in told] == [(0.5, 25, 0.5), (1.0, 50, 1.0)]
+    reports: list[Progress] = []
+    result = client.sample("moons", 9, seed=1, progress=reports.append)
+    assert [(each.share, each.nfe, each.t) for each in reports] == [(0.5, 25, 0.5), (1.0, 50, 1.0)]
     plain = client.sample("moons", 9, seed=1)
     np.testing.assert_array_equal(result.samples, plain.samples)
     np.testing.assert_array_equal(result.nfe_per_sample, plain.nfe_per_sample)
@@ -31,21 +31,21 @@ def test_a_callback_hears_of_the_way_and_the_result_is_the_same(service: FakeSer
 
 
 def test_the_async_client_tells_it_too(async_client: AsyncClient) -> None:
-    told: list[Progress] = []
+    reports: list[Progress] = []
 
     async def run() -> pathline.SampleResult:
         async with async_client as client:
-            return await client.sample("moons", 9, seed=1, progress=told.append)
+            return await client.sample("moons", 9, seed=1, progress=reports.append)
 
     assert len(asyncio.run(run())) == 9
-    assert [each.share for each in told] == [0.5, 1.0]
+    assert [each.share for each in reports] == [0.5, 1.0]
 
 
 def test_pages_have_one_progress(client: Client) -> None:
-    told: list[Progress] = []
-    pages = list(client.iter_samples("moons", 10, 4, seed=1, progress=told.append))
+    reports: list[Progress] = []
+    pages = list(client.iter_samples("moons", 10, 4, seed=1, progress=reports.append))
     assert [len(page) for page in pages] == [4, 4, 2]
-    assert [each.share for each in told] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.9, 1.0])
+    assert [each.share for each in reports] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.9, 1.0])
 
 
 def test_a_bar_is_drawn_and_gone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,10 +59,10 @@ def test_a_bar_is_drawn_and_gone(client: Client, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_shares_of_a_comparison_go_by_what_solvers_cost(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(_bar.Bar, "follow", lambda bar, progress: told.append(progress.share))
+    reports: list[float] = []
+    monkeypatch.setattr(_bar.Bar, "follow", lambda bar, progress: reports.append(progress.share))
     client.compare("moons", ["euler-10", "rk4"], 9, steps=30, progress=True)
-    assert told == pytest.approx([0.125, 0.25, 0.625, 1.0])
+    assert reports == pytest.approx([0.125, 0.25, 0.625, 1.0])
 
 
 def test_a_stream_that_is_cut_is_asked_for_again(service: FakeService, client: Client) -> None:
@@ -100,9 +100,9 @@ def test_what_a_callback_raises_comes_out_and_closes_the_connection(service: Fak
 def test_the_estimate_never_grows_and_ends_at_nothing() -> None:
     clock = iter([0.0, 1.0, 2.0, 6.0, 20.0, 21.0, 22.0])
     forecast = Forecast(lambda: next(clock))
-    told = [forecast.left(share) for share in (0.0, 0.1, 0.2, 0.25, 0.5, 0.9, 1.0)]
-    assert told[0] is None
-    seconds = [left for left in told if left is not None]
+    reports = [forecast.left(share) for share in (0.0, 0.1, 0.2, 0.25, 0.5, 0.9, 1.0)]
+    assert reports[0] is None
+    seconds = [left for left in reports if left is not None]
     assert len(seconds) == 6
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] == 0.0

@@ -147,7 +147,7 @@ def test_exceptions(rules: str, url: str, straight: bool, monkeypatch: pytest.Mo
 
 @both
 @pytest.mark.parametrize(
-    ("name", "value", "url", "said"),
+    ("name", "value", "url", "message"),
     [
         ("HTTP_PROXY", "http://u:pass@a:b", "http://far", "HTTP_PROXY is not the URL of a proxy; write it like http"),
         ("http_proxy", "http://:3128", "http://far", "http_proxy names the proxy http://:3128, which is not a"),
@@ -167,13 +167,13 @@ def test_exceptions(rules: str, url: str, straight: bool, monkeypatch: pytest.Mo
     ],
 )
 def test_what_cannot_be_used_is_named_before_anything_is_sent(
-    kind: type, name: str, value: str, url: str, said: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+    kind: type, name: str, value: str, url: str, message: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pathline._route.find_spec", lambda name: None)
     monkeypatch.setenv(name, value)
     with pytest.raises(pathline.InvalidEnvironment) as caught:
         kind(url)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
     assert "pass" not in str(caught.value)
     assert isinstance(caught.value, ValueError)
     if kind is Client:
@@ -236,9 +236,9 @@ def test_what_a_proxy_answers_itself(
         monkeypatch.setenv("ALL_PROXY", proxy)
         with pytest.raises(error) as caught:
             ask(kind, f"{scheme}://pathline.invalid:8000")
-    said = str(caught.value)
-    assert f"through the proxy {proxy} that ALL_PROXY names" in said
-    assert "unset ALL_PROXY, or add pathline.invalid to NO_PROXY" in said
+    message = str(caught.value)
+    assert f"through the proxy {proxy} that ALL_PROXY names" in message
+    assert "unset ALL_PROXY, or add pathline.invalid to NO_PROXY" in message
     assert (type(caught.value), caught.value.attempts) == (error, attempts)
 
 

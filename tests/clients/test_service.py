@@ -129,11 +129,11 @@ def test_a_stream_in_process_over_asgi(repository: Path) -> None:
 
 
 def test_progress_changes_nothing_about_the_result(client: Client) -> None:
-    told: list[pathline.Progress] = []
+    reports: list[pathline.Progress] = []
     options: dict[str, Any] = {"solver": "dopri5@1e-6", "seed": SEED, "save_at": [0.5], "trace": "full"}
-    followed = client.sample("gaussian", 40, progress=told.append, **options)
+    followed = client.sample("gaussian", 40, progress=reports.append, **options)
     plain = client.sample("gaussian", 40, **options)
-    assert told[-1].share == 1.0
+    assert reports[-1].share == 1.0
     for name, array in plain.arrays().items():
         np.testing.assert_array_equal(followed[name], array)
         assert followed[name].dtype == array.dtype
@@ -256,7 +256,9 @@ def test_replay(client: Client, served: str, tmp_path: Path, capsys: pytest.Capt
         assert main(["replay", str(tmp_path / name), "--url", served]) == 0
         assert "the bits match those of the original response" in capsys.readouterr().out
     assert main(["replay", token, "--url", served]) == 4
-    assert "torch" in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert "torch" in refusal
+    assert "; use --force to sample anyway" in refusal
     assert main(["replay", token, "--force", "--json", "--url", served]) == 0
     assert json.loads(capsys.readouterr().out)["digest_matches"] is True
     assert main(["replay", "no-such-file", "--url", served]) == 2

@@ -26,11 +26,11 @@ def command(stages: Stages) -> list[str]:
 @contextmanager
 def server_that_answers(status: int) -> Iterator[tuple[int, list[str]]]:
     """Run an HTTP server on a free port; yield the port and the list of requested paths."""
-    asked: list[str] = []
+    urls: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            urls.append(self.path)
             self.send_response(status)
             self.end_headers()
 
@@ -41,7 +41,7 @@ def server_that_answers(status: int) -> Iterator[tuple[int, list[str]]]:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield server.server_port, asked
+            yield server.server_port, urls
         finally:
             server.shutdown()
             thread.join()
@@ -55,9 +55,9 @@ def run(command: list[str], port: int) -> int:
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (404, False)])
 def test_it_follows_readyz(command: list[str], status: int, healthy: bool) -> None:
-    with server_that_answers(status) as (port, asked):
+    with server_that_answers(status) as (port, urls):
         assert (run(command, port) == 0) == healthy
-    assert asked == ["/readyz"]
+    assert urls == ["/readyz"]
 
 
 def test_it_fails_where_nothing_listens(command: list[str]) -> None:

@@ -48,8 +48,8 @@ async def ask(http: httpx.AsyncClient, seed: int, solver: str) -> np.ndarray:
 async def test_actions_are_those_of_a_plain_loop(
     http: httpx.AsyncClient, made: tuple[nn.Module, nn.Module, Path]
 ) -> None:
-    told, (encoder, network, _) = given(3), made
-    seen = encoder(torch.from_numpy(told["image"]).float().mul(1 / 255).expand(2, -1, -1, -1))
+    context, (encoder, network, _) = given(3), made
+    seen = encoder(torch.from_numpy(context["image"]).float().mul(1 / 255).expand(2, -1, -1, -1))
     x0 = noise(3, 0, 2, (8, 4))
-    wanted = integrate(lambda x, t: network(x, t, seen, told["state"].expand(2, -1)), x0, solver="euler", steps=10).x
+    wanted = integrate(lambda x, t: network(x, t, seen, context["state"].expand(2, -1)), x0, solver="euler", steps=10).x
     np.testing.assert_allclose(await ask(http, 3, "euler-10"), wanted.numpy(), atol=1e-5)

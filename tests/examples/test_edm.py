@@ -46,11 +46,11 @@ async def test_a_request_that_names_no_solver_gets_the_samples_of_the_plain_loop
     assert [each["samples"] for each in together] == [each["samples"] for each in alone]
     assert all(each["deterministic"] for each in alone)
     assert answer.status_code == 200, answer.text
-    said = answer.json()
-    assert (said["solver"]["name"], said["nfe"]) == ("euler", example.STEPS)
+    answered = answer.json()
+    assert (answered["solver"]["name"], answered["nfe"]) == ("euler", example.STEPS)
     start = noise(7, 0, 5, (2,), torch.float32)
     expected = example.sample(example.train(60), start)
-    np.testing.assert_allclose(said["samples"], expected.numpy(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(answered["samples"], expected.numpy(), rtol=0, atol=2e-5)
 
 
 def test_its_data_come_out_when_it_is_trained(example: ModuleType, root: Path) -> None:

@@ -41,10 +41,10 @@ async def ask(http: httpx.AsyncClient, **body: Any) -> np.ndarray:
 async def test_spectrograms_are_those_of_a_plain_loop(http: httpx.AsyncClient, made: tuple[nn.Module, Path]) -> None:
     mu = torch.from_numpy(np.random.default_rng(0).normal(size=(80, 24)).astype(np.float32))
     mask = torch.arange(24) < 21
-    x, told = noise(5, 0, 2, (80, 24), free=(1,)), (mu.expand(2, -1, -1), mask.expand(2, -1))
+    x, inputs = noise(5, 0, 2, (80, 24), free=(1,)), (mu.expand(2, -1, -1), mask.expand(2, -1))
     with torch.no_grad():
         for step in range(4):
-            x = x + made[0](x, torch.full((2,), step / 4), *told) / 4
+            x = x + made[0](x, torch.full((2,), step / 4), *inputs) / 4
     found = await ask(http, seed=5, conditions={"mu": mu.tolist(), "mask": mask.tolist()})
     np.testing.assert_allclose(found, x.numpy() * DEVIATION + MEAN, rtol=0, atol=1e-4)
     again = integrate(

@@ -8,19 +8,19 @@ import pytest
 from fleet.scaling import METRIC, ByWork
 
 
-def asked(target_s: float, **seconds: float) -> float:
+def wanted(target_s: float, **seconds: float) -> float:
     context: Any = SimpleNamespace(aggregated_metrics={METRIC: seconds}, target_num_replicas=3)
     return ByWork(target_s)(context)[0]
 
 
 def test_each_replica_gets_its_share_of_the_work() -> None:
-    assert asked(2.0, a=9.0, b=1.0) == 5.0
-    assert asked(2.0, a=0.0, b=0.0) == 0.0  # Ray keeps the least number
-    assert asked(0.5, a=1.0) == 2.0
+    assert wanted(2.0, a=9.0, b=1.0) == 5.0
+    assert wanted(2.0, a=0.0, b=0.0) == 0.0  # Ray keeps the least number
+    assert wanted(0.5, a=1.0) == 2.0
 
 
 def test_nothing_changes_before_replicas_have_reported() -> None:
-    assert asked(2.0) == 3
+    assert wanted(2.0) == 3
     silent: Any = SimpleNamespace(aggregated_metrics=None, target_num_replicas=2)
     assert ByWork(1.0)(silent) == (2, {})
 

@@ -78,6 +78,48 @@ async def test_too_large_headers_are_refused_before_a_replica_is_called(both: tu
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+async def test_their_refusal_has_the_form_and_the_links_of_the_path() -> None:
+    def dispatch(call: Call) -> Local:
+        pytest.fail("nothing is dispatched")
+
+    front = Front(dispatch, Settings(root_path="/ml", max_header_bytes=1024))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://test") as http:
+        large = {"X-Long": "x" * 2000}
+        plain, inference = (
+            await http.get("/ml/v1/models", headers=large),
+            await http.get("/ml/v2/models", headers=large),
+        )
+    assert (plain.status_code, plain.json()["type"]) == (431, "/ml/problems/head-too-large")
+    assert set(inference.json()) == {"error"}
+
+
+async def test_an_answer_is_closed_where_the_client_disconnects_during_a_message() -> None:
+    sending, ended = asyncio.Event(), []
+
+    async def batches() -> AsyncIterator[Any]:
+        try:
+            yield [{"type": "http.response.start", "status": 200, "headers": []}]
+        finally:
+            ended.append(True)
+
+    async def send(message: Any) -> None:
+        sending.set()
+        await asyncio.Event().wait()
+
+    messages = iter([{"type": "http.request", "body": b""}])
+
+    async def receive() -> Any:
+        for message in messages:
+            return message
+        await sending.wait()
+        return {"type": "http.disconnect"}
+
+    held = batches()  # so that it is not closed because nothing refers to it
+    scope = {"type": "http", "path": "/", "headers": []}
+    await asyncio.wait_for(Front(lambda call: Local(held), Settings())(scope, receive, send), 60)
+    assert ended
+
+
 async def test_a_client_that_disconnects_cancels_the_call() -> None:
     seen, left, cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -103,9 +145,9 @@ async def test_a_client_that_disconnects_cancels_the_call() -> None:
         pytest.fail("nothing is sent")
 
     scope = {"type": "http", "path": "/", "headers": []}
-    await asyncio.wait_for(Front(lambda call: Cancellable(answered(app, call)), Settings())(scope, receive, send), 5)
+    await asyncio.wait_for(Front(lambda call: Cancellable(answered(app, call)), Settings())(scope, receive, send), 60)
     assert cancelled.is_set()
-    await asyncio.wait_for(left.wait(), 5)
+    await asyncio.wait_for(left.wait(), 60)
 
 
 def test_without_ray_the_extra_is_named() -> None:

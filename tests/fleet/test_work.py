@@ -1,9 +1,11 @@
 """Dispatched work: it counts from the moment of dispatch, and the least loaded place comes first."""
 
+import io
 import json
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fleet.work import Dispatched, work_of
@@ -16,6 +18,9 @@ from fleet.work import Dispatched, work_of
         ({"num_samples": 10, "solver": "rk4", "steps": 5}, 200),
         ({"num_samples": 10, "solver": "rk4-5", "guidance": 2.0}, 400),
         ({"num_samples": 10, "solver": "rk4-5", "guidance": 1}, 200),
+        ({"num_samples": 10, "solver": "rk4-5", "guidance": {"strength": 2.0}}, 400),
+        ({"num_samples": 10, "solver": "rk4-5", "guidance": {"terms": [{"weight": 1}] * 3}}, 600),
+        ({"num_samples": 10, "solver": "rk4-5", "guidance": {"terms": 3}}, 1),
         ({"solver": "euler-1"}, 256),
         ({"num_samples": 2}, 120),
         ({"num_samples": "two", "solver": "rk4-5"}, 1),
@@ -27,6 +32,15 @@ from fleet.work import Dispatched, work_of
 def test_work_is_rows_times_calls(body: Any, work: float) -> None:
     assert work_of("/v1/sample", json.dumps(body).encode()) == work
     assert work_of("/pathline/v1/sample/stream", json.dumps(body).encode()) == work
+
+
+def test_the_arrays_of_a_body_are_no_work() -> None:
+    body = io.BytesIO()
+    members = json.dumps({"num_samples": 10, "solver": "rk4-5"})
+    np.savez(body, request=np.array(members), **{"conditions.text": np.zeros(1 << 18)})  # type: ignore[arg-type]
+    assert work_of("/v1/sample", body.getvalue()) == 200
+    assert work_of("/v1/sample", body.getvalue()[:-100]) == 1
+    assert work_of("/v1/sample", b"PK") == 1
 
 
 def test_other_routes_and_bad_json_count_as_little_work() -> None:

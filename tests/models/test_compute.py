@@ -122,8 +122,8 @@ def test_a_cpu_without_the_instructions_is_named(tmp_path: Path, monkeypatch: py
     assert models.compute.missing_instructions("None") == ""
     assert models.compute.missing_instructions("float16", "cuda") == ""
     file = weights(tmp_path, torch.float16)
-    said = import_weights(file, tmp_path, "net", "residual_mlp", CONFIG, declared=Declared(compute="float16")).report
-    assert any("no instructions for float16" in line and "--compute float32" in line for line in said)
+    message = import_weights(file, tmp_path, "net", "residual_mlp", CONFIG, declared=Declared(compute="float16")).report
+    assert any("no instructions for float16" in line and "--compute float32" in line for line in message)
 
 
 def test_a_model_of_half_precision_is_loaded_in_float32_where_that_is_asked_for(tmp_path: Path) -> None:

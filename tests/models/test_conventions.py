@@ -68,10 +68,10 @@ class Exact(nn.Module):
     def __init__(self, time: TimeCard) -> None:
         super().__init__()
         self.time = time
-        self.asked: list[Tensor] = []
+        self.times: list[Tensor] = []
 
     def forward(self, x: Tensor, own: Tensor, condition: Any = None) -> Tensor:
-        self.asked.append(own)
+        self.times.append(own)
         a, b, da, db = coefficients(self.time, own)
         data, noise = estimates(x, a, b)
         a, b, da, db = (each[:, None] for each in (a, b, da, db))
@@ -126,9 +126,9 @@ def test_the_velocity_is_the_exact_one_of_the_straight_path(time: TimeCard) -> N
     # With less noise than the network knows, it answers as for its least noise.
     known = noise > time.sigmas[1] * data
     torch.testing.assert_close(found[known], ((1 - a0) * d - b0 * e)[known], rtol=1e-8, atol=1e-8)
-    asked = torch.cat(network.asked)
-    assert float(asked.min()) >= -1e-9
-    assert float(asked.max()) <= max(time.own(time.levels[0]), time.own(time.levels[1])) * (1 + 1e-9)
+    evaluated = torch.cat(network.times)
+    assert float(evaluated.min()) >= -1e-9
+    assert float(evaluated.max()) <= max(time.own(time.levels[0]), time.own(time.levels[1])) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("time", cards(), ids=lambda t: f"{t.predicts}-{t.path}-{t.noise_at}-{t.schedule}")
@@ -207,8 +207,8 @@ def test_a_convention_that_makes_no_sense_is_refused(fields: dict[str, Any], say
 
 def test_a_card_of_an_earlier_release_keeps_its_bytes() -> None:
     assert TimeCard().model_dump(mode="json") == {"noise_at": 0, "data_at": 1, "scale": 1.0, "sign": 1}
-    said = {"noise_at": 1, "data_at": 0, "scale": 1.0, "sign": 1, "predicts": "eps", "path": "vp"}
-    assert TimeCard.model_validate(said).model_dump(mode="json") == said
+    message = {"noise_at": 1, "data_at": 0, "scale": 1.0, "sign": 1, "predicts": "eps", "path": "vp"}
+    assert TimeCard.model_validate(message).model_dump(mode="json") == message
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_the_solver_keeps_its_other_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("solver", "shift", "said"),
+    ("solver", "shift", "message"),
     [
         (None, {}, "needs --solver"),
         ("euler-28/shift(3)", {}, "give one of them"),
@@ -58,8 +58,8 @@ def test_the_solver_keeps_its_other_options() -> None:
         ("nothing-3", {}, "nothing"),
     ],
 )
-def test_contradictions_are_refused(solver: str | None, shift: dict[str, Any], said: str) -> None:
-    with pytest.raises(ForeignError, match=said):
+def test_contradictions_are_refused(solver: str | None, shift: dict[str, Any], message: str) -> None:
+    with pytest.raises(ForeignError, match=message):
         Declared().sampled(solver, None, shift)
 
 

@@ -68,12 +68,12 @@ def test_sampling_with_a_label_ends_in_its_component():
 
 
 @pytest.mark.parametrize(
-    ("labels", "g", "said"),
+    ("labels", "g", "message"),
     [(None, torch.ones(3), "without a condition"), (torch.zeros(3, dtype=torch.int64), torch.ones(2), r"shape \(2,\)")],
 )
-def test_what_cannot_be_guided_is_said(labels: Tensor | None, g: Tensor, said: str):
+def test_what_cannot_be_guided_is_said(labels: Tensor | None, g: Tensor, message: str):
     x, t, _ = rows(3)
-    with pytest.raises(ConditionError, match=said):
+    with pytest.raises(ConditionError, match=message):
         Guided(FIELD, LABELS)(x, t, labels, g)
 
 

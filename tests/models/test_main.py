@@ -51,6 +51,18 @@ def test_a_missing_repository_is_one_line_and_status_2(tmp_path: Path, capsys: p
     assert "does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "remedy"), [("plans.json", "tune the model again"), ("frontier.json", "measure")])
+def test_check_names_a_file_without_which_a_model_is_served(
+    folder: Path, name: str, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).write_bytes(b"{")
+    assert main(["check", "--models-dir", str(folder.parent.parent)]) == 1
+    good, fault = capsys.readouterr().out.splitlines()
+    assert good.startswith("ok   moons 1: ")
+    assert fault.startswith(f"bad  moons 1: {folder / name}: ")
+    assert remedy in fault
+
+
 def test_the_environment_names_the_repository(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,8 +136,8 @@ def test_check_names_a_network_that_mixes_rows(tmp_path: Path, capsys: pytest.Ca
         Step(op="torch.ops.aten.sub.Tensor", args=({"value": "x"}, {"value": "m"}), out=("v",)),
     )
     program = Program(ProgramConfig(event_shape=(2,), dtype="float64", tensors={}, steps=steps, output="v"))
-    for asked in (False, True):
-        save(tmp_path, "mean", program, Decoder.identity((2,)), dataset={}, training={}, seed=0, row_by_row=asked)
+    for by_rows in (False, True):
+        save(tmp_path, "mean", program, Decoder.identity((2,)), dataset={}, training={}, seed=0, row_by_row=by_rows)
     assert main(["check", "--models-dir", str(tmp_path)]) == 1
     bad, good = capsys.readouterr().out.splitlines()
     assert bad.startswith("bad  mean 1: ")

@@ -76,10 +76,10 @@ def test_the_limit_is_kept_by_95_percent_of_new_samples(new: int) -> None:
     x0 = noise(100 + new, 0, 4000, (2,), torch.float64)
     for point in pareto(curve.points):
         name, _, rest = point.solver.replace("@", "-@").partition("-")
-        asked: dict[str, Any] = (
+        settings: dict[str, Any] = (
             {"rtol": float(rest[1:]), "atol": float(rest[1:])} if rest.startswith("@") else {"steps": int(rest)}
         )
-        x = integrate(field, x0, solver=name, **asked).x
+        x = integrate(field, x0, solver=name, **settings).x
         distance = (x - field.exact(x0)).square().sum(1).sqrt().numpy() / curve.spread
         assert (distance <= point.error_95).mean() >= 0.95, point
 
@@ -116,12 +116,19 @@ def test_a_method_that_catches_up_is_not_given_up() -> None:
     assert not any(catching.tell(10 * 0.5**k, 0.7**k) for k in range(12))
 
 
+def test_the_samplers_of_diffusion_have_a_place() -> None:
+    texts = [point.solver for point in measure_curve(Field(Decay()), X0, grids=(), tolerances=()).points]
+    assert "heun2-3/karras" in texts
+    assert {"dpmpp_2m-4", "unipc2-4", "unipc3-4"} <= set(texts)
+    assert "heun2-3" not in texts  # too similar to others
+
+
 def test_tolerances_end_where_they_change_little() -> None:
-    asked = [10.0**-k for k in range(2, 7)]
+    settings = [10.0**-k for k in range(2, 7)]
     tried = [
         [point.solver for point in curve.points if point.solver.startswith("tsit5@")]
         for curve in (
-            measure_curve(Field(field), X0.float(), methods=("rk4",), grids=(), tolerances=asked)
+            measure_curve(Field(field), X0.float(), methods=("rk4",), grids=(), tolerances=settings)
             for field in (Decay(), Constant())
         )
     ]
@@ -175,6 +182,7 @@ def test_the_command_writes_it_and_says_what_it_found(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("models.measure.EDM", "rk4/karras")
     assert main(["measure", str(saved), "--seconds", "1000"]) == 0
     out = capsys.readouterr().out
     assert "rk4-1" in out
@@ -186,7 +194,7 @@ def test_the_command_writes_it_and_says_what_it_found(
 
 
 @pytest.mark.parametrize(
-    ("shape", "said"),
+    ("shape", "message"),
     [
         ([], "the axis H .* is free; it needs a size here: --shape H=N, N from 4 to 64"),
         (["--shape", "H=5"], "--shape W=N"),
@@ -194,9 +202,11 @@ def test_the_command_writes_it_and_says_what_it_found(
         (["--shape", "K=5"], r"the model has no axis 'K'; its shape is \[1, 'H', 'W'\]"),
     ],
 )
-def test_a_free_axis_needs_a_size(free: Path, shape: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_free_axis_needs_a_size(
+    free: Path, shape: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["measure", str(free), *shape]) == 1
-    assert re.search(said, capsys.readouterr().err)
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.fixture(scope="module")

@@ -130,5 +130,5 @@ def test_rows_are_asked_for_one_at_a_time_with_their_conditions() -> None:
 
 
 def test_only_cards_that_say_it_have_the_member(tmp_path: Path) -> None:
-    written = [(saved(tmp_path, asked) / "card.json").read_text() for asked in (False, True)]
+    written = [(saved(tmp_path, by_rows) / "card.json").read_text() for by_rows in (False, True)]
     assert ["row_by_row" in text for text in written] == [False, True]

@@ -59,17 +59,17 @@ def saved(folder: Path, prelude: PreludeCard) -> Path:
 
     model = network().build().eval()
     kept = Prelude(prelude)
-    said: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0, "dtype": torch.float32}
-    return save(folder, "pre", model, Decoder.identity((2,)), prelude=kept, **said)
+    message: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0, "dtype": torch.float32}
+    return save(folder, "pre", model, Decoder.identity((2,)), prelude=kept, **message)
 
 
 def test_requests_give_what_the_prelude_takes_and_what_it_does_not_make() -> None:
-    asked = card().request_conditions({"tokens": TOKENS, "state": STATE})
-    assert asked == {"image": IMAGE, "state": STATE}
+    requested = card().request_conditions({"tokens": TOKENS, "state": STATE})
+    assert requested == {"image": IMAGE, "state": STATE}
 
 
 @pytest.mark.parametrize(
-    ("changed", "taken", "said"),
+    ("changed", "taken", "message"),
     [
         ({}, {"state": STATE}, "makes 'tokens', which is not a condition of the network"),
         ({}, {"tokens": NamedCondition(shape=(2,), null="zeros")}, "declare null, default and scale for the prelude"),
@@ -78,8 +78,8 @@ def test_requests_give_what_the_prelude_takes_and_what_it_does_not_make() -> Non
         ({"conditions": {"tokens": IMAGE}, "program": SWAPPED}, {"tokens": TOKENS}, "takes and makes 'tokens'"),
     ],
 )
-def test_what_does_not_fit_is_refused(changed: dict[str, Any], taken: dict[str, NamedCondition], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_does_not_fit_is_refused(changed: dict[str, Any], taken: dict[str, NamedCondition], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         card(**changed).request_conditions(taken)
 
 
@@ -89,7 +89,7 @@ def test_a_prelude_for_inputs_that_it_does_not_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"steps": [{"op": "torch.ops.aten.rand.default", "args": [[2]], "out": ["v"]}]}, "not among those"),
         ({"steps": [{"op": ADD, "args": [{"value": "x"}, 1], "out": ["v"]}]}, "uses 'x', which is not known yet"),
@@ -98,8 +98,8 @@ def test_a_prelude_for_inputs_that_it_does_not_have_is_refused() -> None:
         ({"rows": (0, 1)}, "rows are"),
     ],
 )
-def test_programs_of_functions_are_checked(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_programs_of_functions_are_checked(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         program(**fields)
 
 
@@ -116,7 +116,7 @@ def test_a_checkpoint_has_its_prelude(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         (program(3), r"tokens as torch.float32 of shape .3.; the network takes torch.float32 of shape .2."),
         (program(5), r"step v .torch.ops.aten.narrow"),
@@ -126,9 +126,9 @@ def test_a_checkpoint_has_its_prelude(tmp_path: Path) -> None:
     ],
 )
 def test_a_prelude_that_does_not_do_what_it_says_is_refused_when_it_is_loaded(
-    tmp_path: Path, made: FunctionConfig, said: str
+    tmp_path: Path, made: FunctionConfig, message: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         load(saved(tmp_path, card(program=made)))
 
 
@@ -143,8 +143,8 @@ def test_a_truncated_card_is_refused(tmp_path: Path) -> None:
 def test_cards_without_a_prelude_do_not_speak_of_one(tmp_path: Path) -> None:
     from models.decoder import Decoder
 
-    said: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0, "dtype": torch.float32}
-    folder = save(tmp_path, "pre", network().build().eval(), Decoder.identity((2,)), **said)
+    message: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0, "dtype": torch.float32}
+    folder = save(tmp_path, "pre", network().build().eval(), Decoder.identity((2,)), **message)
     assert '"prelude"' not in (folder / "card.json").read_text()
     assert '"program": null' not in (folder / "card.json").read_text()
 
@@ -165,8 +165,8 @@ def test_combinations_are_told_apart_and_held_once() -> None:
     assert place is not None
     assert len(rows[0]) == 3
     for name, each in zip(("image", "state", "both"), rows, strict=True):
-        told = {"image": image, "state": state, "both": both}[name]
-        assert torch.equal(each[torch.from_numpy(place)], told.expanded(4))
+        arguments = {"image": image, "state": state, "both": both}[name]
+        assert torch.equal(each[torch.from_numpy(place)], arguments.expanded(4))
     rows, place = combinations({"both": both, "state": replace(state, index=None)}, ("both", "state"))
     assert place is None
     assert [each.tolist() for each in rows] == [[[7.0]], [[5.0]]]

@@ -173,9 +173,9 @@ def put_frontier(folder: Path, guidance: float | None = None, **points: tuple[fl
         for name, (nfe, error) in measured.items()
     )
     curve = Curve(guidance=guidance, samples=256, spread=2.0, points=found)
-    said = "" if guidance is None else "every label in turn"
+    message = "" if guidance is None else "every label in turn"
     card = read_card(folder)
-    write_frontier(folder, Frontier(weights_sha256=card.weights_sha256, tight="", conditions=said, curves=(curve,)))
+    write_frontier(folder, Frontier(weights_sha256=card.weights_sha256, tight="", conditions=message, curves=(curve,)))
 
 
 @pytest.fixture(scope="session")

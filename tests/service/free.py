@@ -93,9 +93,9 @@ def mel(folder: Path, repository: Path, name: str = "mel", decoder: dict[str, An
     rows, frames = torch.export.Dim("rows", max=1024), 2 * torch.export.Dim("half", max=100)
     given = (torch.randn(4, 3, 8), torch.rand(4), torch.randn(4, 3, 8))
     path = exported(network, given, ({0: rows, 2: frames}, {0: rows}, {0: rows, 2: frames}), folder / "mel.pt2")
-    told = {"mu": {"null": "zeros"}}
+    nulls = {"mu": {"null": "zeros"}}
     inputs = ["x", "t", "mu"]
-    more: dict[str, Any] = {"inputs": inputs, "conditions": told, "axes": AXES, "declared": OURS}
+    more: dict[str, Any] = {"inputs": inputs, "conditions": nulls, "axes": AXES, "declared": OURS}
     return network, import_program(path, repository, name, (3, "T"), decoder=decoder, **more).path
 
 

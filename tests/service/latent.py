@@ -44,8 +44,8 @@ class Velocity(nn.Module):
         self.first, self.last = nn.Linear(4 + 1 + 8 + 3, 32), nn.Linear(32, 4)
 
     def forward(self, x: Tensor, t: Tensor, tokens: Tensor, counts: Tensor, state: Tensor) -> Tensor:
-        told = (tokens * counts.to(x.dtype)[..., None]).sum(1)
-        return self.last(torch.tanh(self.first(torch.cat((x, t[:, None], told, state), 1))))
+        pooled = (tokens * counts.to(x.dtype)[..., None]).sum(1)
+        return self.last(torch.tanh(self.first(torch.cat((x, t[:, None], pooled, state), 1))))
 
 
 class Picture(nn.Module):

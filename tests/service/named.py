@@ -20,8 +20,8 @@ class Named(nn.Module):
         self, x: Tensor, t: Tensor, text: Tensor, mask: Tensor, image: Tensor, label: Tensor, strength: Tensor
     ) -> Tensor:
         weights = mask.to(x.dtype)[..., None]
-        told = (self.text(text) * weights).sum(1) / (weights.sum(1) + 1.0)
-        h = self.first(torch.cat((x, t[:, None]), 1)) + told + self.image(image.flatten(1)) + self.label(label)
+        pooled = (self.text(text) * weights).sum(1) / (weights.sum(1) + 1.0)
+        h = self.first(torch.cat((x, t[:, None]), 1)) + pooled + self.image(image.flatten(1)) + self.label(label)
         return self.last(torch.tanh(h)) * strength[:, None]
 
 

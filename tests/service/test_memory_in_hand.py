@@ -247,12 +247,12 @@ async def test_a_large_body_is_given_back_once_it_is_understood(running: Any, do
     running.service.bodies = Watched(2**30)
     path, body = DOORS[door]
     for content in (json.dumps(body) + " " * LARGE_BODY, json.dumps(body | {"zz": "a" * LARGE_BODY})):
-        asked = asyncio.create_task(
+        pending = asyncio.create_task(
             running.http.post(path, content=content, headers={"Content-Type": "application/json"})
         )
-        while not taken or (running.service.bodies.reserved and not asked.done()):
+        while not taken or (running.service.bodies.reserved and not pending.done()):
             await asyncio.sleep(0.001)
         assert running.service.bodies.reserved == 0
         assert taken.pop() > LARGE_BODY
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
+        pending.cancel()
+        await asyncio.gather(pending, return_exceptions=True)

@@ -31,11 +31,11 @@ def test_the_example_is_a_token() -> None:
 
 
 @given(st.dictionaries(st.text(), st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(), st.none()), max_size=20))
-def test_what_is_encoded_is_decoded(said: dict[str, Any]) -> None:
+def test_what_is_encoded_is_decoded(fields: dict[str, Any]) -> None:
     import orjson
 
-    if len(text := encode(said)) <= MAX_CHARACTERS:
-        assert orjson.loads(decode(text)) == said
+    if len(text := encode(fields)) <= MAX_CHARACTERS:
+        assert orjson.loads(decode(text)) == fields
         assert decode(f" {text}\n") == decode(text)
 
 

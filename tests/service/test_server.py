@@ -19,17 +19,17 @@ async def _nothing(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_what_is_there_at_the_start_is_not_collected_again(running: Any) -> None:
-    told: list[str] = []
+    logged: list[str] = []
     config = uvicorn.Config(_nothing, lifespan="off", log_level="error")
     config.load()
-    server = _Server(config, running.service, 1.0, lambda: told.append("ready"))
+    server = _Server(config, running.service, 1.0, lambda: logged.append("ready"))
     server.lifespan = config.lifespan_class(config)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         try:
             await server.startup([bound])
             assert gc.get_freeze_count() > 10_000
-            assert told == ["ready"]
+            assert logged == ["ready"]
         finally:
             gc.unfreeze()
             await server.shutdown([bound])
@@ -46,9 +46,9 @@ def test_connections_fit_into_the_open_files(
     most: int,
     raised: int | None,
 ) -> None:
-    told: list[tuple[int, int]] = []
+    logged: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: told.append(pair))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: logged.append(pair))
     assert within_files(Settings()).max_connections == most
-    assert told == ([] if raised is None else [(raised, limits[1])])
+    assert logged == ([] if raised is None else [(raised, limits[1])])
     assert ("too low for PATHLINE_MAX_CONNECTIONS=2000" in caplog.text) == (most < 2000)

@@ -84,6 +84,22 @@ def test_public_url(given: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert load_settings().public_url == shown
 
 
+@pytest.mark.parametrize(
+    ("root_path", "public_url", "found"),
+    [
+        ("", "", ""),
+        ("/ml", "", "/ml"),
+        ("/ml", "https://lab.example", "/ml"),
+        ("", "https://lab.example/ml", "/ml"),
+        ("/inner", "https://lab.example/outer", "/outer"),
+    ],
+)
+def test_links_start_at_the_path_of_the_public_address_or_else_of_the_proxy(
+    root_path: str, public_url: str, found: str
+) -> None:
+    assert Settings(root_path=root_path, public_url=public_url).url_path == found
+
+
 @pytest.mark.parametrize("given", ["lab.example", "ftp://lab.example", "https://a/?x=1", "https://a'b", "https://"])
 def test_public_url_that_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATHLINE_PUBLIC_URL", given)
@@ -167,9 +183,9 @@ def test_the_variable_is_named_where_it_wins_over_the_file(monkeypatch: pytest.M
 
 def test_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = _file(monkeypatch, tmp_path, "")
-    for name, said in ((path.parent / "none.toml", "No such file"), (tmp_path, "Is a directory")):
+    for name, words in ((path.parent / "none.toml", "No such file"), (tmp_path, "Is a directory")):
         monkeypatch.setenv("PATHLINE_SETTINGS", str(name))
-        with pytest.raises(SettingsError, match=f"{name.name}' cannot be read: {said}"):
+        with pytest.raises(SettingsError, match=f"{name.name}' cannot be read: {words}"):
             load_settings()
     path.write_bytes(b"\xff\xfe")
     monkeypatch.setenv("PATHLINE_SETTINGS", str(path))
@@ -213,7 +229,7 @@ def test_space_around_a_value_does_not_count(space: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "words"),
     [
         ("HOST", "local\nhost", "PATHLINE_HOST has a control character ('\\n') inside; write it on one line"),
         ("MODELS_DIR", "a\x7fb", "PATHLINE_MODELS_DIR has a control character ('\\x7f') inside"),
@@ -227,13 +243,13 @@ def test_space_around_a_value_does_not_count(space: str, monkeypatch: pytest.Mon
         ("CORS_ORIGINS", "https://a\x85b", "PATHLINE_CORS_ORIGINS has a control character ('\\x85') inside"),
     ],
 )
-def test_control_characters(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_control_characters(name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as changed:
         changed.setenv(f"PATHLINE_{name}", value)
         in_environment = _refusal()
     path = _file(monkeypatch, tmp_path, f"{name.lower()} = {json.dumps(value)}")
     in_file = _refusal()
-    assert in_environment.startswith(said)
+    assert in_environment.startswith(words)
     assert in_file == in_environment.replace(f"PATHLINE_{name}", f"{path}: {name.lower()}")
     assert "secret" not in in_environment
 

@@ -49,10 +49,12 @@ async def test_the_service_answers_while_models_are_loaded(many: Settings, engin
         assert {line["status"] for line in lines} == {"loading"}
         late = await http.post("/v1/sample", json={"model": "d", **FIXED, "timeout_s": 0.05})
         assert late.status_code == 504
-        asked = asyncio.ensure_future(http.post("/v1/sample", json={"model": "d", **FIXED}))
-        await asyncio.sleep(0.05)
+        request = asyncio.ensure_future(http.post("/v1/sample", json={"model": "d", **FIXED}))
+        async with asyncio.timeout(60):
+            while not len(service.registry._loads):
+                await asyncio.sleep(0.001)
         gate.open.set()
-        assert (await asked).status_code == 200
+        assert (await request).status_code == 200
         assert await asyncio.to_thread(done.wait, 60)
         assert gate.loaded == [("a", 1), ("d", 1), ("b", 1), ("c", 1)]  # the requested one came next
         ready = await http.get("/readyz")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 60) -> bool:
     """Return whether a condition becomes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

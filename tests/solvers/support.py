@@ -85,13 +85,13 @@ class Watched:
     ids: bool = False
     calls: int = 0
     rows: int = 0
-    asked: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    queries: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     by_id: Counter[int] = field(default_factory=Counter)
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
         self.calls += 1
         self.rows += len(x)
-        self.asked.append((x.clone(), t.clone()))
+        self.queries.append((x.clone(), t.clone()))
         if not self.ids:
             return self.velocity(x, t)
         self.by_id.update(int(number) for number in x[:, 0])
@@ -99,7 +99,7 @@ class Watched:
 
     @property
     def times(self) -> list[float]:
-        return [float(value) for _, t in self.asked for value in t]
+        return [float(value) for _, t in self.queries for value in t]
 
 
 @dataclass

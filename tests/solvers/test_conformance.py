@@ -123,7 +123,7 @@ def test_dopri5_needs_no_more_than_scipy(
 def test_a_field_that_raises_outside_its_span_is_never_asked_there(dtype: torch.dtype) -> None:
     def guarded(x: Tensor, t: Tensor) -> Tensor:
         if (t < 0).any() or (t > 1).any():
-            raise AssertionError(f"asked outside [0, 1]: {t}")
+            raise AssertionError(f"evaluated outside [0, 1]: {t}")
         return gaussian(x, t)
 
     x0 = torch.linspace(-2, 2, 9, dtype=dtype)[:, None]

@@ -79,7 +79,7 @@ def test_never_asked_outside_the_span(
     watched = Watched(decay)
     solution = integrate(watched, ones(3, dtype=dtype), t_span=t_span, **settings)
     low, high = torch.tensor(sorted(t_span), dtype=dtype)
-    times = torch.cat([t for _, t in watched.asked])
+    times = torch.cat([t for _, t in watched.queries])
     assert times.dtype == dtype
     assert ((times >= low) & (times <= high)).all()
     assert solution.t.tolist() == [t_span[1]] * 3
@@ -338,9 +338,9 @@ def compiled():
 
 warm_up(torch.float32)
 before, x0 = compiled(), torch.randn(5, 3)
-for asked in ({}, {"error_control": "batch"}, {"solver": "rk4", "steps": 3}, {"solver": "bosh3", "rtol": 1e-6},
+for options in ({}, {"error_control": "batch"}, {"solver": "rk4", "steps": 3}, {"solver": "bosh3", "rtol": 1e-6},
               {"solver": "ab4", "steps": 9}, {"first_step": 0.5}, {"save_at": [0.5]}):
-    integrate(lambda x, t: torch.sin(9 * x), x0, **asked)
+    integrate(lambda x, t: torch.sin(9 * x), x0, **options)
 assert compiled() == before, (before, compiled())
 """
 

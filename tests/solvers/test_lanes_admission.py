@@ -89,7 +89,7 @@ def test_an_admission_that_fails_leaves_nothing_and_can_be_tried_again(
         each.admit([resident()])
         for _ in range(3):
             each.absorb(gaussian(*each.query()))
-    before, asked = held(lanes), lanes.query()
+    before, points = held(lanes), lanes.query()
     raised = False
     with monkeypatch.context() as patch:
         fail(PLACES[place](lanes), after, patch)
@@ -99,7 +99,7 @@ def test_an_admission_that_fails_leaves_nothing_and_can_be_tried_again(
             raised = True
     if raised:
         assert held(lanes) == before
-        assert all(torch.equal(a, b) for a, b in zip(lanes.query(), asked, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(lanes.query(), points, strict=True))
         for admission in admissions():  # one by one, as the engine does then
             lanes.admit([admission])
     plain.admit(admissions())

@@ -31,9 +31,9 @@ def rows(x: Tensor, t: Tensor) -> Tensor:
 @pytest.mark.parametrize("solver", ONE_STEP)
 def test_runge_kutta_on_a_grid_bit_for_bit(solver: str, span: tuple[float, float], dtype: torch.dtype) -> None:
     for grid in GRIDS:
-        asked = grid if isinstance(grid, str | dict) or span[0] == 0 else grid[::-1]
-        found = integrate(rows, X0.to(dtype), solver=solver, steps=6, grid=asked, t_span=span)
-        t = times(asked, 6, span).tolist()
+        settings = grid if isinstance(grid, str | dict) or span[0] == 0 else grid[::-1]
+        found = integrate(rows, X0.to(dtype), solver=solver, steps=6, grid=settings, t_span=span)
+        t = times(settings, 6, span).tolist()
         for x0, x in zip(X0.to(dtype).numpy(), found.x.numpy(), strict=True):
             expected = reference.runge_kutta(_rounded(x0.dtype), x0, t, catalogue.find(solver).tableau)
             assert np.array_equal(expected, x)
@@ -60,8 +60,8 @@ def test_error_control_takes_the_same_steps(solver: str, controller: str, rtol: 
         return field(3 * x, t) + 40 / (1 + (20 * (t - 0.5)) * (20 * (t - 0.5)))
 
     tableau = catalogue.find(solver).tableau
-    asked: dict[str, Any] = {"rtol": rtol, "atol": 1e-6, "controller": controller, "first_step": 0.3}
-    found = integrate(lambda x, t: steep(x, t[:, None]), X0, solver=solver, **asked)
+    settings: dict[str, Any] = {"rtol": rtol, "atol": 1e-6, "controller": controller, "first_step": 0.3}
+    found = integrate(lambda x, t: steep(x, t[:, None]), X0, solver=solver, **settings)
     assert not found.trace.accepted.all()
     for sample, x0 in enumerate(X0.numpy()):
         end, attempts = reference.embedded(steep, x0, (0.0, 1.0), tableau, rtol, 1e-6, controller, 0.3)

@@ -83,17 +83,17 @@ A_TO_C |= {"tsit5": [0, 0.161, 0.327, 0.9, 0.9800255409045097, 1]}
 def test_one_step_asks_exactly_where_the_tableau_says(tableau: Tableau, start: float, end: float) -> None:
     """A scripted velocity returns 1, 10, 100, ... and checks each (x, t) against the textbook."""
     script = [10.0**k for k in range(tableau.used_stages)]
-    h, asked = end - start, []
+    h, times = end - start, []
 
     def scripted(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        asked.append((x.item(), t.item()))
-        return torch.full_like(x, script[len(asked) - 1])
+        times.append((x.item(), t.item()))
+        return torch.full_like(x, script[len(times) - 1])
 
     found = integrate(
         scripted, torch.tensor([[3.0]]).double(), solver=tableau.name, steps=1, t_span=(start, end)
     ).x.item()
-    assert len(asked) == len(script)
-    for stage, (x, t) in enumerate(asked):
+    assert len(times) == len(script)
+    for stage, (x, t) in enumerate(times):
         assert t == pytest.approx(start + A_TO_C.get(tableau.name, tableau.c)[stage] * h, abs=1e-15)
         assert x == pytest.approx(3 + h * sum(a * k for a, k in zip(tableau.a[stage], script, strict=False)), rel=1e-14)
     assert found == pytest.approx(3 + h * sum(b * k for b, k in zip(tableau.b, script, strict=False)), rel=1e-14)

@@ -173,10 +173,10 @@ def test_a_bucket_that_may_only_be_read_is_said_at_once(environment: dict[str, s
     name, secret = made.stdout.split()
     httpx.post(f"{url}/moto-api/reset-auth", content="0").raise_for_status()  # permissions apply from here on
     environment |= {"AWS_ACCESS_KEY_ID": name, "AWS_SECRET_ACCESS_KEY": secret}
-    said = fleet(environment, "sample", *JOB, "--to", "s3://samples/job", code=1)
-    assert "s3://samples/job: cannot write: " in said
-    assert "allow writing, and run this again" in said
-    assert "Traceback" not in said
+    message = fleet(environment, "sample", *JOB, "--to", "s3://samples/job", code=1)
+    assert "s3://samples/job: cannot write: " in message
+    assert "allow writing, and run this again" in message
+    assert "Traceback" not in message
 
 
 @pytest.fixture
@@ -198,9 +198,9 @@ def test_a_full_disk_ends_the_run_and_the_rest_is_made_once_there_is_room(
     environment: dict[str, str], small_disk: Path
 ) -> None:
     job = ("moons", "--seed", "5", "--total", str(4096 * 24), "--solver", "euler-2", "--shard-rows", "4096")
-    said = fleet(environment, "sample", *job, "--to", str(small_disk / "job"), "--workers", "2", code=1)
-    assert "cannot write: No space left on device; make room" in said
-    assert "Traceback" not in said
+    message = fleet(environment, "sample", *job, "--to", str(small_disk / "job"), "--workers", "2", code=1)
+    assert "cannot write: No space left on device; make room" in message
+    assert "Traceback" not in message
     done = len(list((small_disk / "job" / "receipts").iterdir()))
     assert 0 < done < 24
     subprocess.run(["/bin/mount", "-o", "remount,size=64m", small_disk], check=True)
@@ -211,8 +211,8 @@ def test_a_full_disk_ends_the_run_and_the_rest_is_made_once_there_is_room(
 
 def test_a_file_system_that_may_only_be_read_is_said_at_once(environment: dict[str, str], small_disk: Path) -> None:
     subprocess.run(["/bin/mount", "-o", "remount,ro", small_disk], check=True)
-    said = fleet(environment, "sample", *JOB, "--to", str(small_disk / "job"), code=1)
-    assert "cannot write: Read-only file system; make room, or allow writing" in said
+    message = fleet(environment, "sample", *JOB, "--to", str(small_disk / "job"), code=1)
+    assert "cannot write: Read-only file system; make room, or allow writing" in message
 
 
 def makers(environment: dict[str, str]) -> list[int]:

@@ -37,20 +37,20 @@ from service.settings import Settings
 
 network, path = example.imported(Path(sys.argv[1]) / "checkpoints")
 
-def told(seed, length):
+def tensors(seed, length):
     made = np.random.default_rng(seed)
     return {"text": made.normal(size=(length, 32)).round(3), "pooled": made.normal(size=16).round(3)}
 
 def body(seed, size, length, guidance, solver):
-    asked = {"model": "pictures", "num_samples": 1, "seed": seed, "solver": solver, "guidance": guidance}
-    asked["shape"] = {"H": size[0], "W": size[1]}
-    for member, given in (("conditions", told(seed, length)), ("negative", told(seed + 100, length))):
-        asked[member] = {name: value.tolist() for name, value in given.items()}
-    return asked
+    request = {"model": "pictures", "num_samples": 1, "seed": seed, "solver": solver, "guidance": guidance}
+    request["shape"] = {"H": size[0], "W": size[1]}
+    for member, given in (("conditions", tensors(seed, length)), ("negative", tensors(seed + 100, length))):
+        request[member] = {name: value.tolist() for name, value in given.items()}
+    return request
 
 def loop(seed, size, length, guidance, steps):
     x = noise(seed, 0, 1, (4, *size), free=(1, 2))
-    both = [{k: torch.from_numpy(v).float()[None] for k, v in told(s, length).items()} for s in (seed, seed + 100)]
+    both = [{k: torch.from_numpy(v).float()[None] for k, v in tensors(s, length).items()} for s in (seed, seed + 100)]
     grid = np.linspace(0, 1, steps + 1)
     with torch.no_grad():
         for start, end in zip(grid[:-1], grid[1:]):
@@ -75,9 +75,9 @@ async def main():
             found = await ask(3, size, length, 4.5, "euler-6")
             np.testing.assert_allclose(found, loop(3, size, length, 4.5, 6), rtol=0, atol=1e-3)
         sizes, solvers = ((16, 12), (8, 20)), ("euler-6", "heun2-4", "ab2-6", "rk4-2")
-        asked = [(k, sizes[k % 2], 5, (1.5, 3.0, 4.5)[k % 3], solvers[k // 4]) for k in range(16)]
-        alone = [await ask(*each) for each in asked]
-        together = await asyncio.gather(*(ask(*each) for each in asked))
+        calls = [(k, sizes[k % 2], 5, (1.5, 3.0, 4.5)[k % 3], solvers[k // 4]) for k in range(16)]
+        alone = [await ask(*each) for each in calls]
+        together = await asyncio.gather(*(ask(*each) for each in calls))
         assert all(np.array_equal(a, b) for a, b in zip(alone, together))
         plain = body(3, (16, 12), 5, None, "euler-6")
         del plain["solver"], plain["guidance"], plain["negative"]

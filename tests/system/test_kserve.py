@@ -72,16 +72,16 @@ def test_the_model_of_a_manifest_takes_the_scale_metric_of_the_docs(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"minReplica": 1}, "V1beta1PredictorSpec has no minReplica"),
         ({"scaleTarget": "70"}, "scaleTarget is '70'; expected int"),
     ],
 )
-def test_the_model_sees_a_mistake(tmp_path: Path, wrong: dict[str, object], said: str) -> None:
+def test_the_model_sees_a_mistake(tmp_path: Path, wrong: dict[str, object], message: str) -> None:
     content = yaml.safe_load(MANIFEST.read_text())
     content["spec"]["predictor"] |= wrong
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(content))
     done = run("model.py", str(tmp_path / "wrong.yaml"))
     assert done.returncode == 1
-    assert said in done.stderr
+    assert message in done.stderr

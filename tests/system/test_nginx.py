@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,12 +15,12 @@ from pathline import Client
 
 from tests.processes import ROOT, free_port
 from tests.service.serving import serving
-from tests.system.support import until
+from tests.system.support import ENDLESS, sent, until
 
 pytestmark = pytest.mark.system
 
 CONF = ROOT / "deploy" / "nginx" / "pathline.conf"
-LONG = {"model": "moons", "num_samples": 640, "solver": "rk4-2000", "timeout_s": 120}
+LONG = {"model": "moons", "num_samples": 2000, "solver": "rk4-2000", "timeout_s": 600}
 
 Replica = tuple[str, "subprocess.Popen[str]"]
 
@@ -53,7 +52,7 @@ def balanced(folder: Path, replicas: list[str]) -> Iterator[str]:
 @pytest.fixture
 def replicas(repository: Path) -> Iterator[list[Replica]]:
     with ExitStack() as started:
-        yield [started.enter_context(serving(repository, max_queue="4")) for _ in range(2)]
+        yield [started.enter_context(serving(repository, max_queue="4", drain_s="300")) for _ in range(2)]
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def jobs(url: str) -> int:
 
 
 def npy(url: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{url}/v1/sample", json=body, headers={"Accept": "application/x-npy"}, timeout=180)
+    return httpx.post(f"{url}/v1/sample", json=body, headers={"Accept": "application/x-npy"}, timeout=660)
 
 
 def test_a_replica_that_is_killed_costs_no_request(replicas: list[Replica], url: str) -> None:
@@ -90,18 +89,18 @@ def test_a_replica_that_drains_is_passed_over_and_finishes_its_job(replicas: lis
         last = pool.submit(npy, draining, **LONG | {"seed": 0})
         until("a job", lambda: jobs(draining) == 1)
         process.send_signal(signal.SIGTERM)
-        until("503", lambda: npy(draining, **body).status_code == 503, 5)
+        until("503", lambda: npy(draining, **body).status_code == 503)
         found = [npy(url, **body) for _ in range(4)]
         assert not last.done()  # the replica was draining all the while
         assert npy(draining, **body).json()["type"] == "/problems/draining"
         assert [answer.status_code for answer in found] == [200] * 4
         assert {answer.content for answer in found} == {npy(other, **body).content}
         assert last.result().content == npy(other, **LONG | {"seed": 0}).content
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def fill(url: str, stop: threading.Event) -> list[threading.Thread]:
-    """Keep a replica's queue full until told to stop."""
+    """Keep a replica's queue full until stopped."""
 
     def hold() -> None:
         body = {"model": "moons", "num_samples": 1, "solver": "euler-10000", "timeout_s": 600, "priority": "bulk"}
@@ -141,22 +140,19 @@ def test_one_that_is_full_is_passed_over_and_all_full_is_429_with_retry_after(
 
 def test_streams_arrive_as_they_are_sent_and_a_path_is_stripped(replicas: list[Replica], url: str) -> None:
     for base in (url, f"{url}/pathline"):
-        came, begin = [], time.monotonic()
-        with httpx.stream("POST", f"{base}/v1/sample/stream", json=LONG | {"seed": 0}, timeout=120) as stream:
-            for line in stream.iter_lines():
-                if line.startswith("event:"):
-                    came.append((line.removeprefix("event:").strip(), time.monotonic() - begin))
-        names = [name for name, _ in came]
-        assert (names[0], names[-1]) == ("start", "completed")
-        assert came[0][1] < came[-1][1] / 2
+        with httpx.stream("POST", f"{base}/v1/sample/stream", json=LONG | {"seed": 0}, timeout=600) as stream:
+            lines = (line for line in stream.iter_lines() if line.startswith("event:"))
+            assert next(lines) == "event: start"
+            assert sum(jobs(each) for each, _ in replicas) == 1  # it arrives while the samples are being drawn
+            *_, last = lines
+        assert last == "event: completed"
     assert httpx.get(f"{url}/pathline/docs").status_code == 200
 
 
 def test_a_client_that_leaves_is_seen_by_the_replica(replicas: list[Replica], url: str) -> None:
-    body = LONG | {"solver": "rk4-10000", "max_nfe": 40000, "num_samples": 1000, "timeout_s": 600, "trace": "none"}
-    with pytest.raises(httpx.ReadTimeout):
-        pytest.fail(httpx.post(f"{url}/v1/sample", json=body, timeout=1).text[:200])
-    until("no job", lambda: sum(jobs(each) for each, _ in replicas) == 0, 5)
+    with sent(url, model="moons", **ENDLESS):
+        until("a job", lambda: sum(jobs(each) for each, _ in replicas) == 1)
+    until("no job", lambda: sum(jobs(each) for each, _ in replicas) == 0, 15)
 
 
 def test_what_belongs_to_one_replica_is_not_balanced(url: str) -> None:

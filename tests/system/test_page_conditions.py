@@ -18,7 +18,7 @@ from tests.system.test_page import RK4, bodies, drawn_again, settled, show
 
 pytestmark = pytest.mark.system
 NAMES = ["left", "right"]
-MODEL = {"model": "told"}
+MODEL = {"model": "pushed"}
 ENOUGH = {"c.side": "right", "c.push": "[1, -1]"}
 TOLD = {"side": "right", "push": [1, -1]}
 LEARNED = StoredPlan(
@@ -28,7 +28,7 @@ LEARNED = StoredPlan(
 GRID = StoredPlan(solver="ab2-3/tuned", times=(0.0, 0.2, 0.5, 1.0), error=0.01, start_error=0.02)
 
 
-class Told(nn.Module):
+class Pushed(nn.Module):
     """Moves points by its conditions: a side, a push in the plane, and a strength."""
 
     def forward(self, x: Tensor, t: Tensor, side: Tensor, push: Tensor, strength: Tensor) -> Tensor:
@@ -39,13 +39,13 @@ class Told(nn.Module):
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve a model with three conditions: labels, numbers, and one with a default."""
-    folder = tmp_path_factory.mktemp("told")
+    folder = tmp_path_factory.mktemp("pushed")
     rows = torch.export.Dim("rows", min=1, max=512)
     given = (torch.randn(4, 2), torch.rand(4), torch.tensor([0, 1, 0, 1]), torch.randn(4, 2), torch.rand(4))
-    torch.export.save(torch.export.export(Told(), given, dynamic_shapes=({0: rows},) * 5), folder / "told.pt2")
+    torch.export.save(torch.export.export(Pushed(), given, dynamic_shapes=({0: rows},) * 5), folder / "pushed.pt2")
     conditions: dict[str, Any] = {"side": {"classes": 2, "names": NAMES}, "strength": {"default": 1.0}}
     found = import_program(
-        *(folder / "told.pt2", folder / "checkpoints", "told"),
+        *(folder / "pushed.pt2", folder / "checkpoints", "pushed"),
         inputs=["x", "t", "side", "push", "strength"],
         conditions=conditions,
         declared=Declared(noise_at=0, scale=1.0, sign=1),
@@ -89,12 +89,12 @@ def shown(page: Page) -> Any:
 
 def test_a_condition_that_is_missing_is_named_and_can_be_given(page: Page, service: str) -> None:
     page.goto("about:blank")
-    page.goto(f"{service}/#model=told&num_samples=32&seed=3&a=rk4-4")
+    page.goto(f"{service}/#model=pushed&num_samples=32&seed=3&a=rk4-4")
     page.wait_for_selector("#problem:not([hidden])")
     assert "conditions.push" in page.inner_text("#problem")
     page.wait_for_selector("#conditions-push[aria-invalid]")
-    assert page.locator("#told label").all_inner_texts() == ["push", "side", "strength"]
-    hints = page.locator("#told .hint").all_inner_texts()
+    assert page.locator("#inputs label").all_inner_texts() == ["push", "side", "strength"]
+    hints = page.locator("#inputs .hint").all_inner_texts()
     assert hints == ["float32, 2", "2 classes", "float32; may be left out"]
     assert page.locator("#conditions-side option").all_inner_texts() == ["choose …", *NAMES]
     page.select_option("#conditions-side", "right")
@@ -155,7 +155,7 @@ def test_tuned_plans_are_among_the_solvers(page: Page, service: str) -> None:
     sent = bodies(page)
     show(page, service, **MODEL, **ENOUGH, **RK4, num_samples=32, seed=3)
     assert page.locator("#a-solver optgroup.tuned option").all_inner_texts() == ["tuned-2", "ab2-3/tuned"]
-    for text, told in {
+    for text, fields in {
         "tuned-2": {"solver": "tuned", "steps": 2},
         "ab2-3/tuned": {"solver": "ab2", "steps": 3, "grid": {"name": "tuned"}},
     }.items():
@@ -163,7 +163,7 @@ def test_tuned_plans_are_among_the_solvers(page: Page, service: str) -> None:
         page.select_option("#a-solver", text)
         settled(page)
         assert page.locator("#problem").is_hidden()
-        assert {key: sent[-1].get(key) for key in told} == told
+        assert {key: sent[-1].get(key) for key in fields} == fields
         assert page.locator("#cards h2").all_inner_texts() == [text]
         assert shown(page) == ask(service, solver=text, conditions=TOLD)["samples"]
 
@@ -173,9 +173,9 @@ def test_a_free_axis_has_a_field(page: Page, service: str) -> None:
     page.goto(f"{service}/#model=free&num_samples=4&seed=3&a=rk4-4")
     page.wait_for_selector("#problem:not([hidden])")
     page.wait_for_selector("#shape-N")
-    assert page.locator("#told label").all_inner_texts() == ["Size of N"]
+    assert page.locator("#inputs label").all_inner_texts() == ["Size of N"]
     assert page.get_attribute("#shape-N", "placeholder") == "2 to 8"
-    assert page.locator("#told .hint").all_inner_texts() == ["multiples of 2"]
+    assert page.locator("#inputs .hint").all_inner_texts() == ["multiples of 2"]
     sent = bodies(page)
     page.fill("#shape-N", "6")
     page.press("#shape-N", "Enter")

@@ -43,8 +43,8 @@ def test_the_verdict_measures_against_a_reference_at_the_floor(page: Page, servi
     show(page, service, **PAIR)
     judged(page)
     coarse, fine = errors(service, solver="euler", steps=5), errors(service, rtol=1e-4, atol=1e-4)
-    said = page.inner_text("#verdict")
-    shares = [float(share) for share in re.findall(r"([\d.e-]+) %", said)]
+    message = page.inner_text("#verdict")
+    shares = [float(share) for share in re.findall(r"([\d.e-]+) %", message)]
     assert shares == pytest.approx([100 * coarse.mean(), 100 * fine.mean()], rel=0.06)
     page.click("text=Worst sample here")
     page.wait_for_selector("body[data-chosen]")

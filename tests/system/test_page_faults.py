@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Page, Request
+from playwright.sync_api import Page, Request, expect
 
 from tests.system.test_page import PAIR, RK4, bodies, drawn_again, settled, show
 
@@ -57,8 +57,8 @@ def test_a_card_is_titled_by_all_settings_of_its_solver(
 
 def test_the_latency_bar_of_solver_b_has_its_colour(page: Page, service: str) -> None:
     show(page, service, **PAIR)
-    assert background(page, ".told.a .network_s") == background(page, ".a > .key")
-    assert background(page, ".told.b .network_s") == background(page, ".b > .key")
+    assert background(page, ".summary.a .network_s") == background(page, ".a > .key")
+    assert background(page, ".summary.b .network_s") == background(page, ".b > .key")
 
 
 def test_a_number_and_enter_draw_once(page: Page, service: str) -> None:
@@ -221,8 +221,8 @@ def test_a_link_to_overlaid_points_keeps_the_room_of_one_figure(page: Page, serv
     assert room is not None
     assert taken is not None
     assert room["height"] == pytest.approx(taken["height"], abs=30)
-    told = [page.locator(f".told.{side}").bounding_box() for side in "ab"]
-    assert sum(box["width"] for box in told if box) > 0.9 * (taken["width"] - 60)  # both at full width
+    summaries = [page.locator(f".summary.{side}").bounding_box() for side in "ab"]
+    assert sum(box["width"] for box in summaries if box) > 0.9 * (taken["width"] - 60)  # both at full width
 
 
 def test_impatience_does_no_harm(page: Page, service: str) -> None:
@@ -237,5 +237,7 @@ def test_impatience_does_no_harm(page: Page, service: str) -> None:
         page.keyboard.press("Enter")
     page.wait_for_selector("body[data-judged*='b.solver']")
     assert page.locator("#problem").is_hidden()
+    both = expect(page.locator("#cards h2"))
+    both.to_have_text(["rk4-4", "euler-10"], timeout=30_000)
     page.wait_for_selector("#cancel", state="hidden")  # one more drawing may be in progress, for the last press
-    assert titles(page) == ["rk4-4", "euler-10"]
+    both.to_have_text(["rk4-4", "euler-10"], timeout=30_000)

@@ -42,9 +42,9 @@ print(sorted(ended), sorted(path.name for path in Path(sys.argv[1]).iterdir()))
 """
 
 REPLICAS = """
-from fleet.ray_serve import engine
+from fleet.ray_serve import replica_deployment
 
-deployment, _ = engine({"replicas": 2, "gpus": 1, "threads": 1})
+deployment, _ = replica_deployment({"replicas": 2, "gpus": 1, "threads": 1})
 assert deployment.ray_actor_options == {"num_cpus": 1, "num_gpus": 1}, deployment.ray_actor_options
 
 @ray.remote
@@ -70,8 +70,8 @@ def run(code: str, *arguments: str) -> str:
 
 
 def test_each_task_of_a_bulk_job_has_its_own_gpu(tmp_path: Path) -> None:
-    said = run(TASKS, str(tmp_path))
-    assert said in (
+    message = run(TASKS, str(tmp_path))
+    assert message in (
         "[(3, 'done'), (4, 'done')] ['3 cuda:0 0', '4 cuda:0 1']",
         "[(3, 'done'), (4, 'done')] ['3 cuda:0 1', '4 cuda:0 0']",
     )

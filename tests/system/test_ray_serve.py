@@ -6,9 +6,9 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,19 @@ import numpy as np
 import pytest
 
 from tests.processes import ROOT, environment, free_port, running, stop
-from tests.system.support import until
+from tests.system.support import ENDLESS, sent, until
 
 pytestmark = pytest.mark.system
 
 PYTHON = ROOT / ".venv" / "fleet" / "bin" / "python"
-LONG = {"model": "moons", "num_samples": 64, "solver": "rk4-2000", "timeout_s": 120}
+LONG = {"model": "moons", "num_samples": 640, "solver": "rk4-2000", "timeout_s": 600}
 METRICS, SCALED, REACHED = 9700, 9800, 9900
 
 
 def settings(repository: Path, first: int, port: int) -> dict[str, str]:
     """Return the environment of replicas at a port, with the metrics of the first one at another."""
     assert PYTHON.is_file(), f"{PYTHON} is missing; run: make test-system"
-    return environment(repository, port=port, max_queue=8) | {"FLEET_METRICS_PORT": str(first)}
+    return environment(repository, port=port, max_queue=8, drain_s=300) | {"FLEET_METRICS_PORT": str(first)}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def reached(repository: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
 
 
 def npy(url: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{url}/v1/sample", json=body, headers={"Accept": "application/x-npy"}, timeout=180)
+    return httpx.post(f"{url}/v1/sample", json=body, headers={"Accept": "application/x-npy"}, timeout=660)
 
 
 def active(number: int, first: int = METRICS) -> float:
@@ -87,7 +87,7 @@ def replicas_of(first: int, application: str = "default") -> list[int]:
     return found
 
 
-def check_errors_streams_and_v2(url: str) -> None:
+def check_errors_streams_and_v2(url: str, first: int) -> None:
     wrong = httpx.post(f"{url}/v1/sample", json={"model": "moons", "num_sample": 2}, headers={"X-Request-ID": "mine"})
     assert (wrong.status_code, wrong.json()["request_id"]) == (422, "mine")
     assert wrong.headers.get_list("x-request-id") == ["mine"]
@@ -100,23 +100,22 @@ def check_errors_streams_and_v2(url: str) -> None:
     named = {"X-Request-ID": "mine"}
     assert httpx.get(f"{url}/v2/health/ready").json() == {"ready": True}
     parameters = {"seed": 1, "solver": "rk4-20"}
-    asked = {"id": "a", "inputs": [], "parameters": parameters | {"num_samples": 50}}
-    inferred = httpx.post(f"{url}/v2/models/moons/infer", json=asked, headers=named, timeout=60)
+    inference = {"id": "a", "inputs": [], "parameters": parameters | {"num_samples": 50}}
+    inferred = httpx.post(f"{url}/v2/models/moons/infer", json=inference, headers=named, timeout=60)
     assert (inferred.status_code, inferred.json()["id"]) == (200, "a")
     assert inferred.headers.get_list("x-request-id") == ["mine"]
     [samples] = [each for each in inferred.json()["outputs"] if each["name"] == "samples"]
     same = npy(url, model="moons", num_samples=50, **parameters)
     assert len(same.headers.get_list("x-request-id")) == 1
     assert np.array(samples["data"], np.float32).tobytes() == np.load(io.BytesIO(same.content)).tobytes()
-    came, begin = [], time.monotonic()
-    body = LONG | {"seed": 0}
-    with httpx.stream("POST", f"{url}/v1/sample/stream", json=body, headers=named, timeout=120) as stream:
+    body = LONG | {"seed": 0, "num_samples": 2000}
+    with httpx.stream("POST", f"{url}/v1/sample/stream", json=body, headers=named, timeout=600) as stream:
         assert stream.headers.get_list("x-request-id") == ["mine"]
-        for line in stream.iter_lines():
-            if line.startswith("event:"):
-                came.append((line.removeprefix("event:").strip(), time.monotonic() - begin))
-    assert (came[0][0], came[-1][0]) == ("start", "completed")
-    assert came[0][1] < came[-1][1] / 2
+        lines = (line for line in stream.iter_lines() if line.startswith("event:"))
+        assert next(lines) == "event: start"
+        assert active(0, first) + active(1, first) == 1  # it arrives while the samples are being drawn
+        *_, last = lines
+    assert last == "event: completed"
 
 
 def test_bits_are_those_of_one_service(fleet: Any, service: str) -> None:
@@ -140,30 +139,23 @@ def test_it_listens_on_the_loopback_interface_alone_and_sends_no_usage_reports(f
 
 
 def test_errors_streams_and_v2_are_kept(fleet: Any) -> None:
-    check_errors_streams_and_v2(fleet[0])
+    check_errors_streams_and_v2(fleet[0], METRICS)
 
 
 def test_work_is_spread_and_a_client_that_leaves_is_seen(fleet: Any) -> None:
     url, _ = fleet
-    body = LONG | {"solver": "rk4-10000", "max_nfe": 40000, "num_samples": 1000, "timeout_s": 600, "trace": "none"}
-
-    def leave(seconds: float) -> None:
-        with pytest.raises(httpx.ReadTimeout):
-            pytest.fail(httpx.post(f"{url}/v1/sample", json=body, timeout=seconds).text[:200])
-
-    with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(leave, 6) for _ in range(4)]
-        until("all four running", lambda: active(0) + active(1) == 4, 5)
+    with ExitStack() as clients:
+        for _ in range(4):
+            clients.enter_context(sent(url, model="moons", **ENDLESS))
+        until("all four running", lambda: active(0) + active(1) == 4)
         assert (active(0), active(1)) == (2, 2)
-        for each in asked:
-            each.result()
-    until("no job", lambda: active(0) + active(1) == 0, 10)  # they take minutes; benchmarks.fleet times this
+    until("no job", lambda: active(0) + active(1) == 0, 15)  # benchmarks.fleet times this
 
 
 def test_all_full_is_429_with_retry_after(fleet: Any) -> None:
     url, _ = fleet
     with ThreadPoolExecutor(40) as pool:
-        answers = list(pool.map(lambda seed: npy(url, **LONG | {"seed": seed, "solver": "rk4-500"}), range(40)))
+        answers = list(pool.map(lambda seed: npy(url, **LONG | {"seed": seed}), range(40)))
     codes = [answer.status_code for answer in answers]
     assert set(codes) == {200, 429}
     refused = answers[codes.index(429)]
@@ -178,22 +170,20 @@ def test_a_stop_finishes_what_runs_and_does_not_wait_a_minute(fleet: Any) -> Non
         until("a job", lambda: active(0) + active(1) == 1)
         process.send_signal(signal.SIGTERM)
         assert last.result().status_code == 200
-    idle = time.monotonic()
-    assert process.wait(60) == 0
-    assert time.monotonic() - idle <= 20  # Ray's own wait would be a minute
+    assert process.wait(50) == 0  # Ray's own wait would be a minute
 
 
 def test_replicas_that_the_proxy_reaches_itself_answer_the_same(reached: Any, service: str) -> None:
     url, _ = reached
     body = {"model": "moons", "num_samples": 50, "solver": "rk4-20", "seed": 1}
     assert npy(url, **body).content == npy(service, **body).content
-    check_errors_streams_and_v2(url)
-    work = LONG | {"solver": "rk4-10000", "max_nfe": 40000, "num_samples": 1000, "timeout_s": 600}
+    check_errors_streams_and_v2(url, REACHED)
+    work = {"model": "moons", **ENDLESS}
     with httpx.stream("POST", f"{url}/v1/sample/stream", json=work, timeout=600) as stream:
         lines = stream.iter_lines()  # (httpx disconnects when this generator is collected)
         assert next(lines) == "event: start"
         until("a job", lambda: active(0, REACHED) + active(1, REACHED) == 1)
-    until("no job", lambda: active(0, REACHED) + active(1, REACHED) == 0, 10)
+    until("no job", lambda: active(0, REACHED) + active(1, REACHED) == 0, 15)
 
 
 def test_they_stop_once_they_are_idle(reached: Any) -> None:
@@ -233,7 +223,7 @@ def test_serve_run_serves_and_adds_a_replica_where_work_waits(scaled: Any, servi
     assert active(0, SCALED) == 0
     with pytest.raises(httpx.ConnectError):
         active(1, SCALED)
-    work = LONG | {"solver": "rk4-10000", "max_nfe": 40000, "num_samples": 4000, "timeout_s": 600, "trace": "none"}
+    work = {"model": "moons", **ENDLESS}
     with httpx.stream("POST", f"{url}/v1/sample/stream", json=work, timeout=600) as stream:
         lines = stream.iter_lines()
         assert next(lines) == "event: start"
@@ -242,7 +232,7 @@ def test_serve_run_serves_and_adds_a_replica_where_work_waits(scaled: Any, servi
 
 def test_a_replica_that_is_killed_is_replaced_and_only_its_requests_fail(scaled: Any) -> None:
     url, _ = scaled
-    body = LONG | {"solver": "rk4-10000", "max_nfe": 40000, "num_samples": 1000, "timeout_s": 600, "trace": "none"}
+    body = {"model": "moons", **ENDLESS}
     with ThreadPoolExecutor(1) as pool:
         lost = pool.submit(npy, url, **body)
         until("it running", lambda: sum(active(number, SCALED) for number in range(2)) == 1)

@@ -69,8 +69,8 @@ def test_the_unet_of_torchcfm_answers_as_before(packages: Path, data_dir: Path) 
 @pytest.mark.parametrize("network", ["torchcfm", "pathline"])
 def test_the_command_that_is_printed_imports_it(packages: Path, data_dir: Path, network: str) -> None:
     options = ["--network", network, "--steps", "2", "--data-dir", str(data_dir), "--out", str(data_dir / "out")]
-    said = python(packages, "examples/torchcfm_mnist.py", *options).strip()
-    command = f"{said} --models-dir {data_dir / 'models'}".replace(".venv/bin/python", sys.executable)
+    message = python(packages, "examples/torchcfm_mnist.py", *options).strip()
+    command = f"{message} --models-dir {data_dir / 'models'}".replace(".venv/bin/python", sys.executable)
     command = command.replace(" --check", "")  # takes a while
     command = command.removeprefix("PATHLINE_ALLOW_PROGRAMS=true ")
     done = subprocess.run(

@@ -44,6 +44,6 @@ class Command:
     def finish(self, code: int = 0) -> str:
         """Wait for the end and return what it wrote; `code` is the exit status it must have."""
         self.process.join(120)
-        said = self.log.read_text() if self.log.exists() else ""
-        assert self.process.exitcode == code, said
-        return said
+        message = self.log.read_text() if self.log.exists() else ""
+        assert self.process.exitcode == code, message
+        return message

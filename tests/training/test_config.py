@@ -117,7 +117,7 @@ def test_the_network_is_of_the_architecture_that_its_table_names(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "words"),
     [
         (
             "levels = 2\n",
@@ -137,11 +137,11 @@ def test_the_network_is_of_the_architecture_that_its_table_names(tmp_path: Path,
         ("hidden = 32.0\n", "network.hidden is 32.0; it must be a valid integer"),
     ],
 )
-def test_fields_of_other_architectures_and_bad_values_are_refused(tmp_path: Path, table: str, said: str):
+def test_fields_of_other_architectures_and_bad_values_are_refused(tmp_path: Path, table: str, words: str):
     path = write(tmp_path, NETWORK + table)
     with pytest.raises(UsageError) as caught:
         load_recipe(path)
-    assert str(caught.value) == f"{path}: {said}"
+    assert str(caught.value) == f"{path}: {words}"
 
 
 def test_a_network_that_is_no_table_is_refused(tmp_path: Path):

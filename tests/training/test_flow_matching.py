@@ -31,7 +31,7 @@ class Recorder(nn.Module):
     """A network that returns a constant and records its arguments."""
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        self.asked = (x, t)
+        self.query = (x, t)
         return torch.full_like(x, 2.0)
 
 
@@ -45,5 +45,5 @@ def test_loss_is_the_mean_square_over_rows_and_coordinates():
 def test_network_is_asked_on_the_path_at_the_rows_times():
     network, t = Recorder(), torch.tensor([0.5, 1.0])
     flow_matching_loss(network, OptimalTransportPath(), torch.zeros(2, 1), torch.full((2, 1), 8.0), t)
-    assert network.asked[0].flatten().tolist() == [4.0, 8.0]
-    assert network.asked[1] is t
+    assert network.query[0].flatten().tolist() == [4.0, 8.0]
+    assert network.query[1] is t

@@ -58,7 +58,7 @@ def test_full_while_training_keeps_the_last_state_and_every_version(
     state = RunFolder(run).read()
     assert state is not None
     assert state[1].step == writes[-2] == 5
-    assert not list(run.glob("*.tmp"))
+    assert not list(run.glob(".*.part"))
     assert [path.name for path in first.parent.iterdir()] == ["1"]
     monkeypatch.undo()
     assert weights(fit(recipe, again)) == kept == weights(first)

@@ -12,7 +12,7 @@ from tests.training.forked import Command
 
 RECIPE = """
 name = "tiny"
-epochs = 30
+epochs = 60
 batch_size = 64
 ema = 0.99
 [data]
@@ -83,8 +83,8 @@ def test_a_polite_stop_saves_says_how_to_go_on_and_does(
 ):
     command, runs = start(tmp_path, "stopped")
     assert send_in_training(command, runs, signum, 0.02)
-    said = command.finish(code)
-    assert "run the same command to resume" in said
-    assert "Traceback" not in said
+    message = command.finish(code)
+    assert "run the same command to resume" in message
+    assert "Traceback" not in message
     assert "resuming at step" in start(tmp_path, "stopped")[0].finish()
     assert weights(tmp_path / "stopped") == unbroken

@@ -70,9 +70,12 @@ def test_errors_are_relative_to_the_spread() -> None:
 
 
 def test_the_lines_name_the_cheapest_or_that_there_is_none() -> None:
-    one, two = price(Decay(), X0).lines()
+    found = price(Decay(), X0)
+    one, two, three = found.lines()
     assert "for 1.0% of the spread" in one
-    assert "stiffness 3" in two or "stiffness 2.9" in two
+    assert two.startswith("NFE for 1.0% and 0.1%: euler over 200; midpoint ")
+    assert f"; rk4 {found.nfe['rk4'][0]} and {found.nfe['rk4'][1]}; " in two
+    assert "stiffness 3" in three or "stiffness 2.9" in three
 
 
 def test_a_network_that_gives_no_numbers_is_refused() -> None:

@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +6,7 @@ import pytest
 import torch
 
 from training.errors import StateError
-from training.files import make_writable, write_atomically
+from training.files import make_writable
 from training.state import Header, RunFolder
 
 HEADER = Header(recipe="abc", data="d", step=7, loss_sum=0.1, last_loss=None, seconds=1.5, threads=1, device="cpu")
@@ -94,12 +93,12 @@ def test_a_run_in_work_is_locked_for_others_and_free_afterwards(tmp_path: Path):
     assert not run.folder.exists()
 
 
-def test_write_atomically_replaces_whole_files(tmp_path: Path):
-    path = tmp_path / "file"
-    for content in (b"long content", b"short"):
-        write_atomically(path, content)
-        assert path.read_bytes() == content
-    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
+def test_a_state_that_a_killed_process_was_writing_is_removed(tmp_path: Path):
+    run = RunFolder(tmp_path / "run")
+    run.folder.mkdir()
+    (run.folder / ".state.safetensors.0123.part").write_bytes(b"half")
+    with run.locked():
+        assert [path.name for path in run.folder.iterdir()] == ["lock"]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):

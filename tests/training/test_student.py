@@ -107,9 +107,9 @@ def test_a_student_is_trained_declared_and_priced_by_data(
     metrics = card.training["metrics"]
     assert isinstance(metrics, dict)
     assert (metrics["solver"], metrics["nfe_max"]) == ("euler-1", 1)
-    said = capsys.readouterr().out
-    assert "there is no ODE, so no endpoint error" in said
-    assert "its parent moons: SWD" in said
+    message = capsys.readouterr().out
+    assert "there is no ODE, so no endpoint error" in message
+    assert "its parent moons: SWD" in message
 
 
 def test_it_begins_with_its_parents_weights_where_they_fit(parent: Path) -> None:

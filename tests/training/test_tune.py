@@ -13,7 +13,7 @@ from models.__main__ import main as measured
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig, ResidualMLPSize
 from models.checkpoint.frontier import FRONTIER_FILE, is_tuned, read_frontier, write_frontier
 from models.checkpoint.loading import load
-from models.checkpoint.plans import PLANS_FILE, read_plans
+from models.checkpoint.plans import PLANS_FILE, read_plans, write_plans
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
@@ -87,7 +87,7 @@ def test_the_file_holds_what_was_asked_for_and_more_is_added(folder: Path, capsy
     assert sorted(checkpoint.plans.plans) == [2, 3]
     stored = read_plans(folder, checkpoint.card.weights_sha256)
     assert stored is not None
-    made: dict[str, Any] = {"samples": 16, "seed": 0, "iterations": 3}
+    made: dict[str, Any] = {"samples": 16, "seed": 0, "iterations": 3, "tuner": command.TUNER}
     assert [plan.tuning for plan in stored.plans] == [made, made | {"methods": ["ab2"]}] * 2
     assert all(plan.libraries["torch"] == torch.__version__ for plan in stored.plans)
     assert main(["evaluate", str(folder), "--solver", "tuned-3", "--samples", "8", "--out", str(folder.parent)]) == 0
@@ -131,6 +131,50 @@ def test_each_plan_says_how_it_was_tuned_and_other_recipes_replace_their_own_onl
     assert more["ab2-2/tuned"] == first["ab2-2/tuned"]
 
 
+def test_plans_of_an_earlier_tuner_are_tuned_again_or_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = tune(folder, QUICK)
+    old = tuple(
+        plan.model_copy(
+            update={
+                "x0_weights": None,
+                "tuning": {name: fact for name, fact in plan.tuning.items() if name != "tuner"},
+            }
+        )
+        for plan in whole.plans
+    )
+    write_plans(folder, whole.model_copy(update={"plans": old}))
+    capsys.readouterr()
+    some = tune(folder, replace(QUICK, nfe=(3,)))
+    printed = capsys.readouterr().err
+    assert f"{folder}: tuning ab2-3/tuned, tuned-3 again: tuner not given, now {command.TUNER}\n" in printed
+    assert (
+        "ab2-2/tuned, tuned-2 stay as an earlier tuner left them; to improve them, name their NFE in --nfe" in printed
+    )
+    assert some.plans == old[:2] + whole.plans[2:]
+    assert tune(folder, QUICK) == whole
+    assert "tuning ab2-2/tuned, tuned-2 again" in capsys.readouterr().err
+    assert tune(folder, QUICK) == whole
+    assert capsys.readouterr().err == f"{folder}: everything is tuned already; use --force to tune it again\n"
+    tune(folder, replace(QUICK, samples=18, iterations=2))
+    printed = capsys.readouterr().err
+    assert "tuning ab2-2/tuned, tuned-2, ab2-3/tuned, tuned-3 again: iterations 3, now 2; samples 16, now 18" in printed
+
+
+def test_old_plans_stay_until_their_successors_are_ready(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {plan.solver: plan for plan in tune(folder, QUICK).plans}
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "tune_plan", stop)
+    with pytest.raises(KeyboardInterrupt):
+        tune(folder, replace(QUICK, samples=18))
+    left = read_plans(folder, load(folder).card.weights_sha256)
+    assert left is not None
+    assert left.plans[0].tuning["samples"] == 18
+    assert list(left.plans[1:]) == [first[text] for text in ("tuned-2", "ab2-3/tuned", "tuned-3")]
+
+
 def test_plans_that_cannot_be_used_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / PLANS_FILE).write_text("{")
     tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=16, iterations=1))
@@ -152,7 +196,8 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
     assert {g for _, g in pairs} == {1.0, 3.0}
     plain, guided = (target_of(checkpoint, (g,), 0, 0, 6).ends for g in (1.0, 3.0))
     assert not torch.allclose(plain, guided)
-    plans = tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=18, iterations=2, guidance=(1.0, 3.0)))
+    # More than the 128 paths that a descent begins on.
+    plans = tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=130, iterations=2, guidance=(1.0, 3.0)))
     assert all(plan.tuning["guidance"] == [1.0, 3.0] for plan in plans.plans)
 
 

@@ -84,12 +84,12 @@ def test_the_derivatives_of_times() -> None:
 
 def test_tuning_gains_on_noise_that_it_never_saw_and_is_deterministic() -> None:
     calibration, validation, spec = target(128), target(128, seed=1), SolverSpec("ab2", 4)
-    told: list[float] = []
-    times = tune_grid(calibration, spec, 8, told.append)
-    assert min(told) <= told[0]
+    reports: list[float] = []
+    times = tune_grid(calibration, spec, 8, reports.append)
+    assert min(reports) <= reports[0]
     before = validation.error(UNIFORM, stock_weights(spec, UNIFORM))
     on_grid = validation.error(times, stock_weights(spec, times))
-    plan = tune_plan(calibration, times, stock_weights(spec, times), 25, told.append)
+    plan = tune_plan(calibration, times, stock_weights(spec, times), 25, reports.append)
     assert plan.weights is not None
     assert plan.x0_weights is not None
     assert plan.x0_weights.any()
@@ -98,7 +98,7 @@ def test_tuning_gains_on_noise_that_it_never_saw_and_is_deterministic() -> None:
     assert learned < 0.6 * on_grid
     served = integrate(lambda x, t: field(x, t), validation.x0, solver="tuned-4", tuned=TunedPlans({4: plan})).x
     assert float((served - validation.ends).square().sum(1).mean().sqrt()) / validation.spread == pytest.approx(learned)
-    again = tune_plan(calibration, times, stock_weights(spec, times), 25, told.append)
+    again = tune_plan(calibration, times, stock_weights(spec, times), 25, reports.append)
     assert np.array_equal(again.times, plan.times)
 
 

@@ -141,7 +141,7 @@ def test_the_validation_loss_is_that_of_each_part_of_time():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["fit", "moons", "--data", "x.npy"], "--data is for your own data"),
         (["fit", "digits", "--label", "x"], "--label is for fit vectors"),
@@ -150,9 +150,11 @@ def test_the_validation_loss_is_that_of_each_part_of_time():
         (["fit", "moons", "--coupling", "best"], "invalid choice: 'best'"),
     ],
 )
-def test_options_that_do_not_fit_are_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+def test_options_that_do_not_fit_are_wrong_usage(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
     assert main(arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_unet_on_points_is_refused(recipe: Recipe):

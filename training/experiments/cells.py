@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from models.regular import write_atomically
 from training.errors import StateError, TrainingError
-from training.files import make_writable, write_atomically
+from training.files import make_writable
 
 
 class Missing(Exception):  # noqa: N818  (not a fault)

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from models.regular import write_atomically
 from training.errors import TrainingError
 from training.experiments.cells import plain
 from training.experiments.experiment import Experiment, Finding, Part, Results, Table
 from training.experiments.sizes import Sizes
-from training.files import make_writable, write_atomically
+from training.files import make_writable
 
 PAPER = "From Euler to Dormand-Prince: ODE Solvers for Flow Matching Generative Models (arXiv:2605.00836)"
 

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 
 from pathline._bar import Follow
-from pathline._bulk import Asked, BulkResult, Counts, begin, shown
+from pathline._bulk import BulkArguments, BulkResult, Counts, begin, shown
 from pathline._calls import Call, Do, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
 from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
@@ -144,8 +144,8 @@ class AsyncClient:
         **options: Any,
     ) -> BulkResult:
         """Draw any number of samples into a folder; arguments, result and errors as for `Client.bulk`."""
-        asked = Asked.of(model, total, counts, format, shard_rows, workers, tries, options)
-        job = await self._run(begin(self._calls, to, asked))
+        arguments = BulkArguments.of(model, total, counts, format, shard_rows, workers, tries, options)
+        job = await self._run(begin(self._calls, to, arguments))
         with shown(progress) as tell:
             job.follow(tell)
             tasks = [asyncio.ensure_future(self._run(job.worker(tries))) for _ in range(workers)]

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from pathline._bar import Follow, following
-from pathline._bulk_folder import BLOCK, FORMATS, Folder, Rows, Table, shard_range, together
+from pathline._bulk_folder import BLOCK, FORMATS, Arrays, Folder, Rows, Table, shard_range, together
 from pathline._calls import Calls, Do, Flow, Wait
+from pathline._conditions import NAMED, shape_of
 from pathline._events import Progress
 from pathline._plot import needed
 from pathline._request import chosen_seed, integer, plain_options, sample_request
@@ -45,13 +46,13 @@ from pathline.errors import (
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
 """How many samples of each condition: a mapping, or pairs where conditions are vectors."""
 
-_SAID = (
+_SOLVING = (
     *("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe"),
-    *("condition", "guidance", "shape", "decode"),
+    *("condition", "conditions", "negative", "guidance", "shape", "decode"),
 )
 """Options that determine the rows."""
 
-_OPTIONS = (*_SAID, "seed", "first_index", "version", "timeout_s")
+_OPTIONS = (*_SOLVING, "seed", "first_index", "version", "timeout_s")
 
 _SHARD_S, _PAGE_S, _PROBE_S = 120.0, 2.0, 0.5  # seconds of one worker
 _MAX_BYTES = 512 << 20  # of a shard's samples
@@ -101,7 +102,7 @@ class BulkResult:
 
 
 @dataclass(frozen=True)
-class Asked:
+class BulkArguments:
     """The arguments of a call; None for omitted ones, which keeps the value of an existing job."""
 
     model: str
@@ -111,6 +112,7 @@ class Asked:
     shard_rows: int | None
     workers: int
     options: dict[str, Any]
+    arrays: dict[str, np.ndarray]
 
     @classmethod
     def of(
@@ -123,7 +125,7 @@ class Asked:
         workers: int,
         tries: int,
         options: Mapping[str, Any],
-    ) -> Asked:
+    ) -> BulkArguments:
         """Check the arguments as far as possible without the service.
 
         Raises:
@@ -133,8 +135,9 @@ class Asked:
         """
         given = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
         table = None if counts is None else _table(counts)
-        if table is not None and "condition" in given:
-            raise InvalidValue("condition and counts are both given; give one of them", "condition")
+        for name in ("condition", "conditions"):
+            if table is not None and name in given:
+                raise InvalidValue(f"{name} and counts are both given; give one of them", name)
         total = None if total is None else integer("total", total)
         if total is not None and total < 1:
             raise InvalidValue(f"total={total} is not allowed; ask for at least 1 sample", "total")
@@ -152,32 +155,60 @@ class Asked:
         if "seed" in given:
             given["seed"] = chosen_seed(given["seed"])
         total = total if table is None else table.total
-        return cls(model, total, table, format, shard_rows, workers, given)
+        return cls(model, total, table, format, shard_rows, workers, given, _arrays_in(given))
 
     @property
     def request(self) -> dict[str, Any]:
         """The options that determine the rows."""
-        return {name: self.options[name] for name in _SAID if name in self.options}
+        return {name: self.options[name] for name in _SOLVING if name in self.options}
 
-    def refuse_other(self, spec: Mapping[str, Any], folder: Folder) -> None:
-        """Check that a job matches the arguments.
+    def fitted(self, total: int, takes: Mapping[str, Any]) -> Arrays:
+        """Return the arrays, each with one row for all samples or a row for each.
+
+        Args:
+            total: Number of samples.
+            takes: Conditions of the model by name, as the service describes them.
+
+        Raises:
+            InvalidValue: The model has no such condition, or an array has another number of rows.
+        """
+        found = {}
+        for key, array in self.arrays.items():
+            name = key.partition(".")[2]
+            shape = shape_of(takes, name)
+            if shape is None:
+                known = f"takes {', '.join(takes)}" if takes else "is unconditional"
+                raise InvalidValue(f"there is no condition {name!r}; this model {known}", key)
+            more = array.ndim - len(shape)
+            if more not in (0, 1) or (more == 1 and len(array) not in (1, total)):
+                raise InvalidValue(
+                    f"{key} has the shape {list(array.shape)}; give one value of the shape {shape} for all samples, "
+                    f"or {total} of these, one for each",
+                    key,
+                )
+            found[key] = array if more else array[None]
+        return Arrays(found)
+
+    def refuse_other(self, spec: Mapping[str, Any], arrays: Arrays, folder: Folder) -> None:
+        """Check that a job matches the arguments, and the arrays among them.
 
         Raises:
             BulkConflict: A value differs; the message has both.
         """
-        asked = {
+        arguments = {
             "model": self.model,
             "version": self.options.get("version"),
             "seed": self.options.get("seed"),
             "first_index": self.options.get("first_index"),
             "total": self.total,
-            "conditions": None if self.table is None else self.table.digest,
+            "table": None if self.table is None else self.table.digest,
             "format": self.format,
             "shard_rows": self.shard_rows,
             **self.request,
+            **arrays.digests,
         }
-        mine = {**spec, **spec["request"]}
-        for name, wanted in asked.items():
+        mine = {**spec, **spec["request"], **spec["arrays"]}
+        for name, wanted in arguments.items():
             if wanted is not None and mine.get(name) != wanted:
                 raise BulkConflict(
                     f"{folder.path} holds another job: its {name} is {mine.get(name)!r}, not {wanted!r}; "
@@ -195,6 +226,27 @@ def _table(counts: Counts) -> Table:
         if count < 1:
             raise InvalidValue(f"counts asks for {count} samples of {condition!r}; ask for at least 1", "counts")
     return Table(plain, numbers)
+
+
+def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Take the numbers by name out of the options, as arrays; names of classes stay."""
+    found = {}
+    for option in NAMED:
+        for name, value in list((options.get(option) or {}).items()):
+            array = value if isinstance(value, np.ndarray) else _as_array(f"{option}.{name}", value)
+            if array.dtype.kind in "biuf":
+                found[f"{option}.{name}"] = array
+                del options[option][name]
+        if option in options and not options[option]:
+            del options[option]
+    return found
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InvalidValue(f"{name} has lists of different lengths", name) from None
 
 
 class _Page:
@@ -223,13 +275,20 @@ class Job:
     """
 
     def __init__(
-        self, calls: Calls, folder: Folder, spec: Mapping[str, Any], table: Table | None, asked: Asked, labels: Any
+        self,
+        calls: Calls,
+        folder: Folder,
+        spec: Mapping[str, Any],
+        table: Table | None,
+        arrays: Arrays,
+        arguments: BulkArguments,
+        labels: Any,
     ) -> None:
         policy = calls.retry
         if policy.max_attempts > 1:  # retries are not turned off
             policy = policy.at_least(_ATTEMPTS, _PATIENCE_S)
-        self.spec, self._folder, self._table, self._labels = spec, folder, table, labels
-        self._calls, self._timeout_s = replace(calls, retry=policy), asked.options.get("timeout_s")
+        self.spec, self._folder, self._table, self._arrays, self._labels = spec, folder, table, arrays, labels
+        self._calls, self._timeout_s = replace(calls, retry=policy), arguments.options.get("timeout_s")
         self._page, self._lock = _Page(), threading.Lock()
         self._stopped = False
         shards = -(-spec["total"] // spec["shard_rows"])
@@ -270,8 +329,8 @@ class Job:
                     self._waiting.append(shard)  # after the others, which may succeed
                 else:
                     self._failed[shard] = str(error)
-                    yield Do(lambda shard=shard, said=str(error), tried=tried: self._folder.note_failure(
-                        shard, said, tried
+                    yield Do(lambda shard=shard, reason=str(error), tried=tried: self._folder.note_failure(
+                        shard, reason, tried
                     ))  # fmt: skip
 
     def _shard(self, shard: int) -> Flow[None]:
@@ -300,7 +359,7 @@ class Job:
         """Request one page of rows."""
         while True:
             rows, begin = min(self._page.rows, most), time.monotonic()
-            given = None if self._table is None else self._table.of(first, rows)
+            given = _given(self._table, self._arrays, first, rows)
             try:
                 result = yield from self._calls.sampled(
                     _request(self.spec, first, rows, given, self._timeout_s, self._calls.url)
@@ -394,17 +453,22 @@ def _refuse_changed(spec: Mapping[str, Any], result: SampleResult) -> None:
             )
 
 
+def _given(table: Table | None, arrays: Arrays, first: int, rows: int) -> dict[str, Any]:
+    """Return the options that hold the conditions of consecutive samples."""
+    return arrays.of(first, rows) if table is None else {"condition": table.of(first, rows)}
+
+
 def _request(
-    spec: Mapping[str, Any], first: int, rows: int, conditions: list[Any] | None, timeout_s: float | None, url: str
+    spec: Mapping[str, Any], first: int, rows: int, given: Mapping[str, Any], timeout_s: float | None, url: str
 ) -> Any:
     options = {**spec["request"], "version": spec["version"], "seed": spec["seed"], "trace": "none"}
     options |= {"first_index": spec["first_index"] + first, "priority": "bulk", "timeout_s": timeout_s}
-    if conditions is not None:
-        options["condition"] = conditions
+    for name, value in given.items():
+        options[name] = {**options.get(name, {}), **value} if isinstance(value, dict) else value
     return sample_request(spec["model"], rows, options, url)
 
 
-def begin(calls: Calls, to: str | PathLike[str], asked: Asked) -> Flow[Job]:
+def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[Job]:
     """Start a job, or resume the one in a folder.
 
     Raises:
@@ -418,42 +482,54 @@ def begin(calls: Calls, to: str | PathLike[str], asked: Asked) -> Flow[Job]:
     folder = Folder(Path(to).expanduser())
     spec = yield Do(folder.spec)
     if spec is None:
-        spec = yield from _new(calls, asked)
-        yield Do(lambda: folder.create(spec, asked.table))
+        arrays = yield from _fitted(calls, arguments, arguments.total, arguments.options.get("version"))
+        spec = yield from _new(calls, arguments, arrays)
+        yield Do(lambda: folder.create(spec, arguments.table, arrays))
     else:
-        asked.refuse_other(spec, folder)
+        given = yield from _fitted(calls, arguments, spec["total"], spec["version"])
+        arguments.refuse_other(spec, given, folder)
     table = yield Do(lambda: folder.conditions(spec))
+    arrays = yield Do(lambda: folder.arrays(spec))
     labels = {} if table is None else _labels((yield from calls.model(spec["model"])), spec["version"])
-    return Job(calls, folder, spec, table, asked, labels)
+    return Job(calls, folder, spec, table, arrays, arguments, labels)
 
 
-def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
-    if asked.total is None:
+def _fitted(calls: Calls, arguments: BulkArguments, total: int | None, version: int | None) -> Flow[Arrays]:
+    if total is None:
         raise InvalidValue("a new job needs total, or counts", "total")
+    if not arguments.arrays:
+        return Arrays({})
+    takes = yield from calls.conditions(arguments.model, version, arguments.options.get("timeout_s"))
+    return arguments.fitted(total, takes)
+
+
+def _new(calls: Calls, arguments: BulkArguments, arrays: Arrays) -> Flow[dict[str, Any]]:
+    assert arguments.total is not None  # noqa: S101 - checked before
     spec: dict[str, Any] = {
         "bulk": 1,
-        "model": asked.model,
-        "version": asked.options.get("version"),
+        "model": arguments.model,
+        "version": arguments.options.get("version"),
         "checkpoint": "",
         "path": "",
         "threads": 0,  # decided by the service, as are the numbers of the solver
         "noise": "",
-        "request": asked.request,
+        "request": arguments.request,
         "plan": "",
-        "seed": chosen_seed(asked.options.get("seed")),
-        "first_index": integer("first_index", asked.options.get("first_index", 0)),
-        "total": asked.total,
-        "conditions": "" if asked.table is None else asked.table.digest,
+        "seed": chosen_seed(arguments.options.get("seed")),
+        "first_index": integer("first_index", arguments.options.get("first_index", 0)),
+        "total": arguments.total,
+        "table": "" if arguments.table is None else arguments.table.digest,
+        "arrays": arrays.digests,
         "shape": [],
         "dtype": "",
-        "format": asked.format or "npy",
-        "shard_rows": asked.shard_rows,
+        "format": arguments.format or "npy",
+        "shard_rows": arguments.shard_rows,
     }
-    timeout_s, most = asked.options.get("timeout_s"), min(_FIRST_PAGE, asked.total)
+    timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, arguments.total)
     rows = min(BLOCK, most)
     while True:  # more and more of the first rows, until they take long enough to measure the service's speed
         started = time.monotonic()
-        given = None if asked.table is None else asked.table.of(0, rows)
+        given = _given(arguments.table, arrays, 0, rows)
         try:
             first: SampleResult = yield from calls.sampled(_request(spec, 0, rows, given, timeout_s, calls.url))
         except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
@@ -463,10 +539,10 @@ def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
             continue
         seconds = time.monotonic() - started
         spec["version"] = first.version
-        if asked.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
+        if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
-    info = yield from calls.model(asked.model)
+    info = yield from calls.model(arguments.model)
     spec |= {
         "checkpoint": first.checkpoint,
         "path": _served(info, first.version).get("path") or "",
@@ -474,8 +550,9 @@ def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
         "shape": list(first.samples.shape[1:]),
         "dtype": str(first.samples.dtype),
     }
-    if asked.shard_rows is None:
-        spec["shard_rows"] = _shard_rows(rows / seconds, asked.total, asked.workers, first.samples[0].nbytes)
+    if arguments.shard_rows is None:
+        row_bytes = first.samples[0].nbytes + arrays.row_bytes
+        spec["shard_rows"] = _shard_rows(rows / seconds, arguments.total, arguments.workers, row_bytes)
     return spec
 
 
@@ -484,7 +561,7 @@ def _shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
     return max(1, math.ceil(rows / BLOCK)) * BLOCK
 
 
-def _served(info: Any, version: int) -> Mapping[str, Any]:
+def _served(info: Any, version: int | None) -> Mapping[str, Any]:
     served = [each for each in info.fields.get("served", ()) if each.get("version") == version]
     return served[0] if served else {}
 

@@ -1,6 +1,7 @@
 """The folder of a bulk job, laid out as by `python -m fleet sample`, so that its `verify` and `export` can read it.
 
 job.json, conditions.json      the spec, and the table of conditions
+arrays/conditions.text.npy     an array of named conditions
 shards/00000.npy               rows
 receipts/00000.json            the shard is done: its rows, NFE and fingerprint
 failed/00000.json              the shard was given up, and why
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +29,11 @@ BLOCK = 64
 FORMATS = ("npy", "parquet")
 
 _MODULUS = 1 << 256
-_JOB, _CONDITIONS = "job.json", "conditions.json"
+_JOB, _CONDITIONS, _ARRAYS = "job.json", "conditions.json", "arrays"
+_BEFORE_JOB = {_CONDITIONS, _ARRAYS, "shards", "receipts"}
+"""What a job that was stopped before it began may leave behind."""
+
+_PIECE_BYTES = 16 << 20  # read at a time
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Folder:
         try:
             found = json.loads((self.path / _JOB).read_bytes())
         except FileNotFoundError:
-            if self.path.exists() and any(self.path.iterdir()):
+            if self.path.exists() and {each.name for each in self.path.iterdir()} - _BEFORE_JOB:
                 raise BulkConflict(
                     f"{self.path} is not empty and holds no job; choose an empty or new folder"
                 ) from None
@@ -122,20 +127,46 @@ class Folder:
             BulkConflict: It differs from the one that the job began with.
             OSError: It cannot be read.
         """
-        if not spec["conditions"]:
+        if not spec["table"]:
             return None
         found = json.loads((self.path / _CONDITIONS).read_bytes())
         table = Table(found["condition"], found["count"])
-        if table.digest != spec["conditions"]:
+        if table.digest != spec["table"]:
             raise BulkConflict(f"{self.path / _CONDITIONS} was changed after the job began; restore it")
         return table
 
-    def create(self, spec: Mapping[str, Any], table: Table | None) -> None:
+    def arrays(self, spec: Mapping[str, Any]) -> Arrays:
+        """Return the arrays of named conditions of a job.
+
+        Raises:
+            BulkConflict: One differs from the one that the job began with.
+            OSError: One cannot be read.
+        """
+        found = {}
+        for name, digest in spec["arrays"].items():
+            path = self.path / _ARRAYS / f"{name}.npy"
+            try:
+                found[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+                same = digest_of_array(found[name]) == digest
+            except ValueError:
+                same = False
+            if not same:
+                raise BulkConflict(f"{path} was changed after the job began; restore it")
+        return Arrays(found)
+
+    def create(self, spec: Mapping[str, Any], table: Table | None, arrays: Arrays) -> None:
         """Create a job; the spec is written last. Raise an OSError if that is not possible."""
         for name in ("shards", "receipts"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
         if table is not None:
             self._json((_CONDITIONS,), {"condition": table.conditions, "count": table.counts})
+        for name, array in arrays.sources.items():
+            (self.path / _ARRAYS).mkdir(exist_ok=True)
+            with replacing(self.path / _ARRAYS / f"{name}.npy") as file:
+                header = {"descr": _little(array).str, "fortran_order": False, "shape": array.shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for part in _parts(array):
+                    file.write(part.tobytes())
         self._json((_JOB,), spec)
 
     def done(self) -> set[int]:
@@ -182,10 +213,10 @@ class Folder:
         self._json(("receipts", f"{shard:05d}.json"), receipt)
         (self.path / "failed" / f"{shard:05d}.json").unlink(missing_ok=True)
 
-    def note_failure(self, shard: int, said: str, tries: int) -> None:
+    def note_failure(self, shard: int, reason: str, tries: int) -> None:
         """Record that a shard could not be made; raise an OSError if that is not possible."""
         (self.path / "failed").mkdir(exist_ok=True)
-        self._json(("failed", f"{shard:05d}.json"), {"shard": shard, "error": said, "tries": tries})
+        self._json(("failed", f"{shard:05d}.json"), {"shard": shard, "error": reason, "tries": tries})
 
     def clear(self) -> None:
         """Remove temporary files left by writers that died."""
@@ -221,6 +252,54 @@ class Table:
         return [self.conditions[place] for place in places.tolist()]
 
 
+@dataclass(frozen=True)
+class Arrays:
+    """Named conditions of the samples of a job, by ``conditions.NAME`` and ``negative.NAME``.
+
+    Attributes:
+        sources: Shape (1, *shape) for all samples, or (samples, *shape).
+    """
+
+    sources: Mapping[str, np.ndarray]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each array: of its dtype, shape and values."""
+        return {name: digest_of_array(array) for name, array in self.sources.items()}
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the values that differ from sample to sample, for one of them."""
+        return sum(array[0].nbytes for array in self.sources.values() if len(array) > 1)
+
+    def of(self, first: int, rows: int) -> dict[str, dict[str, np.ndarray]]:
+        """Return the options of `sample` that hold the conditions of consecutive samples."""
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for key, array in self.sources.items():
+            option, _, name = key.partition(".")
+            part = array[0:1].reshape(array.shape[1:]) if len(array) == 1 else array[first : first + rows]
+            found.setdefault(option, {})[name] = np.asarray(part)
+        return found
+
+
+def digest_of_array(array: np.ndarray) -> str:
+    """Return the SHA-256 of the dtype, the shape and the values of an array."""
+    found = hashlib.sha256(json.dumps([_little(array).str, list(array.shape)]).encode())
+    for part in _parts(array):
+        found.update(part.tobytes())
+    return found.hexdigest()
+
+
+def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
+    rows = max(1, _PIECE_BYTES // max(1, array[0].nbytes))
+    for first in range(0, len(array), rows):
+        yield np.ascontiguousarray(array[first : first + rows], _little(array))
+
+
+def _little(array: np.ndarray) -> np.dtype[Any]:
+    return array.dtype.newbyteorder("<")
+
+
 def _write_parquet(spec: Mapping[str, Any], rows: Rows, file: IO[bytes]) -> None:
     arrow, parquet = needed("pyarrow", "bulk"), needed("pyarrow.parquet", "bulk")
 
@@ -238,6 +317,6 @@ def _write_parquet(spec: Mapping[str, Any], rows: Rows, file: IO[bytes]) -> None
     if rows.condition is not None:
         given = rows.condition
         columns["condition"] = arrow.array(given) if given.ndim == 1 else lists(given)
-    said = {name: spec[name] for name in ("shape", "model", "version", "seed")} | {"job": digest_of(spec)}
-    table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(said)})
+    metadata = {name: spec[name] for name in ("shape", "model", "version", "seed")} | {"job": digest_of(spec)}
+    table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(metadata)})
     parquet.write_table(table, file, compression="zstd")

@@ -6,6 +6,7 @@ outcome of each, and returns the result. A client only drives it: blocking, or w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -20,6 +21,7 @@ import numpy as np
 
 from pathline import _decode, _events, _frontier, _info
 from pathline._bar import Follow, following
+from pathline._conditions import described
 from pathline._request import (
     Pages,
     Request,
@@ -170,6 +172,8 @@ class Calls:
         return self._paged(Pages(model, total, batch, options, self.url), progress)
 
     def _paged(self, pages: Pages, progress: bool | Follow | None) -> Flow[None]:
+        if pages.depends_on is not None:
+            pages.split((yield from self.conditions(*pages.depends_on)))
         with following(progress or (lambda _: None)) as tell:
             done, forecast = 0, _events.Forecast()
             for request in pages:
@@ -282,6 +286,17 @@ class Calls:
         """Describe one model."""
         return self._get(_path_of(name), _info.model_of)
 
+    def conditions(self, name: str, version: int | None, timeout_s: float | None = None) -> Flow[Mapping[str, Any]]:
+        """Return the conditions of a version by name; a version that was never loaded is loaded first."""
+        info = yield from self.model(name)
+        version = info.version if version is None else version
+        if version is not None and described(info, version) is None:
+            with contextlib.suppress(InvalidRequest):
+                options = {"version": version, "solver": "euler-1", "timeout_s": timeout_s}
+                yield from self.sampled(sample_request(name, 1, options, self.url))
+            info = yield from self.model(name)
+        return described(info, version) or {}
+
     def frontier(self, name: str, version: int | None = None) -> Flow[_frontier.Frontier]:
         """Show the cost and error of solvers on a model."""
         query = "" if version is None else f"?version={version:d}"
@@ -335,8 +350,8 @@ class Calls:
             return (yield from flow)
         except InvalidRequest as error:
             solver, fields = request.settings.get("solver"), [item.get("field") for item in error.errors]
-            told = "for example" in str(error)
-            if solver and "steps" in fields and "steps" not in request.settings and not told:
+            has_example = "for example" in str(error)
+            if solver and "steps" in fields and "steps" not in request.settings and not has_example:
                 error.hint = f"for example solver='{solver}-20', or steps=20"
             raise
 

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 
 from pathline._bar import Follow
-from pathline._bulk import Asked, BulkResult, Counts, Job, begin, shown
+from pathline._bulk import BulkArguments, BulkResult, Counts, Job, begin, shown
 from pathline._calls import Call, Do, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
 from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
@@ -158,8 +158,8 @@ class Client:
             total: How many samples in all.
             batch: How many at a time.
             progress: As for `sample`, for all pages together.
-            **options: See `SampleOptions`; one `seed` serves all pages, `x0` cannot be paged, and
-                `error_control="batch"` needs one page.
+            **options: See `SampleOptions`; one `seed` serves all pages, conditions may have one value for each of the
+                `total` samples, `x0` cannot be paged, and `error_control="batch"` needs one page.
 
         Raises:
             PathlineError: See `pathline.errors`.
@@ -201,8 +201,9 @@ class Client:
             progress: True draws a bar with the rate and the time left; a function is called with each `Progress`, the
                 `fields` of which have ``rows``, ``total`` and ``rows_per_s``.
             **options: `solver`, `steps`, `rtol`, `atol`, `grid`, `start`, `controller`, `first_step`, `max_step`,
-                `max_nfe`, `condition`, `guidance`, `shape`, `decode`, `seed`, `first_index` and `version` as for
-                `sample`; `timeout_s` applies to each request.
+                `max_nfe`, `condition`, `conditions`, `negative`, `guidance`, `shape`, `decode`, `seed`, `first_index`
+                and `version` as for `sample`; `timeout_s` applies to each request. Arrays in `conditions` and
+                `negative` have one value for all samples, or one for each of the `total` samples.
 
         Raises:
             BulkConflict: The folder holds another job or something else, or the service's model has changed.
@@ -211,8 +212,8 @@ class Client:
             PathlineError: See `pathline.errors`.
             TypeError, InvalidValue: As for `sample`.
         """
-        asked = Asked.of(model, total, counts, format, shard_rows, workers, tries, options)
-        job = self._run(begin(self._calls, to, asked))
+        arguments = BulkArguments.of(model, total, counts, format, shard_rows, workers, tries, options)
+        job = self._run(begin(self._calls, to, arguments))
         with shown(progress) as tell:
             job.follow(tell)
             self._work(job, workers, tries)

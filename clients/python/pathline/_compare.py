@@ -86,16 +86,16 @@ class Recommendation:
     closest: ComparisonRow | None
 
     def __str__(self) -> str:
-        asked = f"within {100 * self.within:g} % of the samples' spread from {self.reference}"
+        requirement = f"within {100 * self.within:g} % of the samples' spread from {self.reference}"
         if self.row is not None and self.row.relative is not None:
             return (
-                f"recommended: {self.row.label}, {self.row.nfe} NFE: the cheapest of these {asked} "
+                f"recommended: {self.row.label}, {self.row.nfe} NFE: the cheapest of these {requirement} "
                 f"(it is {100 * self.row.relative:.2g} % away)"
             )
         if self.closest is None or self.closest.relative is None:
             return f"no recommendation: no sample reached the end with both {self.reference} and any of these solvers"
         return (
-            f"no recommendation: none of these is {asked}; the closest is {self.closest.label} with "
+            f"no recommendation: none of these is {requirement}; the closest is {self.closest.label} with "
             f"{100 * self.closest.relative:.2g} %. Try more steps, a tighter tolerance, or allow more"
         )
 
@@ -223,10 +223,10 @@ class Comparison:
         head, rows = self._cells()
         cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        said = f"<p>{escape(str(self.recommend()))}</p>" if self.reference is not None else ""
+        advice = f"<p>{escape(str(self.recommend()))}</p>" if self.reference is not None else ""
         title = escape(f"{self.model}, {self.num_samples} samples, seed {self.seed}")
         title = f'<a href="{escape(self.url)}" target="_blank">{title}</a>' if self.url else title
-        return f"<table><caption>{title}</caption><tr>{cells}</tr>{body}</table>{said}"
+        return f"<table><caption>{title}</caption><tr>{cells}</tr>{body}</table>{advice}"
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         head = ["solver", "nfe", "mean nfe", "solve ms", "total ms", "failed"]
@@ -305,8 +305,8 @@ def _compared(
         known = {info.name: info for info in (yield from calls.solvers())}
     common = {"trace": "none", **options, "seed": chosen_seed(options.get("seed"))}
     steps = common.pop("steps", None) or _STEPS
-    asked = [_settings(each, common, steps, known) for each in solvers]
-    costs = [_likely_nfe(each, known) for each in asked]
+    given = [_settings(each, common, steps, known) for each in solvers]
+    costs = [_likely_nfe(each, known) for each in given]
     results: list[SampleResult] = []
     with following(True) if progress is True else nullcontext() as tell:
         forecast = Forecast()
@@ -317,7 +317,7 @@ def _compared(
             if tell is not None:
                 tell(replace(found, share=share, seconds_left=forecast.left(share)))
 
-        for each in asked:
+        for each in given:
             results.append((yield from calls.sample(model, num_samples, each, overall if tell else None)))
             if callable(progress):
                 progress(len(results), len(solvers))
@@ -329,8 +329,8 @@ def _compared(
     best = None if advice is None else advice.row or advice.closest
     first = results[0] if best is None else results[rows.index(best)]
     shown = [each.solver for each in (first, *([tight] if tight else results[1:2]))]
-    said = {**options, "model": model, "num_samples": num_samples, "seed": table.seed}
-    return replace(table, url=page_url(calls.url, said, *shown))
+    settings = {**options, "model": model, "num_samples": num_samples, "seed": table.seed}
+    return replace(table, url=page_url(calls.url, settings, *shown))
 
 
 def _settings(

@@ -160,8 +160,8 @@ def _latency(meta: Any) -> Latency:
 
 
 def _check_request(meta: Any, request: SampleRequest) -> None:
-    asked = {"model": request.model, "seed": request.seed, "first_index": request.first_index}
-    for key, expected in asked.items():
+    requested = {"model": request.model, "seed": request.seed, "first_index": request.first_index}
+    for key, expected in requested.items():
         found = meta.get(key, expected) if key == "first_index" else _member(meta, key)
         if found != expected:
             raise ProtocolError(f"the response is for {key}={found!r}, but {key}={expected!r} was requested")

@@ -20,7 +20,7 @@ EXTENSIONS = (".npz", ".npy", ".png", ".csv", ".json")
 def save(
     path: Path,
     arrays: Mapping[str, np.ndarray],
-    said: Mapping[str, Any],
+    meta: Mapping[str, Any],
     columns: Mapping[str, np.ndarray],
     picture: Callable[[], bytes],
 ) -> Path:
@@ -29,7 +29,7 @@ def save(
     Args:
         path: Where to write.
         arrays: All arrays by name, the main one first.
-        said: Everything else, as plain values.
+        meta: Everything else, as plain values.
         columns: The table of a CSV file, (n,) each.
         picture: Makes the PNG.
 
@@ -44,15 +44,15 @@ def save(
     content = picture() if extension == ".png" else b""  # before the file is created
     with replacing(path) as file:
         if extension == ".npz":
-            parts["meta"] = np.frombuffer(json.dumps(said).encode(), np.uint8)
+            parts["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
             np.savez(file, **cast("Any", parts))
         elif extension == ".npy":
             np.save(file, next(iter(arrays.values())), allow_pickle=False)
         elif extension == ".csv":
             write_csv(file, columns)
         elif extension == ".json":
-            lists = {name: numbers(array) for name, array in parts.items() if name not in said}
-            file.write(json.dumps({**lists, **said}, allow_nan=False).encode() + b"\n")
+            lists = {name: numbers(array) for name, array in parts.items() if name not in meta}
+            file.write(json.dumps({**lists, **meta}, allow_nan=False).encode() + b"\n")
         else:
             file.write(content)
     return path

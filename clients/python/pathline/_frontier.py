@@ -129,8 +129,8 @@ class Frontier:
         return "\n\n".join([self._title(), *map(str, self.curves)])
 
     def _title(self) -> str:
-        said = f"; conditions: {self.conditions}" if self.conditions else ""
-        return f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.tight}{said}"
+        given = f"; conditions: {self.conditions}" if self.conditions else ""
+        return f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.tight}{given}"
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("guidance", "solver", "nfe", "error", "error 95 %"))

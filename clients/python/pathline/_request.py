@@ -15,6 +15,7 @@ from typing import Any, Literal, SupportsIndex, TypedDict, TypeVar
 
 import numpy as np
 
+from pathline._conditions import NAMED, differ, may_differ, slice_of
 from pathline._solver_text import expand_solver
 from pathline.errors import InvalidValue
 
@@ -24,9 +25,6 @@ SEED_LIMIT = 2**63
 """Seeds are integers in [0, 2**63)."""
 
 DEFAULT_NUM_SAMPLES = 256
-
-_NAMED = ("conditions", "negative")
-"""Options that hold values by name, which may be arrays."""
 
 
 class SolverOptions(TypedDict, total=False):
@@ -253,7 +251,7 @@ def replay_request(token: str, options: Mapping[str, Any], url: str = "") -> Rep
         raise InvalidValue("the token is empty; use the `replay` of a result (an older service gives none)", "token")
     given = {
         "token": token,
-        **{name: _plain(value, name in _NAMED) for name, value in options.items() if value is not None},
+        **{name: _plain(value, name in NAMED) for name, value in options.items() if value is not None},
     }
     return ReplayRequest("", "replay", _settings(given), *_encoded(given), url)
 
@@ -296,7 +294,7 @@ def operation_request(operation: str, model: str, own: Mapping[str, Any], option
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in ("samples", "x0", *_NAMED)}  # may be large
+    return {name: value for name, value in given.items() if name not in ("samples", "x0", *NAMED)}  # may be large
 
 
 def draw_seed() -> int:
@@ -345,10 +343,21 @@ class Pages:
         self._url = url
         self._model, self._options = model, {**options, "seed": chosen_seed(options.get("seed"))}
         self._start = integer("first_index", options.get("first_index") or 0)
+        self._places = list[tuple[str, str]]()  # of conditions with one value for each sample
         self._page(0)  # so that a bad value is reported here
 
     def __iter__(self) -> Iterator[SampleRequest]:
         return map(self._page, range(0, self.total, self._batch))
+
+    @property
+    def depends_on(self) -> tuple[str, int | None] | None:
+        """The model and the version that decide whether conditions are for one sample each; None if it is clear."""
+        unclear = self.total > self._batch and may_differ(self._options, self.total)
+        return (self._model, self._options.get("version")) if unclear else None
+
+    def split(self, takes: Mapping[str, Any]) -> None:
+        """Take apart conditions with one value for each sample, given the conditions of the model."""
+        self._places = differ(self._options, may_differ(self._options, self.total), takes)
 
     def pin(self, version: int, solver: str | None = None) -> None:
         """Request this version from now on, and this solver if a budget chose it."""
@@ -358,7 +367,8 @@ class Pages:
 
     def _page(self, done: int) -> SampleRequest:
         count = min(self._batch, self.total - done)
-        return sample_request(self._model, count, {**self._options, "first_index": self._start + done}, self._url)
+        options = slice_of(self._options, self._places, slice(done, done + count))
+        return sample_request(self._model, count, {**options, "first_index": self._start + done}, self._url)
 
 
 def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequence[str] = ()) -> dict[str, Any]:
@@ -378,11 +388,12 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
             near = nearest(name, (*arguments, *allowed))
             advice = f"did you mean {near!r}?" if near else f"allowed: {', '.join(allowed)}"
             raise TypeError(f"unknown option {name!r}; {advice}")
-    found = {name: _plain(_said(name, value), name in _NAMED) for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    found = {name: _plain(_as_body(name, value), name in NAMED) for name, value in given.items()}
     return expand_solver(found) if "solver" in allowed else found
 
 
-def _said(name: str, value: Any) -> Any:
+def _as_body(name: str, value: Any) -> Any:
     """Return the value of an option in the form of the request body; only a budget has another form."""
     if name != "budget":
         return value
@@ -414,13 +425,13 @@ def _encoded(document: Mapping[str, Any]) -> tuple[bytes, str]:
     """
     arrays = {
         f"{member}.{name}": value
-        for member in _NAMED
+        for member in NAMED
         for name, value in (document.get(member) or {}).items()
         if isinstance(value, np.ndarray)
     }
     if arrays:
         rest = {
-            member: {k: v for k, v in value.items() if not isinstance(v, np.ndarray)} if member in _NAMED else value
+            member: {k: v for k, v in value.items() if not isinstance(v, np.ndarray)} if member in NAMED else value
             for member, value in document.items()
         }
         archive = io.BytesIO()

@@ -106,9 +106,9 @@ def _document(response: Response) -> dict[str, Any]:
 
 def _undocumented(response: Response) -> str:
     body = " ".join(response.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
-    said = f": {body}" if body and response.media_type != "text/html" else ""
+    content = f": {body}" if body and response.media_type != "text/html" else ""
     return (
-        f"{response.url} answered {response.status} {response.reason}{said} (not a response of Pathline; check that "
+        f"{response.url} answered {response.status} {response.reason}{content} (not a response of Pathline; check that "
         f"the URL is that of a Pathline service{came(response.route)})"
     )
 

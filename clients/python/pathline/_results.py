@@ -199,14 +199,14 @@ class ArrayResult:
     def describe(self) -> dict[str, Any]:
         """Return everything but the arrays, as plain values."""
         names = ("model", "version", "checkpoint", "seed", "first_index", "deterministic", "nfe", "status")
-        said = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        said |= {
+        values = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        values |= {
             name: found
             for name in ("budget", "digest", "replay", "digest_matches")
             if (found := getattr(self, name, None)) not in ("", None, {})
         }
         failed = [vars(failure) for failure in self.failed]
-        return {**said, "failed": failed, "solver": dict(self.solver), "latency": vars(self.latency)}
+        return {**values, "failed": failed, "solver": dict(self.solver), "latency": vars(self.latency)}
 
     def picture(self, most: int | None = None, *, scale: int = 3) -> bytes:
         """Return the main array as a PNG: points in the plane as a scatter plot, pictures as a sheet.
@@ -327,8 +327,8 @@ class SampleResult(ArrayResult):
     @property
     def url(self) -> str:
         """Link that opens this request on the service's page, as far as the page has its settings."""
-        asked = {"model": self.model, "num_samples": len(self), "seed": self.seed}
-        return page_url(self.page[0], {**self.page[1], **asked}, self.solver)
+        settings = {"model": self.model, "num_samples": len(self), "seed": self.seed}
+        return page_url(self.page[0], {**self.page[1], **settings}, self.solver)
 
     @property
     def fallback_from(self) -> int | None:

@@ -116,15 +116,15 @@ def expand_solver(options: Mapping[str, Any]) -> dict[str, Any]:
     text = options.get("solver")
     if not isinstance(text, str):
         return dict(options)
-    said = parse_solver(text)
-    for field, value in said.items():
+    parsed = parse_solver(text)
+    for field, value in parsed.items():
         beside = options.get(field)
         if field != "solver" and beside is not None and beside != value:
             raise InvalidValue(
                 f"solver={text!r} says {field}={value!r}, but {field}={beside!r} was given too; leave one of them out",
                 field,
             )
-    return {**options, **said}
+    return {**options, **parsed}
 
 
 def format_solver(fields: Mapping[str, Any]) -> str:

@@ -140,6 +140,14 @@ def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> No
     """Make the shards received through the pipe until it closes; a worker does not outlive its driver."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the driver, which stops its workers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        _make(pipe, url, options, device)
+    except SystemExit:
+        # Files are removed by now. Python must not be finalized while the engine's thread computes: C++ would abort.
+        os._exit(1)
+
+
+def _make(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
     from fleet.bulk.launchers.worker import Worker  # imports torch
 
     lock = threading.Lock()

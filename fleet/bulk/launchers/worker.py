@@ -37,7 +37,7 @@ class Worker:
         """
         spec, maker = self._loaded()
         begin = time.monotonic()
-        rows = maker.make_shard(spec, shard, self._conditions, tell)
+        rows = maker.make_shard(spec, shard, self._given, tell)
         receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
         self.target.commit(spec, rows, receipt)
         return receipt
@@ -60,6 +60,6 @@ class Worker:
             self._spec = self.target.spec()
             if self._spec is None:
                 raise UsageError(f"{self.target.url}: holds no job; check the address")
-            self._conditions = self.target.conditions(self._spec)
-            self._maker = Maker.of(self._spec, self._settings, self._device)
+            self._given = self.target.given(self._spec)
+            self._maker = Maker.of(self._spec, self._settings, self._given, self._device)
         return self._spec, self._maker

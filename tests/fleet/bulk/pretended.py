@@ -1,12 +1,18 @@
-"""A fake worker that makes nothing and imports little, so that it starts quickly."""
+"""Fake workers that make nothing and import little, so that they start quickly."""
 
+import atexit
 import os
 import signal
+import sys
+import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fleet.bulk.launchers import Event
+from fleet.bulk.launchers.local import work
 
 
 def pretend(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
@@ -22,3 +28,23 @@ def pretend(pipe: Connection, url: str, options: dict[str, Any], device: str) ->
             os.kill(os.getpid(), signal.SIGKILL)
         (Path(url) / f"by-{shard}-{device}").touch()
         pipe.send(Event(shard, "done"))
+
+
+def never_done(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
+    """A real worker whose shards never end; files show how it stops: `unwound`, and `finalized` if Python is."""
+
+    class Worker:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def event(self, shard: int, tell: Callable[[int], None]) -> None:
+            try:
+                tell(1)
+                threading.Event().wait()
+            finally:
+                (Path(url) / "unwound").touch()
+
+    sys.modules["fleet.bulk.launchers.worker"] = module = ModuleType("worker")
+    module.__dict__["Worker"] = Worker
+    atexit.register((Path(url) / "finalized").touch)
+    work(pipe, url, options, device)

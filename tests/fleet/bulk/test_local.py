@@ -15,7 +15,7 @@ from fleet.bulk.maker import devices
 from fleet.bulk.run import Run
 from fleet.bulk.target import Target
 from service.settings import Settings
-from tests.fleet.bulk.pretended import pretend
+from tests.fleet.bulk.pretended import never_done, pretend
 from tests.fleet.conftest import Fleet
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +54,20 @@ def test_each_worker_has_its_own_device(
     assert sorted(path.name for path in tmp_path.glob("by-*")) == ["by-3-cuda:0", "by-4-cuda:1"]
 
 
+def test_a_worker_that_is_stopped_cleans_up_and_ends_with_its_threads(tmp_path: Path) -> None:
+    launcher = Local(str(tmp_path), {}, 1, ["cpu"], entry=never_done)
+    launcher.begin(0)
+    (place,) = launcher._places
+    process, seen = place.process, list[str]()
+    while not seen:
+        launcher.wait(lambda event: seen.append(event.kind))
+    launcher.close()
+    assert seen == ["progress"]
+    assert process is not None
+    assert process.exitcode == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["unwound"]
+
+
 def start(repository: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PATHLINE_MODELS_DIR": str(repository), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", "fleet", "sample", *arguments, "--quiet"]
@@ -83,9 +97,9 @@ def test_ctrl_c_leaves_a_job_that_can_be_resumed(
     stopped = start(repository, "net", "--to", str(tmp_path), *arguments)
     await_receipts(tmp_path, 3, stopped)
     os.killpg(stopped.pid, signal.SIGINT)  # as a terminal does, to the worker too
-    _, said = stopped.communicate()
-    assert stopped.returncode == 130, said
-    assert said == f"fleet: stopped; resume with: python -m fleet sample --to {tmp_path}\n"
+    _, errors = stopped.communicate()
+    assert stopped.returncode == 130, errors
+    assert errors == f"fleet: stopped; resume with: python -m fleet sample --to {tmp_path}\n"
     assert 3 <= len(Target(str(tmp_path)).done()) < 40
     assert fleet("sample", to=tmp_path) == 0
     assert capsys.readouterr().out.split()[-1] == whole

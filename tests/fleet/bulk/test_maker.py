@@ -68,11 +68,11 @@ def test_a_job_has_one_shape_and_one_fingerprint(
 
 def test_a_size_that_is_missing_or_not_allowed_is_said(repository: Path, fleet: Fleet, tmp_path: Path) -> None:
     with Maker(Settings(), "picture", 1, 1) as maker:
-        for shape, said in (
+        for shape, message in (
             (None, "H is missing"),
             ({"H": 6}, "W is missing"),
             ({"H": 6, "W": 100}, "W"),
             ({"T": 3}, "no free axis"),
         ):
-            with pytest.raises(UsageError, match=said):
+            with pytest.raises(UsageError, match=message):
                 maker.plan({"solver": "rk4-2"} | ({} if shape is None else {"shape": shape}))

@@ -51,12 +51,12 @@ def test_rate_and_time_left_are_shown_unless_quiet(
     at_once: dict[str, Any] = {"mininterval": 0, "maxinterval": 0, "miniters": 0}  # instead of now and then
     monkeypatch.setattr("fleet.bulk.run.tqdm", lambda **options: tqdm(**options | at_once))
     assert Run(spec, target, Pretended(), quiet=quiet)().made == 2
-    out, said = capsys.readouterr()
+    out, errors = capsys.readouterr()
     assert out == ""
     if quiet:
-        assert said == ""
+        assert errors == ""
         return
-    shown = re.findall(r"([\d.]+)/200 \[\d\d:\d\d<(\S+), +(\S+?)sample/s\]", said)
+    shown = re.findall(r"([\d.]+)/200 \[\d\d:\d\d<(\S+), +(\S+?)sample/s\]", errors)
     done = list(dict.fromkeys(done for done, *_ in shown))
     assert done == ["128", "132", "192", "196", "200"]  # the first two shards were done before
     for _, left, rate in shown[1:]:

@@ -187,9 +187,9 @@ def test_another_job_is_refused_and_the_difference_named(
     assert fleet("sample", "net", to=tmp_path, **job) == 0
     for name, value in (("seed", 6), ("total", 201), ("solver", "rk4-5"), ("format", "npy"), ("rtol", 1e-3)):
         assert fleet("sample", "net", to=tmp_path, **job | {name: value}) == 2
-        said = refused(capsys)
-        assert f"holds another job: its {name} is" in said
-        assert repr(value) in said
+        message = refused(capsys)
+        assert f"holds another job: its {name} is" in message
+        assert repr(value) in message
 
 
 def test_a_folder_with_other_content_is_left_alone(
@@ -223,7 +223,7 @@ def test_a_model_that_has_changed_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"total": 0}, "--total is 0; at least 1 sample is needed"),
         ({"total": -3}, "--total is -3"),
@@ -244,11 +244,11 @@ def test_bad_input_is_refused_before_anything_is_written(
     job: dict[str, Any],
     tmp_path: Path,
     options: dict[str, Any],
-    said: str,
+    message: str,
     capsys: Capsys,
 ) -> None:
     assert fleet("sample", "net", to=tmp_path / "job", **job | options) == 2
-    assert said in refused(capsys)
+    assert message in refused(capsys)
     assert not (tmp_path / "job").exists()
 
 
@@ -296,11 +296,11 @@ def test_damage_is_detected(fleet: Fleet, job: dict[str, Any], tmp_path: Path, c
     shutil.copy(shards / "00001.npy", shards / "00002.npy")
     (shards / "00003.npy").write_bytes(b"")
     assert fleet("verify", tmp_path) == 1
-    said = refused(capsys)
-    assert "shard 0: its samples do not match the receipt" in said
-    assert "shard 1" not in said
-    assert "shard 2: its samples do not match the receipt" in said
-    assert "shard 3: is damaged" in said
+    message = refused(capsys)
+    assert "shard 0: its samples do not match the receipt" in message
+    assert "shard 1" not in message
+    assert "shard 2: its samples do not match the receipt" in message
+    assert "shard 3: is damaged" in message
 
 
 def test_failed_samples_are_counted_and_listed(fleet: Fleet, tmp_path: Path, capsys: Capsys) -> None:

@@ -59,8 +59,8 @@ def test_a_model_is_reflowed_on_pairs_of_a_job_and_evaluated(fleet: Fleet, paren
     np.testing.assert_allclose(states, ends.numpy(), atol=1e-5)
     assert fit("moons", "--config", "small.toml", "--reflow", str(parent), "--pairs", "pairs.npz") == 0
     card = read_card(Path("models/moons-reflow/1"))
-    told: Any = card.dataset["reflow"]
-    assert (told["pairs"], told["solver"], told["parent"]) == (200, "rk4-4", "moons")
+    recorded: Any = card.dataset["reflow"]
+    assert (recorded["pairs"], recorded["solver"], recorded["parent"]) == (200, "rk4-4", "moons")
     assert "rk4-4" in evaluate("models/moons-reflow/1")
 
 

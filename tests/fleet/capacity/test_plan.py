@@ -86,10 +86,10 @@ def test_the_fewest_replicas_are_found(tmp_path: Path) -> None:
 def test_the_command_prints_replicas_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "--rate", "5", "--p99", "0.5", "--mix", str(mix_of(tmp_path, ONE)), "--call-ms", "0.75"]
     assert main([*arguments, "--row-us", "26.4", "--price", "3.6"]) == 0
-    said = capsys.readouterr().out
-    assert "t(n) = 0.75 ms + 26.4 us n" in said
-    assert "1 replicas" in said
-    assert "0.0125 for a thousand samples" in said  # 3.6 / 3600 / (5 x 16) x 1000
+    message = capsys.readouterr().out
+    assert "t(n) = 0.75 ms + 26.4 us n" in message
+    assert "1 replicas" in message
+    assert "0.0125 for a thousand samples" in message  # 3.6 / 3600 / (5 x 16) x 1000
 
 
 def test_the_command_measures_a_live_service(
@@ -120,7 +120,7 @@ def test_the_command_measures_a_live_service(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ([], "at least one"),
         ({}, "must be a list"),
@@ -130,10 +130,12 @@ def test_the_command_measures_a_live_service(
         ([{"share": 1, "num_samples": 1, "solver": "dopri5"}], "has no fixed cost"),
     ],
 )
-def test_faults_in_a_mix_are_named(tmp_path: Path, content: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_in_a_mix_are_named(
+    tmp_path: Path, content: Any, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["plan", "--rate", "5", "--p99", "0.5", "--mix", str(mix_of(tmp_path, content))]
     assert main(arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_impossible_plans_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,8 +34,8 @@ def saved(tmp_path: Path) -> Path:
 
 def _frontier(folder: Path, **changes: Any) -> Frontier:
     curve = Curve(samples=256, spread=1.0, points=(POINT, POINT.model_copy(update={"solver": "tuned-6"})))
-    said = {"weights_sha256": read_card(folder).weights_sha256, "tight": "exact", "curves": (curve,)}
-    return Frontier(**said | changes)
+    fields = {"weights_sha256": read_card(folder).weights_sha256, "tight": "exact", "curves": (curve,)}
+    return Frontier(**fields | changes)
 
 
 def test_it_is_kept_beside_the_weights_and_bound_to_them(saved: Path) -> None:

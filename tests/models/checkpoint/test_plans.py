@@ -39,7 +39,7 @@ def test_what_is_written_is_read_and_loaded_with_the_checkpoint(folder: Path) ->
     assert read_plans(folder, "0" * 64) is None
     path = written(folder)
     assert written(folder).read_bytes() == path.read_bytes()
-    assert not list(folder.glob("*.tmp"))
+    assert not list(folder.glob(".*.part"))
     checkpoint = load(folder)
     assert checkpoint.plans is not None
     assert checkpoint.plans.texts == ["tuned-2", "ab2-3/tuned"]
@@ -67,14 +67,20 @@ def test_weights_of_the_starting_state_are_kept(folder: Path) -> None:
     assert checkpoint.plans.slots == 3
 
 
-def test_a_file_without_such_weights_is_read(folder: Path) -> None:
+def test_weights_that_a_plan_does_not_have_are_left_out_and_null_is_read_too(folder: Path) -> None:
     path = written(folder)
     fields = json.loads(path.read_bytes())
-    for plan in fields["plans"]:
-        del plan["x0_weights"]
+    learned, grid = fields["plans"]
+    assert set(learned) - set(grid) == {"weights"}
+    assert "x0_weights" not in learned
+    digest = read_card(folder).weights_sha256
+    plans = read_plans(folder, digest)
+    learned["x0_weights"] = grid["x0_weights"] = grid["weights"] = None
     del fields["plans_sha256"]
     path.write_bytes(json.dumps({**fields, "plans_sha256": _sha256(fields)}).encode())
-    assert read_plans(folder, read_card(folder).weights_sha256) is not None
+    found = read_plans(folder, digest)
+    assert found is not None
+    assert found.signed() == plans
 
 
 def change(edit: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
@@ -157,4 +163,4 @@ def test_a_disk_that_refuses_leaves_what_was_there(folder: Path, monkeypatch: py
     with pytest.raises(PlansError, match="cannot be written: No space left on device; nothing was changed"):
         written(folder, plans=(GRID,))
     assert (folder / PLANS_FILE).read_bytes() == before
-    assert not list(folder.glob("*.tmp"))
+    assert not list(folder.glob(".*.part"))

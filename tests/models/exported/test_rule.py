@@ -16,7 +16,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
 from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.conventions import Adapted, TimeCard
-from models.exported import can_export, exported
+from models.exported import _kept, can_export, exported
 
 UNFUSED = "UNet has no fused form"
 
@@ -35,7 +35,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize(
-    ("network", "said"),
+    ("network", "message"),
     [
         (unet(), None),
         (unet(LabelCondition(classes=3)), None),
@@ -48,8 +48,8 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
         (nn.Linear(2, 2), "Linear is not exported"),
     ],
 )
-def test_the_rule_looks_at_the_network(network: nn.Module, said: str | None) -> None:
-    assert can_export(network) == said
+def test_the_rule_looks_at_the_network(network: nn.Module, message: str | None) -> None:
+    assert can_export(network) == message
 
 
 def test_without_the_extra_the_module_serves_and_the_reason_names_it() -> None:
@@ -86,7 +86,7 @@ def test_a_form_that_is_as_good_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda v: v * (1 + 1e-5), "the exported form is off by"),
         (lambda v: v * torch.nan, "the exported form is off by nan"),
@@ -94,7 +94,7 @@ def test_a_form_that_is_as_good_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_form_that_is_not_as_good_is_refused(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor], said: str
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor], message: str
 ) -> None:
     def changed(network: nn.Module) -> Callable[..., Tensor]:
         exact = copy.deepcopy(network).double()
@@ -103,7 +103,7 @@ def test_a_form_that_is_not_as_good_is_refused(
     answering(monkeypatch, changed)
     made = exported(unet(), UNFUSED, Path("nowhere"), "sha256:")
     assert (made.path, made.failed) == ("eager", True)
-    assert made.reason.startswith(said)
+    assert made.reason.startswith(message)
 
 
 @pytest.mark.usefixtures("present")
@@ -115,6 +115,26 @@ def test_an_export_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: p
     assert made.reason.startswith("the network could not be exported: ExportError: ")
     assert "\n" not in made.reason
     assert not (tmp_path / "onnx").exists()
+
+
+@pytest.mark.usefixtures("present")
+def test_an_export_is_kept_once_and_made_again_if_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path, to: Path) -> None:
+        made.append(folder)
+        to.write_bytes(b"onnx")
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(models.exported, "version", lambda name: "1.0")
+    monkeypatch.setattr(models.exported, "_in_a_process", make)
+    assert [_kept(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
+    assert [path.suffix for path in (tmp_path / "onnx").iterdir()] == [".onnx"]
+    assert len(made) == 1
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    assert [_kept(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
+    assert len(made) == 3
 
 
 def test_an_export_with_labels_takes_any_number_of_rows() -> None:

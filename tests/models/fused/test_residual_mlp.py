@@ -25,7 +25,7 @@ def network(**sizes: Any) -> ResidualMLP:
     return made
 
 
-def asked(rows: int, dim: int, condition: ConditionConfig | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+def inputs(rows: int, dim: int, condition: ConditionConfig | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
     t = torch.rand(rows, generator=torch.Generator().manual_seed(1))
     return noise(5, 0, rows, (dim,)), t, None if condition is None else condition.examples(rows, torch.float32)
 
@@ -58,14 +58,14 @@ def test_it_is_as_near_to_float64_as_the_eager_network(
     sizes: dict[str, Any], condition: ConditionConfig | None
 ) -> None:
     net = network(condition=condition, **sizes)
-    asks = asked(300, net.config.dim, condition)
+    asks = inputs(300, net.config.dim, condition)
     true = exact(net, *asks)
     eager, fused = rms(net(*asks).double() - true), rms(FusedResidualMLP(net)(*asks).double() - true)
     assert fused <= 2 * eager + 1e-8
 
 
 def test_every_width_from_1_to_300_agrees_with_the_eager_network() -> None:
-    x, t, _ = asked(7, 2)
+    x, t, _ = inputs(7, 2)
     for hidden in range(1, 301):
         net = network(dim=2, hidden=hidden, blocks=1)
         torch.testing.assert_close(FusedResidualMLP(net)(x, t), net(x, t), rtol=2e-5, atol=2e-5)
@@ -75,7 +75,7 @@ def test_every_width_from_1_to_300_agrees_with_the_eager_network() -> None:
 @pytest.mark.parametrize("hidden", [256, 130, 24])
 def test_the_bits_of_a_row_are_the_same_in_any_company(hidden: int, condition: ConditionConfig | None) -> None:
     fused = FusedResidualMLP(network(dim=2, hidden=hidden, blocks=2, condition=condition))
-    asks = [part for part in asked(max(ROWS), 2, condition) if part is not None]
+    asks = [part for part in inputs(max(ROWS), 2, condition) if part is not None]
     whole = fused(*asks)
     generator = torch.Generator().manual_seed(2)
     for rows in ROWS:
@@ -86,7 +86,7 @@ def test_the_bits_of_a_row_are_the_same_in_any_company(hidden: int, condition: C
 @pytest.mark.parametrize("condition", [None, LABELS, VECTORS])
 def test_the_number_of_threads_changes_no_bit(condition: ConditionConfig | None) -> None:
     fused = FusedResidualMLP(network(dim=3, hidden=40, blocks=2, condition=condition))
-    asks = [part for part in asked(500, 3, condition) if part is not None]
+    asks = [part for part in inputs(500, 3, condition) if part is not None]
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3, 16):
@@ -100,7 +100,7 @@ def test_the_number_of_threads_changes_no_bit(condition: ConditionConfig | None)
 def test_rows_are_not_padded() -> None:
     field = RowStable(FusedResidualMLP(network(dim=2, hidden=130, blocks=2)), (2,), torch.float32, unpadded=True)
     assert field.buckets[0] == 1
-    x, t, _ = asked(100, 2)
+    x, t, _ = inputs(100, 2)
     whole = field(x, t)
     assert all(torch.equal(field(x[:rows], t[:rows]), whole[:rows]) for rows in range(1, 100))
 
@@ -108,7 +108,7 @@ def test_rows_are_not_padded() -> None:
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 3e38])
 def test_a_row_that_is_not_finite_stays_alone(bad: float) -> None:
     fused = FusedResidualMLP(network(dim=2, hidden=64, blocks=2))
-    x, t, _ = asked(60, 2)
+    x, t, _ = inputs(60, 2)
     sound = fused(x, t)
     x[17], t[31] = bad, torch.nan
     found = fused(x, t)
@@ -121,7 +121,7 @@ def test_a_row_that_is_not_finite_stays_alone(bad: float) -> None:
 
 def test_equal_times_are_embedded_once_with_the_same_bits() -> None:
     fused = FusedResidualMLP(network(dim=2, hidden=64, blocks=2))
-    x, t, _ = asked(50, 2)
+    x, t, _ = inputs(50, 2)
     together = fused(x, t[:1].expand(50))
     for row in range(50):
         assert torch.equal(fused(x[row : row + 1], t[:1]), together[row : row + 1])
@@ -129,7 +129,7 @@ def test_equal_times_are_embedded_once_with_the_same_bits() -> None:
 
 def test_strided_and_unaligned_states_give_the_same_bits() -> None:
     fused = FusedResidualMLP(network(dim=3, hidden=64, blocks=2, condition=VECTORS))
-    x, t, condition = asked(40, 3, VECTORS)
+    x, t, condition = inputs(40, 3, VECTORS)
     assert condition is not None
     whole = fused(x, t, condition)
     assert torch.equal(fused(x.T.contiguous().T, t, condition.T.contiguous().T), whole)
@@ -139,7 +139,7 @@ def test_strided_and_unaligned_states_give_the_same_bits() -> None:
 
 def test_threads_may_call_at_once() -> None:
     fused = FusedResidualMLP(network(dim=2, hidden=64, blocks=2))
-    x, t, _ = asked(200, 2)
+    x, t, _ = inputs(200, 2)
     whole, wrong = fused(x, t), []
 
     def ask(begin: int) -> None:
@@ -158,7 +158,7 @@ def test_threads_may_call_at_once() -> None:
 def test_it_keeps_the_parameters_it_was_made_with() -> None:
     net = network(dim=2, hidden=32, blocks=1)
     fused = FusedResidualMLP(net)
-    x, t, _ = asked(5, 2)
+    x, t, _ = inputs(5, 2)
     before = fused(x, t)
     net.output.weight.zero_()
     assert torch.equal(fused(x, t), before)
@@ -200,7 +200,7 @@ def test_a_network_of_another_convention_is_fused_inside_of_its_adapter() -> Non
     net = adapt(network(dim=2, hidden=32, blocks=1), TimeCard(noise_at=1, data_at=0, scale=1000.0, sign=-1))
     prepared = prepare(net)
     assert prepared.path == "fused"
-    x, t, _ = asked(9, 2)
+    x, t, _ = inputs(9, 2)
     torch.testing.assert_close(prepared.velocity(x, t), net(x, t), rtol=1e-4, atol=1e-4)
 
 

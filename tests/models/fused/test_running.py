@@ -43,8 +43,8 @@ def admitted(condition: ConditionConfig | None, saving: bool = True) -> tuple[La
     examples = None if condition is None else condition.examples(97, torch.float32)
 
     def conditions() -> Tensor | None:
-        whose = torch.from_numpy((lanes.owner * 3 + lanes.index) % 97)
-        return None if examples is None else examples[whose]
+        owner = torch.from_numpy((lanes.owner * 3 + lanes.index) % 97)
+        return None if examples is None else examples[owner]
 
     return lanes, conditions
 

@@ -62,10 +62,10 @@ def test_the_command_line_takes_them(
     assert "programs are off" in capsys.readouterr().err
     monkeypatch.setenv("PATHLINE_ALLOW_PROGRAMS", "true")
     assert main(command) == 0
-    said = capsys.readouterr().out
-    assert "from (image, missing, strength) to (tokens, counts)" in said
-    assert "data of the shape [3, 2, 2]" in said
-    assert "shape [16, 3, 2, 2]" in said
+    report = capsys.readouterr().out
+    assert "from (image, missing, strength) to (tokens, counts)" in report
+    assert "data of the shape [3, 2, 2]" in report
+    assert "shape [16, 3, 2, 2]" in report
 
 
 def test_a_decoder_beside_our_own_architectures(
@@ -89,10 +89,10 @@ def test_a_decoder_beside_our_own_architectures(
 def test_states_are_scaled_for_all_or_by_channel(mean: str | None, scale: str | None, expected: Any) -> None:
     given = {"mean": mean, "scale": scale}
     numbers = {name: [float(each) for each in text.split(",")] for name, text in given.items() if text is not None}
-    decoder, said = make_decoder((3, 5), F32, numbers)
+    decoder, report = make_decoder((3, 5), F32, numbers)
     x = torch.randn(4, 3, 5)
     torch.testing.assert_close(decoder.decode(x), expected(x))
-    assert said == ["decoder: data = state * scale + mean"]
+    assert report == ["decoder: data = state * scale + mean"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_means_spread_over_the_axes_of_a_state(event_shape: Any, mean: Any, spre
 
 
 @pytest.mark.parametrize(
-    ("event_shape", "mean", "said"),
+    ("event_shape", "mean", "report"),
     [
         ((3, "T"), torch.ones(3, 7), r"shape \[3, 7\], with 7 numbers along the axis T, which is free: .* \[3, 1\]"),
         (("T", 3), torch.ones(3), r"shape \[3\], with 3 numbers along the axis T, .* \[1, 3\]"),
@@ -126,8 +126,8 @@ def test_means_spread_over_the_axes_of_a_state(event_shape: Any, mean: Any, spre
         ((3, "T"), torch.tensor([1.0, float("nan"), 1.0]), "not finite"),
     ],
 )
-def test_means_that_do_not_spread_are_refused(event_shape: Any, mean: Tensor, said: str) -> None:
-    with pytest.raises(ForeignError, match=f"--decoder-mean.*{said}"):
+def test_means_that_do_not_spread_are_refused(event_shape: Any, mean: Tensor, report: str) -> None:
+    with pytest.raises(ForeignError, match=f"--decoder-mean.*{report}"):
         make_decoder(event_shape, F32, {"mean": mean})
 
 
@@ -189,9 +189,9 @@ def larger(tmp_path: Path, least: int = 2) -> Path:
 
 def test_a_program_of_free_sizes_takes_states_of_free_and_of_fixed_ones(tmp_path: Path) -> None:
     file, axes = larger(tmp_path), {"H": Axis(min=4, max=64), "W": Axis(min=2, max=30, multiple=2)}
-    decoder, [said] = make_decoder((1, "H", "W"), F32, {"program": file}, axes)
+    decoder, [report] = make_decoder((1, "H", "W"), F32, {"program": file}, axes)
     assert decoder.data_shape == (1, "2*H", "2*W")
-    assert "data of the shape [1, '2*H', '2*W']" in said
+    assert "data of the shape [1, '2*H', '2*W']" in report
     x = torch.randn(2, 1, 5, 6)
     assert torch.equal(decoder.decode(x), nn.functional.interpolate(x, scale_factor=2))
     assert make_decoder((1, "H", 6), F32, {"program": file}, axes)[0].data_shape == (1, "2*H", 12)
@@ -226,7 +226,7 @@ def test_programs_that_do_not_take_all_states_are_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "report"),
     [
         ({"outputs": ["tokens"]}, "returns 2 tensors"),
         ({"outputs": ["tokens", "words"]}, "with --prelude-outputs"),
@@ -235,6 +235,8 @@ def test_programs_that_do_not_take_all_states_are_refused(tmp_path: Path) -> Non
         ({"outputs": ["tokens", "counts"], "inputs": ["image", "t", "strength"]}, "'t' cannot be the name"),
     ],
 )
-def test_preludes_that_are_refused(files: dict[str, Path], tmp_path: Path, changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ForeignError, match=said):
+def test_preludes_that_are_refused(
+    files: dict[str, Path], tmp_path: Path, changed: dict[str, Any], report: str
+) -> None:
+    with pytest.raises(ForeignError, match=report):
         latent(files, tmp_path, prelude=PreludeSource(files["prelude"], **changed), conditions={})

@@ -48,7 +48,7 @@ def test_configs_from_files(command: list[str], tmp_path: Path, suffix: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ("{", "--config"),
         ("nothing.json", "cannot be read"),
@@ -57,13 +57,13 @@ def test_configs_from_files(command: list[str], tmp_path: Path, suffix: str) -> 
     ],
 )
 def test_refusals_are_one_line(
-    command: list[str], config: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    command: list[str], config: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main([*command, "--config", config]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("refused: ")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "repository").exists()
 

@@ -36,7 +36,7 @@ def test_sizes_are_found(axes: Mapping[str, Axis], made: Callable[..., Any], exp
 
 
 @pytest.mark.parametrize(
-    ("axes", "made", "said"),
+    ("axes", "made", "message"),
     [
         (T, lambda T: (1, T // 4), r"dimension 2 of its data is 2 at T = 8; 3 at T = 12; .* multiple of one axis"),
         (T, lambda T: (T * T,), "multiple of one axis"),
@@ -47,9 +47,9 @@ def test_sizes_are_found(axes: Mapping[str, Axis], made: Callable[..., Any], exp
         (HW, lambda H, W: (1,) * (H // 8), "a number of axes that depends"),
     ],
 )
-def test_others_are_refused(axes: Mapping[str, Axis], made: Callable[..., Any], said: str) -> None:
-    axes = {"H": Axis(min=14, max=40), "W": axes["W"]} if "number of axes" in said else axes
-    with pytest.raises(ForeignError, match=f"vae.pt2: .*{said}"):
+def test_others_are_refused(axes: Mapping[str, Axis], made: Callable[..., Any], message: str) -> None:
+    axes = {"H": Axis(min=14, max=40), "W": axes["W"]} if "number of axes" in message else axes
+    with pytest.raises(ForeignError, match=f"vae.pt2: .*{message}"):
         data_sizes(FILE, lambda sizes: made(**sizes), axes)
 
 

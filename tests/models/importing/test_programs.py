@@ -1,5 +1,6 @@
 """Exported programs: the same numbers as their network, and nothing in them is executed when they are read."""
 
+import copy
 import io
 import json
 import os
@@ -57,6 +58,18 @@ class Convolutional(nn.Module):
         return self.last(torch.cat((two, one), 1)) * (self.shift - 2)
 
 
+class Casting(nn.Module):
+    """A network that casts to float32, as embeddings of times do, whatever its own dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        angles = t[:, None].float() * torch.arange(4, dtype=torch.float32, device=t.device)
+        return self.last(torch.cat((x, angles.cos()), 1))
+
+
 def export(network: nn.Module, arguments: tuple[Tensor, ...], path: Path, dynamic: Any = None) -> Path:
     rows = torch.export.Dim("rows", min=1, max=8192)
     shapes = tuple({0: rows} for _ in arguments) if dynamic is None else dynamic
@@ -110,6 +123,18 @@ def test_decomposed_programs_and_the_other_order(tmp_path: Path) -> None:
     assert imported.report[0].endswith("arguments (x, t)")
     with torch.no_grad():
         torch.testing.assert_close(load(imported.path).velocity(x, t), plain(x, t))
+
+
+def test_in_float64_it_casts_to_float64(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain, x, t = Casting(), torch.randn(6, 2), torch.rand(6)
+    velocity = load(take(export(plain, (x, t), tmp_path / "net.pt2"), tmp_path).path).velocity
+    weight, bias = plain.last.weight.double(), plain.last.bias.double()
+    exact = torch.cat((x.double(), (t[:, None].double() * torch.arange(4.0).double()).cos()), 1) @ weight.T + bias
+    with torch.no_grad():
+        assert torch.equal(velocity(x, t), plain(x, t))
+        found = copy.deepcopy(velocity).double()(x.double(), t.double())
+    torch.testing.assert_close(found, exact, rtol=1e-14, atol=1e-14)
 
 
 class Centred(nn.Module):
@@ -264,7 +289,7 @@ def custom_object(members: dict[str, bytes], target: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         (pickled_weight, "is pickled or not a plain file; it was not read"),
         (weight_elsewhere, "is pickled or not a plain file; it was not read"),
@@ -287,9 +312,9 @@ def custom_object(members: dict[str, bytes], target: Path) -> None:
         (argument_of({"as_tensor": {"name": "nowhere"}}), "KeyError: 'nowhere'"),
     ],
 )
-def test_what_may_not_be_in_a_program_is_refused(archive: Path, tmp_path: Path, change: Change, said: str) -> None:
+def test_what_may_not_be_in_a_program_is_refused(archive: Path, tmp_path: Path, change: Change, words: str) -> None:
     path = rewritten(archive, tmp_path / "net.pt2", change)
-    with pytest.raises(ForeignError, match=said):
+    with pytest.raises(ForeignError, match=words):
         take(path, tmp_path)
     assert not (tmp_path / "was-run").exists()
     assert not (tmp_path / "repository").exists()
@@ -305,7 +330,7 @@ class Flat(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "words"),
     [
         (lambda x, t: x[:, :1] * t[:, None], r"returns the shape \[1\]"),
         (lambda x, t: (x, t), "returns 2 values"),
@@ -313,9 +338,9 @@ class Flat(nn.Module):
         (lambda x, t: x.sum(0, keepdim=True) * t[:1, None], "not the same number of rows"),
     ],
 )
-def test_programs_that_are_no_velocity(tmp_path: Path, answer: Any, said: str) -> None:
+def test_programs_that_are_no_velocity(tmp_path: Path, answer: Any, words: str) -> None:
     path = export(Flat(answer), (torch.randn(4, 3), torch.rand(4)), tmp_path / "net.pt2")
-    with pytest.raises(ForeignError, match=said):
+    with pytest.raises(ForeignError, match=words):
         take(path, tmp_path)
 
 
@@ -432,12 +457,12 @@ def test_multiples_are_those_of_the_program(tmp_path: Path) -> None:
 def test_sizes_that_depend_on_each_other(tmp_path: Path) -> None:
     rows, half = Dim("rows", max=1024), Dim("half", min=2, max=30)
 
-    class Told(nn.Module):
+    class Pooled(nn.Module):
         def forward(self, x: Tensor, t: Tensor, mu: Tensor) -> Tensor:
             return x * t[:, None] + mu.repeat_interleave(2, dim=1)
 
     given = (torch.randn(4, 8), torch.rand(4), torch.randn(4, 4))
-    path = export(Told(), given, tmp_path / "net.pt2", ({0: rows, 1: 2 * half}, {0: rows}, {0: rows, 1: half}))
+    path = export(Pooled(), given, tmp_path / "net.pt2", ({0: rows, 1: 2 * half}, {0: rows}, {0: rows, 1: half}))
     with pytest.raises(ForeignError, match="dimension 1 of its condition mu is 1 k, where T is 2 k"):
         take(path, tmp_path, declared=OURS, inputs=["x", "t", "mu"])
 
@@ -508,7 +533,7 @@ def test_a_vector_as_condition(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "labels", "said"),
+    ("condition", "labels", "words"),
     [
         (torch.zeros(4, dtype=torch.int64), None, "give their number with --classes"),
         (torch.zeros(4, 2), LabelCondition(classes=3), "takes no class labels"),
@@ -517,10 +542,10 @@ def test_a_vector_as_condition(tmp_path: Path) -> None:
         (torch.zeros(4), None, "takes 3 tensors of"),
     ],
 )
-def test_conditions_that_cannot_be(tmp_path: Path, condition: Tensor, labels: Any, said: str) -> None:
+def test_conditions_that_cannot_be(tmp_path: Path, condition: Tensor, labels: Any, words: str) -> None:
     network = Three(lambda x, t, c: x * t[:, None] + c.unsqueeze(-1).flatten(1).sum(1, keepdim=True).float())
     path = export(network, (torch.randn(4, 3), torch.rand(4), condition), tmp_path / "net.pt2")
-    with pytest.raises(ForeignError, match=said):
+    with pytest.raises(ForeignError, match=words):
         take(path, tmp_path, labels=labels)
 
 

@@ -164,12 +164,12 @@ def test_no_tensors_and_no_file(saved: Save, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "config", "said"),
+    ("architecture", "config", "message"),
     [("resnet", {}, "use one of"), ("residual_mlp", {"dim": 0}, "dim"), ("residual_mlp", {"size": 2}, "size")],
 )
-def test_architectures(trained: State, saved: Save, architecture: str, config: dict[str, Any], said: str) -> None:
+def test_architectures(trained: State, saved: Save, architecture: str, config: dict[str, Any], message: str) -> None:
     file = saved(trained)
-    with pytest.raises(ForeignError, match=said):
+    with pytest.raises(ForeignError, match=message):
         import_weights(file, file.parent, "foreign", architecture, config)
 
 
@@ -198,8 +198,8 @@ def test_the_convention_is_detected_where_it_is_not_declared(trained: State, sav
 def test_a_declared_convention_that_looks_wrong_is_warned_of(
     trained: State, saved: Save, declared: Declared, wrong: str
 ) -> None:
-    said = take(saved(trained), declared=declared).report
-    assert any(line.startswith(f"warning: {wrong} as declared looks wrong") for line in said)
+    message = take(saved(trained), declared=declared).report
+    assert any(line.startswith(f"warning: {wrong} as declared looks wrong") for line in message)
 
 
 def test_an_untrained_network_shows_no_convention(trained: State, saved: Save) -> None:
@@ -247,7 +247,7 @@ def test_double_beside_single_becomes_single_and_is_said(trained: State, saved: 
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda w: w.to("meta"), "has a shape but no numbers"),
         (lambda w: w.to_sparse(), "is sparse_coo; save a plain tensor"),
@@ -266,9 +266,9 @@ def test_double_beside_single_becomes_single_and_is_said(trained: State, saved: 
 @pytest.mark.filterwarnings("ignore:.*quant.*")  # torch's own warning
 @pytest.mark.filterwarnings("ignore:.*nested tensors.*")
 def test_types_that_cannot_be_taken_are_named(
-    trained: State, saved: Save, change: Callable[[Tensor], Tensor], said: str
+    trained: State, saved: Save, change: Callable[[Tensor], Tensor], message: str
 ) -> None:
-    with pytest.raises(ForeignError, match=rf"key output.weight: {said}"):
+    with pytest.raises(ForeignError, match=rf"key output.weight: {message}"):
         take(saved({**trained, "output.weight": change(trained["output.weight"])}))
 
 
@@ -329,10 +329,10 @@ def test_a_network_that_predicts_noise_is_not_taken_for_a_velocity_in_silence(ep
         assert any(
             "declare --predicts velocity, or --predicts eps" in line for line in take(file, declared=declared).report
         )
-    said = take(file, declared=Declared(predicts="eps", path="vp")).report
-    assert not any("warning" in line for line in said)
+    message = take(file, declared=Declared(predicts="eps", path="vp")).report
+    assert not any("warning" in line for line in message)
     assert any(
-        line.startswith("convention: predicts eps on path vp (beta, beta_min 0.1, beta_max 20.0)") for line in said
+        line.startswith("convention: predicts eps on path vp (beta, beta_min 0.1, beta_max 20.0)") for line in message
     )
     wrong = take(file, declared=Declared(predicts="x0", path="vp")).report
     assert any("predicts x0 as declared looks wrong" in line for line in wrong)

@@ -23,7 +23,7 @@ START = 1000.0
 
 
 @dataclass
-class Told:
+class Attempt:
     """The outcome of one request, and when it was sent and answered.
 
     Attributes:
@@ -31,7 +31,7 @@ class Told:
         retry_s: the wait that a refusal promised.
     """
 
-    asked: float
+    began: float
     job: Job
     outcome: str = ""
     answered: float = 0.0
@@ -43,7 +43,7 @@ class Service:
     """A simulated engine with one model, `net`; a call costs `call_s`, and `row_s` for each row."""
 
     def __init__(self, net: Checkpoint, call_s: float = 5e-4, row_s: float = 8e-5, slower: Sequence[Any] = ()) -> None:
-        self.world, self.told = World(), []
+        self.world, self.attempts = World(), []
         self.calls: list[tuple[float, int]] = []  # time and number of rows
         self.slower = slower  # (from, until, factor)
         field = Field(net.velocity)
@@ -60,24 +60,24 @@ class Service:
         self.calls.clear()
         self.world.now = START
 
-    def ask(self, limit_s: float = 2.0, **arguments: Any) -> Told:
+    def ask(self, limit_s: float = 2.0, **arguments: Any) -> Attempt:
         """Submit a job now."""
-        asked = job(**arguments, deadline=self.world.now + limit_s)
-        told = Told(self.world.now, asked)
-        self.told.append(told)
+        given = job(**arguments, deadline=self.world.now + limit_s)
+        attempt = Attempt(self.world.now, given)
+        self.attempts.append(attempt)
         try:
-            told.future = self.engine.submit(asked)
+            attempt.future = self.engine.submit(given)
         except (Overloaded, TooSlow) as refusal:
-            told.outcome, told.answered = ("429" if isinstance(refusal, Overloaded) else "422"), self.world.now
-            told.retry_s = getattr(refusal, "retry_after_s", 0.0)
-            return told
+            attempt.outcome, attempt.answered = ("429" if isinstance(refusal, Overloaded) else "422"), self.world.now
+            attempt.retry_s = getattr(refusal, "retry_after_s", 0.0)
+            return attempt
 
         def answered(future: Future[JobResult]) -> None:
-            told.answered = self.world.now
-            told.outcome = "504" if isinstance(future.exception(), DeadlineExceeded) else "200"
+            attempt.answered = self.world.now
+            attempt.outcome = "504" if isinstance(future.exception(), DeadlineExceeded) else "200"
 
-        told.future.add_done_callback(answered)
-        return told
+        attempt.future.add_done_callback(answered)
+        return attempt
 
     def arrivals(self, rate: float, seconds: float, seed: int, draw: Callable[[Random], dict[str, Any]]) -> None:
         """Send requests at random times, `rate` per second."""
@@ -95,4 +95,4 @@ class Service:
                 return
 
     def count(self, outcome: str) -> int:
-        return sum(told.outcome == outcome for told in self.told)
+        return sum(attempt.outcome == outcome for attempt in self.attempts)

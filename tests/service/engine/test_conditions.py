@@ -90,13 +90,13 @@ def test_no_condition_is_the_null(conditional: Engine) -> None:
 
 
 def test_alone_and_among_others_are_the_same_bits(conditional: Engine) -> None:
-    asked = [
+    requests = [
         {"condition": torch.arange(n) % 5, "guidance": guidance, "seed": n, **solver}
         for n, guidance in ((3, None), (17, 2.0), (64, 0.0), (5, 1.5), (1, 1.0))
         for solver in (EULER, {"solver": "dopri5", "rtol": 1e-4, "atol": 1e-4})
     ]
-    alone = [conditional.submit(job(len(each["condition"]), **each)).result(60) for each in asked]
-    futures = [conditional.submit(job(len(each["condition"]), **each)) for each in asked]
+    alone = [conditional.submit(job(len(each["condition"]), **each)).result(60) for each in requests]
+    futures = [conditional.submit(job(len(each["condition"]), **each)) for each in requests]
     for before, future in zip(alone, futures, strict=True):
         result = future.result(60)
         assert torch.equal(before.x, result.x)
@@ -117,9 +117,9 @@ def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> No
     snapshot = ArenaQueue(0, "net", arena).snapshot()
     admission = Admission(100, time.monotonic, EngineSnapshot)
     admission.open(0, snapshot)
-    asked = [(1, None), (1, 0.0), (1, 1.0), (2, 2.5)]
-    entries = [admission.take(0, job(3, condition=CONDITION, guidance=guidance, **EULER)) for _, guidance in asked]
-    assert [entry.rows for entry in entries] == [3 * width for width, _ in asked]
+    requests = [(1, None), (1, 0.0), (1, 1.0), (2, 2.5)]
+    entries = [admission.take(0, job(3, condition=CONDITION, guidance=guidance, **EULER)) for _, guidance in requests]
+    assert [entry.rows for entry in entries] == [3 * width for width, _ in requests]
     for n in (4, 3000):  # a small job and a large one
         pair = job(n, condition=torch.zeros(n, dtype=torch.int64), guidance=2.5, **EULER)
         plain = job(2 * n, condition=torch.zeros(2 * n, dtype=torch.int64), **EULER)

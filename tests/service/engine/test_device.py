@@ -31,25 +31,25 @@ class Elsewhere(Device):
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"), compile=False)
-        self.asked: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def scope(self) -> nullcontext[None]:
-        self.asked["scope"] += 1
+        self.counts["scope"] += 1
         return nullcontext()
 
     def finish(self) -> None:
-        self.asked["finish"] += 1
+        self.counts["finish"] += 1
 
     def send(self, tensor: Tensor) -> Tensor:
-        self.asked["send"] += 1
+        self.counts["send"] += 1
         return tensor.clone()
 
     def fetch(self, tensor: Tensor) -> Tensor:
-        self.asked["fetch"] += 1
+        self.counts["fetch"] += 1
         return tensor.clone()
 
     def free(self) -> None:
-        self.asked["free"] += 1
+        self.counts["free"] += 1
 
 
 def _run(arena: Arena, *jobs: Job) -> list[Tensor]:
@@ -66,13 +66,13 @@ def _run(arena: Arena, *jobs: Job) -> list[Tensor]:
 def test_every_call_is_waited_for_and_everything_is_sent_and_fetched(net: Checkpoint) -> None:
     device = Elsewhere()
     arena = Arena(net, device)
-    device.asked.clear()
+    device.counts.clear()
     given = torch.randn(3, 2)
     jobs = job(4, solver="rk4", steps=2), job(3, solver="euler", steps=5, x0=given, save_at=None)
     found = _run(arena, *jobs)
-    assert device.asked["finish"] == 8  # one for each network call
-    assert device.asked["send"] == 2  # the noise of all jobs at once, and what one job gave
-    assert device.asked["fetch"] == 2  # the two ended at different times
+    assert device.counts["finish"] == 8  # one for each network call
+    assert device.counts["send"] == 2  # the noise of all jobs at once, and what one job gave
+    assert device.counts["fetch"] == 2  # the two ended at different times
     plain = _run(Arena(net, device_of(torch.device("cpu"), compile=False)), *jobs)
     assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
 
@@ -80,7 +80,7 @@ def test_every_call_is_waited_for_and_everything_is_sent_and_fetched(net: Checkp
 def test_memory_is_given_back_before_a_call_is_tried_in_parts(net: Checkpoint) -> None:
     device = Elsewhere()
     arena = Arena(net, device)
-    device.asked.clear()
+    device.counts.clear()
     inside = arena.network.velocity._call.function
 
     def crowded(*arguments: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def test_memory_is_given_back_before_a_call_is_tried_in_parts(net: Checkpoint) -
     arena.network.velocity._call.function = crowded
     found = _run(arena, job(16, solver="euler", steps=3))
     assert len(found[0]) == 16
-    assert device.asked["free"] >= 3
+    assert device.counts["free"] >= 3
 
 
 def test_auto_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_after_which_errors_cuda_is_lost(error: Exception, lost: bool) -> None:
     assert not Device(torch.device("cpu")).is_lost(error)
 
 
-class Told:
+class Summed:
     """A field of named conditions that takes at most 8 rows."""
 
     rows = (1, 8)
@@ -131,7 +131,7 @@ class Told:
 
 
 def test_calls_with_conditions_are_never_recorded() -> None:
-    field = Told()
+    field = Summed()
     captured = Captured(field)
     assert captured.rows == (1, 8)
     x, t = torch.randn(5, 2), torch.rand(5)
@@ -154,15 +154,15 @@ def test_a_model_with_named_conditions_has_the_same_bits_where_graphs_are_asked_
     checkpoint = load(path)
     assert checkpoint.conditioning is not None
     given = {"text": np.ones((2, 4), np.float32), "mask": np.array([True, False]), "label": 1}
-    told = Values(checkpoint.conditioning, given, 4, torch.float32)
-    asked = replace(
+    values = Values(checkpoint.conditioning, given, 4, torch.float32)
+    request = replace(
         job(4, solver="rk4", steps=2, model="named"),
-        conditions=told.tensors(),
-        sizes=tuple(sorted(told.sizes.settle().items())),
+        conditions=values.tensors(),
+        sizes=tuple(sorted(values.sizes.settle().items())),
         guidance=2.0,
     )
     plain, graphs = (
-        _run(Arena(checkpoint, device, sizes=asked.sizes), asked)[0] for device in (Elsewhere(), FarAway())
+        _run(Arena(checkpoint, device, sizes=request.sizes), request)[0] for device in (Elsewhere(), FarAway())
     )
     assert torch.equal(plain, graphs)
 
@@ -172,19 +172,19 @@ def test_rows_of_stages_are_sent_and_decoded_ones_are_fetched(tmp_path: Path) ->
     device = Elsewhere()
     arena = Arena(checkpoint, device)
     assert checkpoint.request_conditions is not None
-    told = Values(checkpoint.request_conditions, {}, 3, torch.float32).tensors()
-    asked = replace(job(3, solver="euler", steps=2, model="latent"), conditions=told, decode=True)
+    values = Values(checkpoint.request_conditions, {}, 3, torch.float32).tensors()
+    request = replace(job(3, solver="euler", steps=2, model="latent"), conditions=values, decode=True)
     assert arena.prelude is not None
     assert arena.decoder is not None
-    device.asked.clear()
+    device.counts.clear()
     prepared: list[Job] = []
-    arena.prelude.passes.append(prelude_pass(checkpoint, 0, asked, prepared.append))
+    arena.prelude.passes.append(prelude_pass(checkpoint, 0, request, prepared.append))
     [ended] = arena.prelude.turn().ended
     ended.then(ended.out)
-    assert (device.asked["send"], device.asked["fetch"]) == (3, 0)  # a picture, its flag and its strength
+    assert (device.counts["send"], device.counts["fetch"]) == (3, 0)  # a picture, its flag and its strength
     [x] = _run(arena, *prepared)
-    device.asked.clear()
+    device.counts.clear()
     arena.decoder.passes.append(Pass(0, [x], lambda out: None))
     [ended] = arena.decoder.turn().ended
-    assert (device.asked["send"], device.asked["fetch"]) == (1, 1)
+    assert (device.counts["send"], device.counts["fetch"]) == (1, 1)
     assert torch.allclose(ended.out[0], checkpoint.decoder.decode(x), atol=1e-6)

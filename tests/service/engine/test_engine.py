@@ -44,7 +44,7 @@ def same(a: JobResult, b: JobResult) -> bool:
 
 
 def test_results_are_what_integrate_gives_from_the_same_noise(engine: Engine, net: Checkpoint) -> None:
-    result = engine.submit(job(7, solver="dopri5", seed=3, trace="full")).result(10)
+    result = engine.submit(job(7, solver="dopri5", seed=3, trace="full")).result(60)
     solution = integrate(net.velocity, noise(3, 0, 7, (2,)), solver="dopri5")
     torch.testing.assert_close(result.x, solution.x, rtol=0, atol=1e-5)
     assert set(result.status) == {"success"}
@@ -54,7 +54,7 @@ def test_results_are_what_integrate_gives_from_the_same_noise(engine: Engine, ne
 
 def test_alone_and_among_others_are_the_same_bits(engine: Engine, observed: Observed) -> None:
     jobs = [job(1 + 5 * k % 17, seed=k, trace="full", **MIX[k % len(MIX)]) for k in range(42)]
-    alone = [engine.submit(each).result(10) for each in jobs]
+    alone = [engine.submit(each).result(60) for each in jobs]
     observed.batches.clear()
     futures = [engine.submit(each) for each in jobs]
     together = [future.result(30) for future in futures]
@@ -67,13 +67,13 @@ def test_alone_and_among_others_are_the_same_bits(engine: Engine, observed: Obse
 def test_sample_i_is_the_same_in_a_request_of_one(engine: Engine, arguments: dict) -> None:
     many = engine.submit(job(3000, seed=5, **arguments)).result(60)
     for index in (0, 1, 1234, 2999):
-        one = engine.submit(job(1, seed=5, first_index=index, **arguments)).result(10)
+        one = engine.submit(job(1, seed=5, first_index=index, **arguments)).result(60)
         assert torch.equal(one.x[0], many.x[index])
         assert one.nfe[0] == many.nfe[index]
 
 
 def test_batch_control_is_the_same_beside_other_requests(engine: Engine) -> None:
-    alone = engine.submit(job(40, solver="dopri5", error_control="batch", trace="full")).result(10)
+    alone = engine.submit(job(40, solver="dopri5", error_control="batch", trace="full")).result(60)
     assert len(set(alone.nfe)) == 1
     big = engine.submit(job(2000, solver="euler", steps=200))
     beside = engine.submit(job(40, solver="dopri5", error_control="batch", trace="full")).result(30)
@@ -115,14 +115,14 @@ def test_a_large_job_under_batch_control_is_called_in_parts_that_others_share(
 def test_exact_on_the_analytic_gaussian(engine: Engine, gaussian: Checkpoint) -> None:
     engine.load("gaussian", 1, gaussian)
     arguments = {"rtol": 1e-8, "atol": 1e-8, "dtype": torch.float64}
-    result = engine.submit(job(50, model="gaussian", seed=1, **arguments)).result(10)
+    result = engine.submit(job(50, model="gaussian", seed=1, **arguments)).result(60)
     exact = 2.0 + 0.5 * noise(1, 0, 50, (2,), torch.float64)
     assert (result.x - exact).abs().max() < 1e-6
 
 
 def test_saved_states_come_in_order(engine: Engine) -> None:
     save_at = np.array([0.0, 0.25, 1.0])
-    result = engine.submit(job(5, solver="rk4", steps=4, save_at=save_at)).result(10)
+    result = engine.submit(job(5, solver="rk4", steps=4, save_at=save_at)).result(60)
     assert result.saved is not None
     assert torch.equal(result.saved[:, 0], noise(0, 0, 5, (2,)))
     assert torch.equal(result.saved[:, 2], result.x)
@@ -130,8 +130,8 @@ def test_saved_states_come_in_order(engine: Engine) -> None:
 
 def test_given_starting_states_and_a_part_of_the_span(engine: Engine) -> None:
     x0 = torch.randn(3, 2, generator=torch.Generator().manual_seed(1))
-    there = engine.submit(job(3, x0=x0, t_span=(1.0, 0.0), rtol=1e-6, atol=1e-6)).result(10)
-    back = engine.submit(job(3, x0=there.x, rtol=1e-6, atol=1e-6)).result(10)
+    there = engine.submit(job(3, x0=x0, t_span=(1.0, 0.0), rtol=1e-6, atol=1e-6)).result(60)
+    back = engine.submit(job(3, x0=there.x, rtol=1e-6, atol=1e-6)).result(60)
     torch.testing.assert_close(back.x, x0, rtol=0, atol=1e-4)
 
 
@@ -145,7 +145,7 @@ def test_a_deadline_ends_a_job_with_an_error_or_with_what_was_reached(engine: En
         engine.submit(job(4, solver="dopri5", deadline=time.monotonic() + 0.1)).result(60)
     assert eventually(lambda: engine.active_lanes == 0)
     arguments = {"solver": "euler", "steps": 500, "partial": True}
-    result = engine.submit(job(100_000, deadline=time.monotonic() + 0.3, **arguments)).result(60)
+    result = engine.submit(job(100_000, deadline=time.monotonic() + 1.0, **arguments)).result(60)
     assert set(result.status) == {"deadline"}
     assert 0 < result.t[0] < 1
     assert result.t[-1] == 0
@@ -172,7 +172,7 @@ def test_a_small_job_is_not_held_up_by_a_large_one(engine: Engine, observed: Obs
     large = engine.submit(job(100_000, solver="euler", steps=100))
     assert eventually(lambda: engine.active_lanes > 0)
     ticks = len(observed.batches)
-    engine.submit(job(1, solver="euler", steps=10)).result(20)
+    engine.submit(job(1, solver="euler", steps=10)).result(60)
     assert len(observed.batches) - ticks < 40
     assert not large.done()
     engine.cancel(large)
@@ -182,7 +182,7 @@ def test_models_share_the_device(engine: Engine, gaussian: Checkpoint, observed:
     engine.load("gaussian", 1, gaussian)
     large = engine.submit(job(100_000, solver="euler", steps=100))
     other = engine.submit(job(100, model="gaussian", solver="euler", steps=30, dtype=torch.float64))
-    other.result(20)
+    other.result(60)
     assert not large.done()
     engine.cancel(large)
     assert {model for model, *_ in observed.batches} == {"net", "gaussian"}
@@ -191,7 +191,7 @@ def test_models_share_the_device(engine: Engine, gaussian: Checkpoint, observed:
 def test_a_model_that_was_idle_has_saved_no_time_up(engine: Engine, gaussian: Checkpoint) -> None:
     engine.load("gaussian", 1, gaussian)
     engine.submit(job(500, solver="euler", steps=200)).result(60)
-    engine.submit(job(1, model="gaussian", solver="euler", steps=1, dtype=torch.float64)).result(20)
+    engine.submit(job(1, model="gaussian", solver="euler", steps=1, dtype=torch.float64)).result(60)
     used = {queue.name: queue.used_s for queue in engine._loop._queues.values()}
     assert used["gaussian"] > 0.5 * used["net"] > 0
 
@@ -207,7 +207,7 @@ def test_a_full_queue_says_when_to_come_back(net: Checkpoint) -> None:
     engine.stop()
     for future in futures:
         with pytest.raises(EngineFailed):
-            future.result(5)
+            future.result(60)
 
 
 def test_a_draining_engine_finishes_what_it_has(engine: Engine) -> None:
@@ -215,7 +215,7 @@ def test_a_draining_engine_finishes_what_it_has(engine: Engine) -> None:
     engine.drain()
     with pytest.raises(Draining):
         engine.submit(job())
-    assert set(running.result(10).status) == {"success"}
+    assert set(running.result(60).status) == {"success"}
 
 
 def test_giving_up_tells_everybody(engine: Engine, field: Field) -> None:
@@ -224,7 +224,7 @@ def test_giving_up_tells_everybody(engine: Engine, field: Field) -> None:
     engine.give_up()
     for future in futures:
         with pytest.raises(Draining):
-            future.result(5)
+            future.result(60)
     assert eventually(lambda: engine.active_jobs == engine.active_lanes == 0)
 
 
@@ -237,23 +237,23 @@ def test_rows_that_make_the_network_raise_fail_their_job_alone(engine: Engine, f
     good = engine.submit(job(6, solver="rk4", steps=50, seed=2))
     bad = engine.submit(job(2, solver="rk4", steps=5, x0=torch.tensor([[0.0, 0.0], [1000.0, 0.0]])))
     with pytest.raises(EngineFailed, match="pretended"):
-        bad.result(10)
+        bad.result(60)
     field.hook = lambda x, t: None
-    assert same(good.result(10), engine.submit(job(6, solver="rk4", steps=50, seed=2)).result(10))
+    assert same(good.result(60), engine.submit(job(6, solver="rk4", steps=50, seed=2)).result(60))
 
 
 @pytest.mark.parametrize("kind", [MemoryError, torch.OutOfMemoryError])
 def test_memory_that_suffices_for_slices_only_costs_nobody_anything(
     engine: Engine, field: Field, kind: type[Exception]
 ) -> None:
-    expected = engine.submit(job(40, solver="rk4", steps=5)).result(10)
+    expected = engine.submit(job(40, solver="rk4", steps=5)).result(60)
 
     def hook(x: Tensor, t: Tensor) -> None:
         if len(x) > 8:
             raise kind("too many rows")
 
     field.hook = hook
-    assert same(engine.submit(job(40, solver="rk4", steps=5)).result(10), expected)
+    assert same(engine.submit(job(40, solver="rk4", steps=5)).result(60), expected)
 
 
 def test_jobs_that_were_to_be_admitted_together_are_admitted_once(
@@ -290,16 +290,16 @@ def test_jobs_that_were_to_be_admitted_together_are_admitted_once(
 
 
 def test_a_diverging_request_changes_no_other(engine: Engine) -> None:
-    expected = engine.submit(job(8, solver="dopri5", trace="full")).result(10)
+    expected = engine.submit(job(8, solver="dopri5", trace="full")).result(60)
     good = engine.submit(job(8, solver="dopri5", trace="full"))
     bad = engine.submit(job(2, solver="dopri5", x0=torch.tensor([[float("nan"), 0.0], [0.0, 0.0]])))
-    assert list(bad.result(10).status) == ["non_finite", "success"]
-    assert same(good.result(10), expected)
+    assert list(bad.result(60).status) == ["non_finite", "success"]
+    assert same(good.result(60), expected)
 
 
 def test_a_broken_fixed_step_stands_in_the_trace(engine: Engine) -> None:
     x0 = torch.tensor([[float("inf"), 0.0], [0.0, 0.0]])
-    result = engine.submit(job(2, solver="rk4", steps=2, x0=x0, trace="full")).result(10)
+    result = engine.submit(job(2, solver="rk4", steps=2, x0=x0, trace="full")).result(60)
     assert list(result.status) == ["non_finite", "success"]
     assert result.trace.sample.tolist() == [0, 1, 1]
     assert result.trace.accepted.tolist() == [False, True, True]
@@ -308,11 +308,11 @@ def test_a_broken_fixed_step_stands_in_the_trace(engine: Engine) -> None:
 
 def test_a_deadline_that_has_passed_on_an_idle_engine_is_not_overload(engine: Engine) -> None:
     with pytest.raises(DeadlineExceeded):
-        engine.submit(job(deadline=time.monotonic() - 1)).result(10)
+        engine.submit(job(deadline=time.monotonic() - 1)).result(60)
 
 
 def test_max_nfe_too_small_to_begin_costs_no_call(engine: Engine, observed: Observed) -> None:
-    result = engine.submit(job(2, solver="dopri5", max_nfe=3)).result(10)
+    result = engine.submit(job(2, solver="dopri5", max_nfe=3)).result(60)
     assert list(result.status) == ["max_nfe", "max_nfe"]
     assert list(result.nfe) == [0, 0]
     assert observed.batches == []
@@ -322,14 +322,14 @@ class Crossings:
     """An event loop that counts calls from other threads."""
 
     def __init__(self) -> None:
-        self.told: list[int] = []
+        self.delivered: list[int] = []
         self.closed = False
 
-    def call_soon_threadsafe(self, callback: Callable[[Any], None], told: list[Any]) -> None:
+    def call_soon_threadsafe(self, callback: Callable[[Any], None], delivered: list[Any]) -> None:
         if self.closed:
             raise RuntimeError("Event loop is closed")
-        self.told.append(len(told))
-        callback(told)
+        self.delivered.append(len(delivered))
+        callback(delivered)
 
 
 def test_what_ends_in_one_turn_is_delivered_in_one_call(engine: Engine, field: Field) -> None:
@@ -350,7 +350,7 @@ def test_what_ends_in_one_turn_is_delivered_in_one_call(engine: Engine, field: F
         future.result(60)
     with pytest.raises(DeadlineExceeded):
         late.result(60)
-    assert crossings.told == [2, 20]  # the first and the late one between two ticks
+    assert crossings.delivered == [2, 20]  # the first and the late one between two ticks
     crossings.closed = True
     assert engine.submit(job(1, solver="euler", steps=1)).result(60).rows == 1
 

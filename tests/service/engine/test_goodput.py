@@ -12,7 +12,7 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.engine.job import Priority
 
-from .simulation import START, Service, Told
+from .simulation import START, Attempt, Service
 
 DOPRI5 = {"num_samples": 20, "solver": "dopri5"}
 SATURATION = 10.7
@@ -35,12 +35,12 @@ def loaded(mixture: Checkpoint, rate: float, *kinds: dict[str, Any], seconds: fl
 
     service.arrivals(rate, seconds, 1, draw)
     service.run()
-    assert {told.outcome for told in service.told} <= {"200", "429", "504"}
+    assert {attempt.outcome for attempt in service.attempts} <= {"200", "429", "504"}
     return service
 
 
-def late_share(told: list[Told]) -> float:
-    taken = [each for each in told if each.outcome in ("200", "504")]
+def late_share(attempts: list[Attempt]) -> float:
+    taken = [each for each in attempts if each.outcome in ("200", "504")]
     return sum(each.outcome == "504" for each in taken) / len(taken)
 
 
@@ -49,15 +49,15 @@ def test_goodput_holds_at_twice_and_four_and_a_half_times_what_can_be_done(mixtu
     for times in (2, 4.5):
         service = loaded(mixture, times * SATURATION, DOPRI5)
         assert service.count("200") >= 0.85 * full
-        assert late_share(service.told) < 0.02
-        assert all(told.answered <= told.asked + 2.05 for told in service.told)
+        assert late_share(service.attempts) < 0.02
+        assert all(attempt.answered <= attempt.began + 2.05 for attempt in service.attempts)
 
 
 def test_a_machine_that_is_slow_for_some_seconds_costs_few(mixture: Checkpoint) -> None:
     usual = loaded(mixture, 2 * SATURATION, DOPRI5)
     slow = loaded(mixture, 2 * SATURATION, DOPRI5, slower=[(START + 5, START + 10, 1.5)])
     assert slow.count("200") > 0.75 * usual.count("200")
-    assert late_share(slow.told) < 0.1
+    assert late_share(slow.attempts) < 0.1
 
 
 MIXES = [
@@ -72,36 +72,36 @@ MIXES = [
 @pytest.mark.parametrize("kinds", MIXES)
 def test_mixed_loads_keep_their_promises_and_starve_nobody(mixture: Checkpoint, kinds: list[dict[str, Any]]) -> None:
     service = loaded(mixture, 2 * SATURATION, *kinds)
-    assert late_share(service.told) < 0.02
+    assert late_share(service.attempts) < 0.02
     for kind in kinds:
-        of_kind = [told for told in service.told if told.job.num_samples == kind["num_samples"]]
-        assert sum(told.outcome == "200" for told in of_kind) >= 5
+        of_kind = [attempt for attempt in service.attempts if attempt.job.num_samples == kind["num_samples"]]
+        assert sum(attempt.outcome == "200" for attempt in of_kind) >= 5
 
 
 @pytest.mark.parametrize("limit_s", [0.6, 2.0, 10.0])
 @pytest.mark.parametrize("many", [1, 5])
 def test_retry_after_is_true_within_a_factor_of_two(mixture: Checkpoint, limit_s: float, many: int) -> None:
     """Without other requests, the same request, sent again and again, is accepted at about the promised time."""
-    asked = {"num_samples": 20, "solver": "rk4", "steps": 15, "limit_s": limit_s, "dtype": torch.float64}
+    settings = {"num_samples": 20, "solver": "rk4", "steps": 15, "limit_s": limit_s, "dtype": torch.float64}
     service = Service(mixture)
-    while (told := service.ask(**asked | {"num_samples": 20 * many})).outcome != "429":
+    while (attempt := service.ask(**settings | {"num_samples": 20 * many})).outcome != "429":
         pass
-    refused, world = service.ask(**asked), service.world
+    refused, world = service.ask(**settings), service.world
     while refused.outcome != "429":
-        refused = service.ask(**asked)
+        refused = service.ask(**settings)
     again = refused
 
     def ask_again() -> None:
         nonlocal again
-        again = service.ask(**asked)
+        again = service.ask(**settings)
         if again.outcome == "429":
             world.at(world.now + 0.005, ask_again)
 
     world.at(world.now + 0.005, ask_again)
     service.run()
-    truth = again.asked - refused.asked
+    truth = again.began - refused.began
     assert again.outcome == "200"
-    assert told.retry_s > 0
+    assert attempt.retry_s > 0
     assert 0.5 * truth <= refused.retry_s <= max(2 * truth, 0.1)
 
 
@@ -117,13 +117,13 @@ def test_what_is_too_slow_even_alone_is_refused_unless_a_part_is_of_use(mixture:
 
 
 def test_a_kind_of_error_control_that_was_seen_is_known_to_be_too_slow(mixture: Checkpoint) -> None:
-    service, asked = Service(mixture), {**DOPRI5, "dtype": torch.float64, "limit_s": 0.1}
-    unknown = service.ask(**asked)
+    service, settings = Service(mixture), {**DOPRI5, "dtype": torch.float64, "limit_s": 0.1}
+    unknown = service.ask(**settings)
     service.run()
     assert unknown.outcome == "504"  # this could not be known before
-    service.ask(**asked | {"limit_s": 5.0})
+    service.ask(**settings | {"limit_s": 5.0})
     service.run()
-    assert service.ask(**asked).outcome == "422"
+    assert service.ask(**settings).outcome == "422"
 
 
 def test_a_job_of_one_sample_does_not_wait_for_one_of_a_hundred_thousand(mixture: Checkpoint) -> None:
@@ -145,28 +145,28 @@ def test_a_long_request_with_little_time_to_spare_keeps_short_ones_from_nothing(
     service.run(lambda: len(service.calls) > 5)
     short = [service.ask(num_samples=1, solver="rk4", steps=5, **kind) for _ in range(20)]
     service.run()
-    assert {told.outcome for told in short} == {"200"}
+    assert {attempt.outcome for attempt in short} == {"200"}
 
 
-def test_who_cannot_be_in_time_is_told_early_and_leaves_the_rest_in_time(mixture: Checkpoint) -> None:
+def test_who_cannot_be_in_time_is_refused_early_and_leaves_the_rest_in_time(mixture: Checkpoint) -> None:
     """The machine becomes three times slower once eight jobs have been accepted."""
     service = Service(mixture, slower=[(START + 0.05, START + 100, 3.0)])
-    told = [service.ask(num_samples=20, solver="rk4", steps=15, dtype=torch.float64) for _ in range(8)]
+    attempts = [service.ask(num_samples=20, solver="rk4", steps=15, dtype=torch.float64) for _ in range(8)]
     service.run()
-    assert {each.outcome for each in told} == {"200", "504"}
-    assert sum(each.outcome == "200" for each in told) >= 3  # otherwise, none
-    assert any(each.answered < each.asked + 1.5 for each in told if each.outcome == "504")
+    assert {each.outcome for each in attempts} == {"200", "504"}
+    assert sum(each.outcome == "200" for each in attempts) >= 3  # otherwise, none
+    assert any(each.answered < each.began + 1.5 for each in attempts if each.outcome == "504")
 
 
 def test_it_is_known_about_when_jobs_will_be_done(mixture: Checkpoint) -> None:
     service, euler = Service(mixture), {"solver": "euler", "dtype": torch.float64, "limit_s": 600.0}
-    told = [service.ask(num_samples=n, steps=10 * n, **euler) for n in (1, 4, 20)]
-    told.append(service.ask(num_samples=20_000, steps=10, priority=Priority.BULK, **euler))
+    attempts = [service.ask(num_samples=n, steps=10 * n, **euler) for n in (1, 4, 20)]
+    attempts.append(service.ask(num_samples=20_000, steps=10, priority=Priority.BULK, **euler))
     for before in (0, 5):
         service.run(lambda before=before: len(service.calls) >= before)
         now, ends = service.world.now, service.engine.ends_s()
-        assert set(ends) == {each.future for each in told}
-        forecasts = [(each, now + ends[each.future]) for each in told if each.future is not None]
+        assert set(ends) == {each.future for each in attempts}
+        forecasts = [(each, now + ends[each.future]) for each in attempts if each.future is not None]
     service.run()
     for each, end in forecasts:
         assert 0.6 * (each.answered - now) < end - now < 1.6 * (each.answered - now)

@@ -13,8 +13,8 @@ PLAN = resolve(solver="euler", steps=2)
 TEXT = NamedConditions({"text": NamedCondition(shape=(1000,), null="zeros")})
 
 
-def job(samples: int, told: Distinct) -> Job:
-    return Job("m", 1, PLAN, samples, conditions={"text": told})
+def job(samples: int, given: Distinct) -> Job:
+    return Job("m", 1, PLAN, samples, conditions={"text": given})
 
 
 def test_one_condition_of_many_samples_is_one_row() -> None:
@@ -31,9 +31,9 @@ def test_one_condition_of_many_samples_is_one_row() -> None:
 
 def test_equal_conditions_of_a_request_are_held_once() -> None:
     rows = torch.randn(2, 1000)
-    told = Distinct.from_rows(rows[[0, 1, 0, 0, 1]])
-    assert len(told.rows) == 2
-    assert torch.equal(told.expanded(5), rows[[0, 1, 0, 0, 1]])
+    given = Distinct.from_rows(rows[[0, 1, 0, 0, 1]])
+    assert len(given.rows) == 2
+    assert torch.equal(given.expanded(5), rows[[0, 1, 0, 0, 1]])
 
 
 def test_a_job_that_comes_moves_nothing_of_those_that_run() -> None:
@@ -56,8 +56,8 @@ def test_jobs_come_and_go_in_any_order() -> None:
     for number in generator.permutation(300).tolist():
         n = int(generator.integers(1, 200))
         rows = torch.full((n, 2), float(number)) + torch.arange(n)[:, None] / 1000
-        told = {"condition": Distinct.from_rows(rows)}
-        conditions.add(number, Job("m", 1, PLAN, n, conditions=told))
+        given = {"condition": Distinct.from_rows(rows)}
+        conditions.add(number, Job("m", 1, PLAN, n, conditions=given))
         alive[number] = rows
         if len(alive) > 20:
             gone = int(generator.choice(list(alive)))

@@ -40,7 +40,7 @@ def test_jobs_of_an_unloaded_model_finish(engine: Engine, field: Field) -> None:
     arena = engine.prepared("net", 1, Operation.SAMPLE)
     assert arena is not None
     engine.unload(arena)
-    assert set(running.result(10).status) == set(waiting.result(10).status) == {"success"}
+    assert set(running.result(60).status) == set(waiting.result(60).status) == {"success"}
     assert eventually(lambda: not engine._loop.snapshot.arenas)
     with pytest.raises(KeyError):
         engine.submit(job(3, solver="euler", steps=20))
@@ -50,7 +50,7 @@ def test_a_model_is_freed_when_it_is_let_go(engine: Engine, net: Checkpoint) -> 
     gc.disable()  # reference counting alone must be enough
     try:
         loaded = engine.load("other", 1, net)
-        engine.submit(job(3, model="other", solver="euler", steps=2)).result(10)
+        engine.submit(job(3, model="other", solver="euler", steps=2)).result(60)
         engine.unload(loaded)
         arena = weakref.ref(loaded)
         del loaded
@@ -66,8 +66,8 @@ def test_the_same_version_loaded_again_outlives_the_first(engine: Engine, net: C
     running = engine.submit(job(3, solver="euler", steps=20))
     second = engine.load("net", 1, net)
     engine.unload(first)
-    assert engine.submit(job(2, solver="euler", steps=2)).result(10).x.shape == (2, 2)
-    assert set(running.result(10).status) == {"success"}
+    assert engine.submit(job(2, solver="euler", steps=2)).result(60).x.shape == (2, 2)
+    assert set(running.result(60).status) == {"success"}
     assert eventually(lambda: [queue.arena for queue in engine._loop._queues.values()] == [second])
 
 

@@ -71,7 +71,9 @@ def solved(engine: Engine, *jobs: Job) -> list[Any]:
     return [future.result(60) for future in [engine.submit(each) for each in jobs]]
 
 
-def told(values: dict[str, Any], samples: int, without: tuple[str, ...] = (), **other: Tensor) -> tuple[Tensor, ...]:
+def arguments_of(
+    values: dict[str, Any], samples: int, without: tuple[str, ...] = (), **other: Tensor
+) -> tuple[Tensor, ...]:
     """Return the arguments that the network itself takes."""
     length = values["mask"].shape[-1]
     image = torch.full((3, 2, 2), 128.0) if "image" in without else torch.from_numpy(values["image"]).float()
@@ -91,7 +93,7 @@ def test_samples_are_those_of_a_plain_loop(engine: Engine, made: tuple[Named, Ch
     network, checkpoint = made
     values, x0 = given(5, 6), noise(0, 0, 6, (3,))
     [found] = solved(engine, job(checkpoint, 6, values, **EULER))
-    wanted = integrate(lambda x, t: network(x, t, *told(values, 6)), x0, **EULER).x
+    wanted = integrate(lambda x, t: network(x, t, *arguments_of(values, 6)), x0, **EULER).x
     torch.testing.assert_close(found.x, wanted, rtol=0, atol=1e-5)
     assert found.rows == 6 * 4
 
@@ -102,7 +104,7 @@ def test_guidance_of_several_terms(engine: Engine, made: tuple[Named, Checkpoint
     [found] = solved(engine, job(checkpoint, 4, values, guidance=GUIDED, **EULER))
 
     def field(x: Tensor, t: Tensor) -> Tensor:
-        terms = [term.weight * network(x, t, *told(values, 4, tuple(term.without))) for term in GUIDED.terms]
+        terms = [term.weight * network(x, t, *arguments_of(values, 4, tuple(term.without))) for term in GUIDED.terms]
         return torch.stack(terms).sum(0)
 
     torch.testing.assert_close(found.x, integrate(field, x0, **EULER).x, rtol=0, atol=1e-4)
@@ -118,10 +120,10 @@ def test_negative_interval_and_channels(engine: Engine, made: tuple[Named, Check
     [found] = solved(engine, job(checkpoint, 4, values, guidance=guidance, negative=negative, **EULER))
 
     def field(x: Tensor, t: Tensor) -> Tensor:
-        whole = network(x, t, *told(values, 4))
+        whole = network(x, t, *arguments_of(values, 4))
         if not 0.25 <= float(t[0]) <= 0.5:
             return whole
-        away = told(values | {"strength": 0.5}, 4, ("text", "mask", "image"), label=torch.tensor(1))
+        away = arguments_of(values | {"strength": 0.5}, 4, ("text", "mask", "image"), label=torch.tensor(1))
         return torch.cat(((2 * whole - network(x, t, *away))[:, :2], whole[:, 2:]), 1)
 
     torch.testing.assert_close(found.x, integrate(field, x0, **EULER).x, rtol=0, atol=1e-4)

@@ -106,9 +106,9 @@ def test_states_that_were_not_reached_are_nan() -> None:
 
 
 def test_kept_attempts_are_told(engine: Engine) -> None:
-    told: list[int] = []
-    result = engine.submit(job(50, rtol=1e-5, atol=1e-5, on_logged=told.append)).result(60)
-    assert sum(told) == len(result.trace) > 50
-    told.clear()
-    engine.submit(job(50, on_logged=told.append, **EULER)).result(60)
-    assert told == []
+    reported: list[int] = []
+    result = engine.submit(job(50, rtol=1e-5, atol=1e-5, on_logged=reported.append)).result(60)
+    assert sum(reported) == len(result.trace) > 50
+    reported.clear()
+    engine.submit(job(50, on_logged=reported.append, **EULER)).result(60)
+    assert reported == []

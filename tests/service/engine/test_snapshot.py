@@ -16,14 +16,14 @@ def test_work_is_rows_times_calls_that_are_left(net: Checkpoint) -> None:
     assert [rows for rows, _ in idle.arenas[key].tick_s] == sorted(rows for rows, _ in idle.arenas[key].tick_s)
     service.ask(60.0, num_samples=10, solver="rk4", steps=5)
     service.ask(60.0, num_samples=3, solver="euler", steps=7, priority=Priority.BULK)
-    asked = service.engine.workload()
-    assert asked.jobs == 2
-    assert (asked.arenas[key].interactive, asked.arenas[key].bulk) == (10 * 20, 3 * 7)
-    assert asked.work == 221
+    found = service.engine.workload()
+    assert found.jobs == 2
+    assert (found.arenas[key].interactive, found.arenas[key].bulk) == (10 * 20, 3 * 7)
+    assert found.work == 221
     begin = service.world.now
     service.run(lambda: service.world.now > begin + 0.022)  # snapshots are at most 20 ms old
     under_way = service.engine.workload()
     assert 0 < under_way.work < 221
     service.run()
-    assert asked.seconds == pytest.approx(service.world.now - begin, rel=0.5)
+    assert found.seconds == pytest.approx(service.world.now - begin, rel=0.5)
     assert service.engine.workload().work == 0

@@ -107,7 +107,7 @@ def test_what_fails_is_told_apart_from_its_company(stage: Stage) -> None:
     stage.passes.extend([*good[:2], failing, good[2]])
     failed = [turn.failed for turn in run(stage)]
     assert [pass_ for turn in failed for pass_ in turn] == [failing]
-    assert any("the decoder failed: ValueError: too high" in said for turn in failed for said in turn.values())
+    assert any("the decoder failed: ValueError: too high" in message for turn in failed for message in turn.values())
     assert len(done) == 3
 
 
@@ -148,8 +148,8 @@ def result_of(x: Tensor, saved: Tensor | None = None) -> JobResult:
 def job(samples: int, checkpoint: Checkpoint, **more: Any) -> Job:
     solve = resolve(solver="euler", steps=2, dtype=torch.float32)
     assert checkpoint.request_conditions is not None
-    told = Values(checkpoint.request_conditions, {}, samples, torch.float32).tensors()
-    return Job("latent", 1, solve, samples, **({"decode": True, "conditions": told} | more))
+    inputs = Values(checkpoint.request_conditions, {}, samples, torch.float32).tensors()
+    return Job("latent", 1, solve, samples, **({"decode": True, "conditions": inputs} | more))
 
 
 def test_states_that_are_not_finite_are_not_decoded(latent: Checkpoint) -> None:

@@ -125,12 +125,12 @@ async def test_origins(serve: Serve) -> None:
     }
     async with serve(cors_origins=("https://a.example",), api_keys=KEYS) as http:
         for origin, allowed in (("https://a.example", True), ("https://b.example", False)):
-            asked = await http.options("/v1/sample", headers={"Origin": origin, **preflight})
+            preflighted = await http.options("/v1/sample", headers={"Origin": origin, **preflight})
             answer = await http.get("/livez", headers={"Origin": origin})
             refused = await http.get("/v1/models", headers={"Origin": origin})
-            for each in (asked, answer, refused):
+            for each in (preflighted, answer, refused):
                 assert (each.headers.get("access-control-allow-origin") == origin) is allowed
-            assert (asked.status_code == 200) is allowed
+            assert (preflighted.status_code == 200) is allowed
             assert refused.status_code == 401
         assert "X-Request-ID" in answer.headers.get("access-control-expose-headers", "X-Request-ID")
 

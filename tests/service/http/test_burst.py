@@ -52,7 +52,7 @@ async def test_whoever_gives_up_takes_nobodys_place() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert [task.cancelled() for task in tasks] == [False, True, True, True, False, False]
-    await asyncio.wait_for(limiter.enter(), 5)
+    await asyncio.wait_for(limiter.enter(), 60)
 
 
 def test_it_serves_a_loop_after_another_was_left() -> None:
@@ -63,7 +63,7 @@ def test_it_serves_a_loop_after_another_was_left() -> None:
         await waiting[0]
 
     async def crowd() -> None:
-        await asyncio.wait_for(asyncio.gather(*(limiter.enter() for _ in range(4))), 5)
+        await asyncio.wait_for(asyncio.gather(*(limiter.enter() for _ in range(4))), 60)
 
     for _ in range(2):
         asyncio.run(leave())  # three of the four never enter

@@ -18,8 +18,10 @@ sys.exit(main([]))
 
 def test_a_hundred_and_twenty_eight_files(models: Path) -> None:
     with running((sys.executable, "-c", _FEW), environment(models)) as service:
-        said = service.log.read_text()
-        assert "128 open files is too low for PATHLINE_MAX_CONNECTIONS=2000, so at most 48 connections are acc" in said
+        message = service.log.read_text()
+        assert (
+            "128 open files is too low for PATHLINE_MAX_CONNECTIONS=2000, so at most 48 connections are acc" in message
+        )
         port = int(service.url.rsplit(":", 1)[1])
         held = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(200)]
         assert httpx.get(f"{service.url}/livez", timeout=30).status_code == 200

@@ -70,8 +70,8 @@ def test_a_deadline_holds_where_the_engine_hangs(sick: Start, on_timeout: str) -
         assert eventually(lambda: _status(f"{url}/readyz") == 503)
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(30) == 128 + signal.SIGTERM
-        told = waiting.result()
-        assert (told.status_code, told.json()["type"]) == (503, "/problems/draining")
+        response = waiting.result()
+        assert (response.status_code, response.json()["type"]) == (503, "/problems/draining")
 
 
 def _hangs(url: str) -> bool:

@@ -41,9 +41,9 @@ async def _livez(live: Live, seconds: float) -> list[float]:
     host, port = live.address
     arguments = [sys.executable, "-c", _HEALTH_CHECKS, host, str(port), str(seconds)]
     checks = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
-    told, _ = await checks.communicate()
+    stated, _ = await checks.communicate()
     assert checks.returncode == 0
-    return json.loads(told)
+    return json.loads(stated)
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[int, str, bytes]:
@@ -71,9 +71,9 @@ async def test_ten_times_overload_gives_only_200_429_and_504(launch: Callable[..
             status, headers, answer = await _ask(reader, writer, request)
             seen[status] += 1
             if status == 429:
-                told = re.search(r"^retry-after: (\d+)\r", headers, re.MULTILINE)
-                assert told is not None
-                assert int(told[1]) >= 1
+                stated = re.search(r"^retry-after: (\d+)\r", headers, re.MULTILINE)
+                assert stated is not None
+                assert int(stated[1]) >= 1
                 assert json.loads(answer)["retry_after_s"] > 0
                 await asyncio.sleep(0.1)
         writer.close()
@@ -108,18 +108,18 @@ async def test_refusals_say_when_to_come_back_and_mean_it(launch: Callable[..., 
     # About 90,000 calls, which cannot be known beforehand: these end because their clients leave.
     endless = {"num_samples": 64, "solver": "bosh3", "rtol": 1e-14, "atol": 1e-14, "max_nfe": 100_000}
     long = {"model": "mixture", "trace": "none", "timeout_s": 300, **endless}
-    asked = {"model": "net", "trace": "none", "timeout_s": 300, "num_samples": 1, "solver": "euler", "steps": 1}
+    settings = {"model": "net", "trace": "none", "timeout_s": 300, "num_samples": 1, "solver": "euler", "steps": 1}
     async with httpx.AsyncClient(base_url=live.url, timeout=300) as http:
         ahead = [asyncio.ensure_future(http.post("/v1/sample", json=long)) for _ in range(3)]
         while live.metric("active_jobs") < 3:
             assert not any(one.done() for one in ahead)
             await asyncio.sleep(0.01)
-        refused = await http.post("/v1/sample", json=asked)
+        refused = await http.post("/v1/sample", json=settings)
         assert refused.status_code == 429, refused.text
         assert refused.json()["retry_after_s"] > 0
         assert int(refused.headers["retry-after"]) >= 1
         ahead[0].cancel()
-        while (answer := await http.post("/v1/sample", json=asked)).status_code == 429:
+        while (answer := await http.post("/v1/sample", json=settings)).status_code == 429:
             await asyncio.sleep(0.01)
         assert answer.status_code == 200
         assert not any(one.done() for one in ahead[1:])
@@ -133,10 +133,10 @@ async def test_what_is_too_slow_even_alone_says_what_it_would_take(live: Live) -
     async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
         refused = await http.post("/v1/sample", json=body)
         partial = await http.post("/v1/sample", json={**body, "on_timeout": "partial"})
-    told = refused.json()
-    assert (refused.status_code, told["type"]) == (422, "/problems/invalid-request")
-    assert [fault["field"] for fault in told["errors"]] == ["timeout_s"]
-    assert told["needed_s"] > body["timeout_s"]
+    stated = refused.json()
+    assert (refused.status_code, stated["type"]) == (422, "/problems/invalid-request")
+    assert [fault["field"] for fault in stated["errors"]] == ["timeout_s"]
+    assert stated["needed_s"] > body["timeout_s"]
     assert (partial.status_code, partial.json()["status"]) == (200, "deadline")
 
 

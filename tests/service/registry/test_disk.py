@@ -36,7 +36,7 @@ def test_goes_on_after_errors_and_says_them_once(
 
     with caplog.at_level(logging.ERROR), watching(tmp_path, refresh):
         for _ in range(5):
-            assert seen.acquire(timeout=10)
+            assert seen.acquire(timeout=60)
     assert len(caplog.records) == 1
     assert str(error) in caplog.text
 
@@ -66,7 +66,7 @@ def test_looks_at_intervals_where_nothing_tells_of_changes(
     seen = threading.Semaphore(0)
     with watching(tmp_path, seen.release):
         for _ in range(5):
-            assert seen.acquire(timeout=10)
+            assert seen.acquire(timeout=60)
 
 
 def test_stops_at_once(tmp_path: Path) -> None:

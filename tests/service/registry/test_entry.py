@@ -36,12 +36,12 @@ def test_changes_between_two_entries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "kind"),
+    ("number", "kind"),
     [(None, Kind.NOT_READY), (1, Kind.BROKEN_MODEL), (2, Kind.NOT_READY), (3, Kind.UNKNOWN_VERSION)],
 )
-def test_what_is_said_of_a_version_that_cannot_be_had(asked: int | None, kind: Kind) -> None:
+def test_what_is_said_of_a_version_that_cannot_be_had(number: int | None, kind: Kind) -> None:
     entry = ModelEntry("net", (1, 2)).with_fault(1, "damaged", 0.0).with_fault(2, "disk", 0.0, transient=True)
-    assert entry.absent(asked, 0.0).kind is kind
+    assert entry.absent(number, 0.0).kind is kind
 
 
 def test_a_folder_that_cannot_be_read_stands_for_all_of_its_versions() -> None:

@@ -351,8 +351,8 @@ async def test_lists_and_metrics_say_it(running: Any, root: Path, caplog: pytest
 
 @pytest.mark.anyio
 async def test_the_fallback_is_logged_once(running: Any, caplog: pytest.LogCaptureFixture) -> None:
-    said = [
+    messages = [
         record.getMessage() for record in caplog.get_records("setup") if "instead of version" in record.getMessage()
     ]
-    assert len(said) == 1
-    assert said[0].startswith("model moons: version 2 answers instead of version 3, which cannot be loaded: ")
+    assert len(messages) == 1
+    assert messages[0].startswith("model moons: version 2 answers instead of version 3, which cannot be loaded: ")

@@ -113,12 +113,12 @@ async def client_left(running: Any, path: str) -> None:
 
 async def cancelled(running: Any, path: str) -> None:
     running.engine.hold = True
-    asked = asyncio.ensure_future(Exchange(running, path).run())
+    leaving = asyncio.ensure_future(Exchange(running, path).run())
     while not running.engine.submitted:
         await asyncio.sleep(0.001)
-    asked.cancel()
-    await asyncio.wait([asked])
-    assert asked.cancelled()
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert leaving.cancelled()
 
 
 async def cancelled_while_it_loads(running: Any, path: str) -> None:
@@ -131,10 +131,10 @@ async def cancelled_while_it_loads(running: Any, path: str) -> None:
         return load(*what)
 
     running.engine.load = slowly
-    asked = asyncio.ensure_future(Exchange(running, path).run())
+    leaving = asyncio.ensure_future(Exchange(running, path).run())
     await asyncio.to_thread(entered.wait)
-    asked.cancel()
-    await asyncio.wait([asked])
+    leaving.cancel()
+    await asyncio.wait([leaving])
     go.set()
     running.service.registry.refresh()  # after it
     await asyncio.sleep(0)  # the loop is notified

@@ -41,10 +41,10 @@ FIXED = {"num_samples": 1, "seed": 0, "solver": "rk4", "steps": 2}
 
 async def test_a_load_keeps_to_the_deadline_and_takes_no_thread_of_answers(running: Any, gate: Gate) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, "answers"))
-    asked = [running.post(**FIXED, version=number, timeout_s=0.2) for number in range(1, OLD)]
-    asked += [running.post(**FIXED, version=1, timeout_s=0.2) for _ in range(20)]
+    requests = [running.post(**FIXED, version=number, timeout_s=0.2) for number in range(1, OLD)]
+    requests += [running.post(**FIXED, version=1, timeout_s=0.2) for _ in range(20)]
     metrics = running.http.get("/metrics")
-    *answers, counted, model = await asyncio.gather(*asked, metrics, running.post(**FIXED))
+    *answers, counted, model = await asyncio.gather(*requests, metrics, running.post(**FIXED))
     assert {(answer.status_code, answer.json()["type"]) for answer in answers} == {(504, "/problems/deadline-exceeded")}
     assert "was still loading" in answers[0].json()["detail"]
     assert counted.status_code == model.status_code == 200
@@ -66,23 +66,23 @@ async def test_the_time_limit_of_a_job_includes_its_loading(running: Any, gate: 
 
 
 async def test_one_load_for_all_who_wait(running: Any, gate: Gate) -> None:
-    asked = [asyncio.ensure_future(running.post(**FIXED, version=1)) for _ in range(30)]
+    requests = [asyncio.ensure_future(running.post(**FIXED, version=1)) for _ in range(30)]
     await asyncio.to_thread(gate.entered.acquire)
     asyncio.get_running_loop().call_later(0.05, gate.open.set)
-    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+    assert {answer.status_code for answer in await asyncio.gather(*requests)} == {200}
     assert gate.loaded == [("moons", 1)]
 
 
 async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "MAX_LOADS", 3)
-    asked = [asyncio.ensure_future(running.post(**FIXED, version=number, timeout_s=60)) for number in range(1, 4)]
+    requests = [asyncio.ensure_future(running.post(**FIXED, version=number, timeout_s=60)) for number in range(1, 4)]
     await asyncio.to_thread(gate.entered.acquire)
     refused = await running.post(**FIXED, version=4)
     assert (refused.status_code, refused.json()["type"]) == (429, "/problems/overloaded")
     assert int(refused.headers["Retry-After"]) >= 1
     assert "3 model versions are already waiting to be loaded" in refused.json()["detail"]
     gate.open.set()
-    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+    assert {answer.status_code for answer in await asyncio.gather(*requests)} == {200}
 
 
 async def test_the_protocol_and_the_operations_keep_to_it_too(running: Any, gate: Gate) -> None:
@@ -97,12 +97,12 @@ async def test_the_protocol_and_the_operations_keep_to_it_too(running: Any, gate
 
 
 async def test_shutdown_answers_who_waits_for_a_load(running: Any, gate: Gate) -> None:
-    asked = [asyncio.ensure_future(running.post(**FIXED, version=number)) for number in (1, 2)]
+    requests = [asyncio.ensure_future(running.post(**FIXED, version=number)) for number in (1, 2)]
     await asyncio.to_thread(gate.entered.acquire)
     running.service.registry.close()
-    assert (await asked[1]).json()["type"] == "/problems/draining"
+    assert (await requests[1]).json()["type"] == "/problems/draining"
     gate.open.set()
-    assert (await asked[0]).status_code == 200
+    assert (await requests[0]).status_code == 200
     assert (await running.post(**FIXED, version=3)).json()["type"] == "/problems/draining"
 
 

@@ -65,8 +65,8 @@ async def test_the_list_names_it(running: Any, root: Path, caplog: pytest.LogCap
         assert reasons[path].startswith("passed over: ")
         assert reason in reasons[path]
     assert str(root.parent) not in answer.text
-    said = [record.getMessage() for record in caplog.get_records("setup") if "passed over" in record.getMessage()]
-    assert sorted(said) == sorted(f"{path}: {reason}" for path, reason in reasons.items())
+    messages = [record.getMessage() for record in caplog.get_records("setup") if "passed over" in record.getMessage()]
+    assert sorted(messages) == sorted(f"{path}: {reason}" for path, reason in reasons.items())
     with caplog.at_level(logging.INFO):
         running.service.registry.refresh()
         assert not caplog.records  # logged once
@@ -93,12 +93,12 @@ async def test_it_is_bounded(running: Any, root: Path, caplog: pytest.LogCapture
 def test_a_repository_with_no_model_is_not_called_empty(root: Path, engine: Any) -> None:
     with pytest.raises(StartError) as caught:
         Registry(root, engine).load_all()
-    said = str(caught.value)
-    assert "is empty" not in said
-    assert "\n" not in said
-    assert "has no model: " in said
-    assert "linked: passed over: leads out of the repository; copy the folder here instead" in said
-    assert said.endswith(f"and {len(EXPECTED) - 5} more")
+    messages = str(caught.value)
+    assert "is empty" not in messages
+    assert "\n" not in messages
+    assert "has no model: " in messages
+    assert "linked: passed over: leads out of the repository; copy the folder here instead" in messages
+    assert messages.endswith(f"and {len(EXPECTED) - 5} more")
 
 
 @pytest.mark.parametrize("command", ["list", "check"])

@@ -11,10 +11,12 @@ import torch
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan, write_plans
+from service.app import create_app
 from service.engine.arena import Arena
 from service.engine.device import Device
 from service.registry.registry import Registry
 from service.settings import Settings
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
@@ -125,6 +127,21 @@ async def test_requests(running: Any) -> None:
     assert "tuned" not in {each["name"] for each in listed}
     [line] = (await running.http.get("/v1/models")).json()["models"]
     assert line["tuned"] == ["tuned-4", "tuned-6"]
+
+
+@pytest.mark.parametrize("solver", ["tuned-4", "ab4-4/tuned"])
+async def test_a_request_is_told_why_there_are_no_plans(root: Path, engine: Any, solver: str) -> None:
+    write(root / "moons" / "2", 4)
+    path = root / "moons" / "2" / PLANS_FILE
+    path.write_bytes(path.read_bytes()[:-20])
+    async with calling(create_app(Settings(models_dir=root), engine)) as http:
+        answer = await http.post("/v1/sample", json={"model": "moons", "solver": solver})
+        assert answer.status_code == 422
+        detail = answer.json()["detail"]
+        assert "Its file of plans cannot be used: plans.json: value: Invalid JSON: EOF" in detail
+        assert "found b'" not in detail
+        served = await http.post("/v1/sample", json={"model": "moons", "solver": "ab4-4", "num_samples": 1})
+        assert served.status_code == 200
 
 
 def test_lanes_have_the_slots_that_plans_need(root: Path) -> None:

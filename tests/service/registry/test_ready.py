@@ -38,13 +38,13 @@ async def test_making_ready_is_done_once_and_waited_for_no_longer_than_allowed(r
     go, engine, service = threading.Event(), running.engine, running.service
     prepare, ready = engine.prepare, service.registry.ready
 
-    def slowly(*asked: Any) -> Any:
-        go.wait(10)
-        return prepare(*asked)
+    def slowly(*arguments: Any) -> Any:
+        go.wait(60)
+        return prepare(*arguments)
 
     engine.prepare = slowly
     async with service.lease("moons", None) as model:
-        waiting = [asyncio.ensure_future(ready(model, Operation.JACOBIAN, time.monotonic() + 10)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(ready(model, Operation.JACOBIAN, time.monotonic() + 60)) for _ in range(3)]
         with pytest.raises(ProblemError, match="for the first time") as caught:
             await ready(model, Operation.JACOBIAN, time.monotonic() + 0.01)
         assert caught.value.kind is Kind.DEADLINE
@@ -58,14 +58,14 @@ async def test_a_model_is_leased_while_it_is_made_ready_also_when_nobody_waits_a
     go, entered, engine, service = threading.Event(), threading.Event(), running.engine, running.service
     prepare = engine.prepare
 
-    def slowly(*asked: Any) -> Any:
+    def slowly(*arguments: Any) -> Any:
         entered.set()
-        go.wait(10)
-        return prepare(*asked)
+        go.wait(60)
+        return prepare(*arguments)
 
     engine.prepare = slowly
     async with service.lease("moons", None) as model:
-        waits = asyncio.ensure_future(service.registry.ready(model, Operation.JACOBIAN, time.monotonic() + 10))
+        waits = asyncio.ensure_future(service.registry.ready(model, Operation.JACOBIAN, time.monotonic() + 60))
         await asyncio.to_thread(entered.wait, 10)
         waits.cancel()
         await asyncio.wait([waits])

@@ -61,18 +61,18 @@ def test_a_new_model_can_be_waited_for_until_it_answers(
     models = Registry(root, engine)
     models.load_all()
     shutil.copytree(root / "moons", root / "new")
-    told, load = [], engine.load
+    calls, load = [], engine.load
 
     def ask_meanwhile(*what: Any) -> Any:
         assert (models.summary("new")["status"], models.summary("new")["loaded"]) == ("loading", False)
         with pytest.raises(ProblemError, match="'new' is being loaded; try again") as caught:
             models.check_ready("new")
-        told.append(caught.value.kind)
+        calls.append(caught.value.kind)
         return load(*what)
 
     monkeypatch.setattr(engine, "load", ask_meanwhile)
     models.refresh()
-    assert told == [Kind.NOT_READY]
+    assert calls == [Kind.NOT_READY]
     assert answers(models, "new") == 2
 
 
@@ -261,8 +261,8 @@ def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine:
     everything = Registry(root, engine)
     everything.load_all()
     limit = sum(served.bytes for served in everything.loaded()) + 100
-    told: list[tuple[str, int, bool, str]] = []
-    models = Registry(root, engine, limit, lambda *change: told.append(change))
+    calls: list[tuple[str, int, bool, str]] = []
+    models = Registry(root, engine, limit, lambda *change: calls.append(change))
     models.load_all()
     assert len(models.loaded()) == 3
     answers(models, "digits")
@@ -271,7 +271,7 @@ def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine:
     assert {(served.name, served.version) for served in models.loaded()} == {
         ("digits", 1), ("gaussian", 1), ("moons", 1)
     }  # fmt: skip
-    assert told[-2:] == [("moons", 2, False, "eager"), ("moons", 1, True, "eager")]
+    assert calls[-2:] == [("moons", 2, False, "eager"), ("moons", 1, True, "eager")]
     assert models.summary("moons")["version"] == 2
     shutil.rmtree(root / "gaussian")
     with pytest.raises(StartError, match="over PATHLINE_MAX_MODEL_BYTES=100"):
@@ -301,13 +301,13 @@ def test_links_that_lead_out_are_refused(models: Registry, root: Path, tmp_path_
 def test_programs_are_served_only_if_a_setting_allows_it(
     root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
+    pinned: list[bool] = []
 
     def refuse(*arguments: Any) -> None:
-        asked.append(arguments[4])
+        pinned.append(arguments[4])
         raise CheckpointError("a program")
 
     monkeypatch.setattr(service.registry.entries, "load_version", refuse)
     for allowed in (False, True):
         Registry(root, engine, allow_programs=allowed).refresh()
-    assert asked == [False, False, True, True]  # both versions of moons
+    assert pinned == [False, False, True, True]  # both versions of moons

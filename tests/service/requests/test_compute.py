@@ -32,13 +32,13 @@ async def test_the_floor_is_that_of_the_arithmetic(running: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "rtol", "atol"),
+    ("words", "rtol", "atol"),
     [({}, 3e-5, 3e-5), ({"rtol": 0.01}, 0.01, 3e-5), ({"solver": "tsit5@0.02"}, 0.02, 0.02)],
 )
 async def test_a_tolerance_that_is_not_named_is_at_least_the_floor(
-    running: Any, said: dict[str, Any], rtol: float, atol: float
+    running: Any, words: dict[str, Any], rtol: float, atol: float
 ) -> None:
-    answer = await running.post(num_samples=1, **said)
+    answer = await running.post(num_samples=1, **words)
     assert answer.status_code == 200, answer.text
     assert (answer.json()["solver"]["rtol"], answer.json()["solver"]["atol"]) == (rtol, atol)
 

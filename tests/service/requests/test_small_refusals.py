@@ -195,11 +195,11 @@ DOORS = [sample, stream, encode, log_prob, diagnose, parameter]
 async def test_suggestions_are_sought_for_what_is_shown_only(
     http: httpx.AsyncClient, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    reached: list[str] = []
     found = bodies.get_close_matches
 
     def count(name: str, *arguments: Any, **options: Any) -> list[str]:
-        asked.append(name)
+        reached.append(name)
         return found(name, *arguments, **options)
 
     monkeypatch.setattr(bodies, "get_close_matches", count)
@@ -208,8 +208,8 @@ async def test_suggestions_are_sought_for_what_is_shown_only(
     members |= {f"unknown{i}" * 20: 0 for i in range(6_500)}
     status, text, sent, taken = await refusal(http, path, body)
     answer = json.loads(text)
-    assert len(asked) <= 20
-    assert max(map(len, asked)) <= 61
+    assert len(reached) <= 20
+    assert max(map(len, reached)) <= 61
     assert taken < 30 * sent + SMALL
     if path.startswith("/v2"):
         assert status == 400

@@ -107,8 +107,8 @@ async def test_what_needs_the_velocity_of_an_ode_is_refused(
 
 
 async def test_budgets_and_frontiers_are_refused_for_want_of_an_endpoint_error(http: httpx.AsyncClient) -> None:
-    asked = {"model": "quick", "num_samples": 1, "budget": {"max_error": 0.01}}
-    answer = await http.post("/v1/sample", json=asked)
+    requests = {"model": "quick", "num_samples": 1, "budget": {"max_error": 0.01}}
+    answer = await http.post("/v1/sample", json=requests)
     assert answer.status_code == 422
     [problem] = answer.json()["errors"]
     assert problem["field"] == "budget"

@@ -26,9 +26,9 @@ def settings(repository: Path, tmp_path: Path) -> Settings:
     return Settings(models_dir=tmp_path)
 
 
-@pytest.mark.parametrize("said", [{}, {"steps": None}, {"max_nfe": 50}, {"x0": [[0.0, 0.0]]}])
-async def test_it_is_used_and_echoed(running: Any, said: dict[str, Any]) -> None:
-    answer = await running.post(num_samples=1, **said)
+@pytest.mark.parametrize("given", [{}, {"steps": None}, {"max_nfe": 50}, {"x0": [[0.0, 0.0]]}])
+async def test_it_is_used_and_echoed(running: Any, given: dict[str, Any]) -> None:
+    answer = await running.post(num_samples=1, **given)
     assert answer.status_code == 200, answer.text
     solver = answer.json()["solver"]
     assert (solver["name"], solver["steps"]) == ("ab2", 6)
@@ -36,7 +36,7 @@ async def test_it_is_used_and_echoed(running: Any, said: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("given", "name"),
     [
         ({"solver": "rk4-5"}, "rk4"),
         ({"steps": 7}, "dopri5"),
@@ -45,8 +45,8 @@ async def test_it_is_used_and_echoed(running: Any, said: dict[str, Any]) -> None
         ({"t_span": [0, 0.5]}, "dopri5"),
     ],
 )
-async def test_a_request_that_says_how_to_solve_is_followed(running: Any, said: dict[str, Any], name: str) -> None:
-    answer = await running.post(num_samples=1, **said)
+async def test_a_request_that_says_how_to_solve_is_followed(running: Any, given: dict[str, Any], name: str) -> None:
+    answer = await running.post(num_samples=1, **given)
     assert answer.json()["solver"]["name"] == name, answer.text
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from service.errors import ProblemError
+from service.registry.version import PlansFile
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 from service.requests.solver import compiled
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.anyio
 
 TABLE = json.loads(Path(__file__).parents[2].joinpath("clients/solver_text.json").read_text())
 CARD = SimpleNamespace(average=False, sampling=None)
-MODEL: Any = SimpleNamespace(name="m", dtype=torch.float64, compute=torch.float64, plans=TUNED, card=CARD)
+NUMBERS = {"dtype": torch.float64, "compute": torch.float64}
+MODEL: Any = SimpleNamespace(name="m", **NUMBERS, plans=TUNED, plans_file=PlansFile(), card=CARD)
 
 
 def plan(settings: Settings, **members: Any) -> Plan:

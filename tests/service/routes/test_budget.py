@@ -136,14 +136,14 @@ async def test_malformed_budgets_are_refused(running: Any, budget: Any) -> None:
     ],
 )
 async def test_where_none_fits_the_nearest_is_named(running: Any, budget: Any, words: list[str]) -> None:
-    said = await _refused(running, budget=budget)
-    assert all(word in said for word in words), said
+    message = await _refused(running, budget=budget)
+    assert all(word in message for word in words), message
 
 
 async def test_without_a_frontier_the_command_is_named(running: Any) -> None:
-    said = await _refused(running, model="digits", budget={"max_error": 0.1})
-    assert "python -m models measure" in said
-    assert "digits/1" in said
+    message = await _refused(running, model="digits", budget={"max_error": 0.1})
+    assert "python -m models measure" in message
+    assert "digits/1" in message
 
 
 async def test_times_and_limits_narrow_the_choice(repository: Path, engine: Any) -> None:
@@ -259,7 +259,7 @@ async def test_the_promise_is_kept_on_95_percent_of_samples(measured: Any, max_e
 
 
 async def _until(condition: Any) -> None:
-    for _ in range(1000):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)

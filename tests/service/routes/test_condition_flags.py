@@ -38,8 +38,8 @@ class Flagged(nn.Module):
         self.none = nn.Parameter(torch.randn(8))
 
     def forward(self, x: Tensor, t: Tensor, text: Tensor, missing: Tensor) -> Tensor:
-        told = torch.where(missing[:, None], self.none, self.text(text))
-        return self.last(torch.tanh(self.first(torch.cat((x, t[:, None]), 1)) + told))
+        shown = torch.where(missing[:, None], self.none, self.text(text))
+        return self.last(torch.tanh(self.first(torch.cat((x, t[:, None]), 1)) + shown))
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +73,9 @@ async def ask(http: httpx.AsyncClient, path: str = "/v1/sample", **body: Any) ->
 
 
 def solved(network: Flagged, text: list[float] | None, strength: float | None = None, null: Any = None) -> np.ndarray:
-    def velocity(x: Tensor, t: Tensor, told: list[float] | None) -> Tensor:
-        given = torch.tensor(told or [0.0] * 3).expand(len(x), -1)
-        return network(x, t, given, torch.full((len(x),), told is None))
+    def velocity(x: Tensor, t: Tensor, shown: list[float] | None) -> Tensor:
+        given = torch.tensor(shown or [0.0] * 3).expand(len(x), -1)
+        return network(x, t, given, torch.full((len(x),), shown is None))
 
     def field(x: Tensor, t: Tensor) -> Tensor:
         if strength is None:
@@ -88,8 +88,8 @@ def solved(network: Flagged, text: list[float] | None, strength: float | None = 
 
 async def test_a_missing_condition_raises_its_flag(http: httpx.AsyncClient, made: tuple[Flagged, Path]) -> None:
     network = made[0]
-    told, untold = await ask(http, conditions={"text": TEXT}), await ask(http)
-    np.testing.assert_allclose(told["samples"], solved(network, TEXT), atol=1e-5)
+    shown, untold = await ask(http, conditions={"text": TEXT}), await ask(http)
+    np.testing.assert_allclose(shown["samples"], solved(network, TEXT), atol=1e-5)
     np.testing.assert_allclose(untold["samples"], solved(network, None), atol=1e-5)
     guided = await ask(http, conditions={"text": TEXT}, guidance=3)
     np.testing.assert_allclose(guided["samples"], solved(network, TEXT, 3.0), atol=1e-4)

@@ -70,7 +70,7 @@ async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "body", "field", "said"),
+    ("model", "body", "field", "words"),
     [
         ("labels", {"condition": 3}, "condition", "whole number from 0 to 2 or one of cat, dog, owl"),
         ("labels", {"condition": "cow"}, "condition", "one of cat, dog, owl"),
@@ -91,12 +91,12 @@ async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
     ],
 )
 async def test_conditions_that_do_not_fit_are_refused(
-    http: httpx.AsyncClient, model: str, body: dict[str, Any], field: str, said: str
+    http: httpx.AsyncClient, model: str, body: dict[str, Any], field: str, words: str
 ) -> None:
     answer = await ask(http, model, **body)
     assert answer["code"] == 422
     assert answer["errors"][0]["field"] == field
-    assert said in answer["errors"][0]["message"]
+    assert words in answer["errors"][0]["message"]
 
 
 @pytest.mark.parametrize("model", ["plain", "labels"])

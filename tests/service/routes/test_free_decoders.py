@@ -78,9 +78,9 @@ async def test_saved_states_and_archives_are_decoded_too(http: httpx.AsyncClient
 
 
 async def test_no_bit_depends_on_other_requests(http: httpx.AsyncClient) -> None:
-    asked = [{"shape": {"T": frames}, "seed": frames, "num_samples": n} for frames in (8, 12) for n in (1, 3, 70)]
-    alone = [await ask(http, **each) for each in asked]
-    together = await asyncio.gather(*(ask(http, **each) for each in asked))
+    bodies = [{"shape": {"T": frames}, "seed": frames, "num_samples": n} for frames in (8, 12) for n in (1, 3, 70)]
+    alone = [await ask(http, **each) for each in bodies]
+    together = await asyncio.gather(*(ask(http, **each) for each in bodies))
     assert [each["samples"] for each in together] == [each["samples"] for each in alone]
     assert alone[2]["samples"][:3] == alone[1]["samples"]
     assert all(each["deterministic"] for each in alone)
@@ -139,10 +139,10 @@ async def test_a_program_decodes_each_shape(
 
 
 async def test_no_bit_of_a_program_depends_on_other_requests(http: httpx.AsyncClient) -> None:
-    asked = [{"model": "speech", "shape": {"T": frames}, "num_samples": n} for frames in (8, 12) for n in (1, 3, 20)]
-    asked += [{"model": "picture", "shape": {"H": 4, "W": frames}, "num_samples": 3} for frames in (4, 7)]
-    alone = [await ask(http, **each) for each in asked]
-    together = await asyncio.gather(*(ask(http, **each) for each in asked))
+    bodies = [{"model": "speech", "shape": {"T": frames}, "num_samples": n} for frames in (8, 12) for n in (1, 3, 20)]
+    bodies += [{"model": "picture", "shape": {"H": 4, "W": frames}, "num_samples": 3} for frames in (4, 7)]
+    alone = [await ask(http, **each) for each in bodies]
+    together = await asyncio.gather(*(ask(http, **each) for each in bodies))
     assert [each["samples"] for each in together] == [each["samples"] for each in alone]
     assert alone[2]["samples"][:3] == alone[1]["samples"]
     assert all(each["deterministic"] for each in alone)

@@ -73,11 +73,11 @@ def arrays(text: np.ndarray | None = None) -> dict[str, np.ndarray]:
 
 
 async def test_json_npz_and_the_protocol_agree(http: httpx.AsyncClient) -> None:
-    asked = await ask(http)
-    assert asked["code"] == 200, asked
+    answered = await ask(http)
+    assert answered["code"] == 200, answered
     answer = await http.post("/v1/sample", content=npz(BODY, **arrays()), headers=NPZ)
     assert answer.status_code == 200, answer.text
-    assert answer.json()["samples"] == asked["samples"]
+    assert answer.json()["samples"] == answered["samples"]
     inputs = [
         {
             "name": f"condition.{name}",
@@ -97,9 +97,25 @@ async def test_json_npz_and_the_protocol_agree(http: httpx.AsyncClient) -> None:
     body = {"parameters": {"num_samples": 3, "seed": 0, "solver": "rk4-5"}, "inputs": inputs}
     found = (await http.post("/v2/models/named/infer", json=body)).json()
     [samples] = [output for output in found["outputs"] if output["name"] == "samples"]
-    np.testing.assert_allclose(np.reshape(samples["data"], (3, 3)), asked["samples"], rtol=1e-6)
+    np.testing.assert_allclose(np.reshape(samples["data"], (3, 3)), answered["samples"], rtol=1e-6)
     described = (await http.get("/v2/models/named")).json()["inputs"]
-    assert {"name": "condition.text", "datatype": "FP32", "shape": [-1, -1, 4]} in described
+    for member in ("condition", "negative"):
+        assert {"name": f"{member}.text", "datatype": "FP32", "shape": [-1, -1, 4]} in described
+
+
+async def test_the_protocol_takes_guidance_of_several_terms_as_text(http: httpx.AsyncClient) -> None:
+    guidance = {"terms": [{"weight": 2, "condition": "all"}, {"weight": -1, "drop": ["label"]}], "channels": 2}
+    wanted = await ask(http, conditions={"label": 1}, negative={"label": 2}, guidance=guidance)
+    inputs = [
+        {"name": f"{member}.label", "shape": [1], "datatype": "INT64", "data": [label]}
+        for member, label in (("condition", 1), ("negative", 2))
+    ]
+    parameters = {"num_samples": 3, "seed": 0, "solver": "rk4-5", "guidance": json.dumps(guidance)}
+    found = (await http.post("/v2/models/named/infer", json={"parameters": parameters, "inputs": inputs})).json()
+    assert found["parameters"]["digest"] == wanted["digest"]
+    for given, message in (("2x", 'guidance is "2x"'), ("[2]", 'guidance is "[2]"'), (guidance, "as JSON text")):
+        answer = await http.post("/v2/models/named/infer", json={"parameters": parameters | {"guidance": given}})
+        assert (answer.status_code, message in answer.json()["error"]) == (400, True), answer.text
 
 
 async def test_one_for_each_sample_and_one_for_all(http: httpx.AsyncClient) -> None:
@@ -120,31 +136,31 @@ async def test_guidance_and_negatives(http: httpx.AsyncClient) -> None:
     assert plain["network_rows"] == 3 * 20
     assert several["network_rows"] < 3 * 3 * 20
     as_terms = [{"weight": 2, "condition": "all"}, {"weight": -1, "condition": "null"}]
-    twice = [await ask(http, guidance=asked) for asked in (2, {"terms": as_terms}, {"strength": 2})]
+    twice = [await ask(http, guidance=answered) for answered in (2, {"terms": as_terms}, {"strength": 2})]
     assert twice[0]["samples"] == twice[1]["samples"] == twice[2]["samples"] != plain["samples"]
     other = await ask(http, guidance=2, negative={"label": "c"})
     assert other["samples"] != twice[0]["samples"]
 
 
 async def test_stream_and_operations_accept_named_conditions(http: httpx.AsyncClient) -> None:
-    asked = await ask(http)
+    answered = await ask(http)
     events = (await http.post("/v1/sample/stream", json=BODY | {"conditions": GIVEN})).text
     [completed] = [line for event in events.split("\n\n") if "event: completed" in event for line in event.split("\n")][
         1:
     ]
-    assert json.loads(completed.removeprefix("data: "))["samples"] == asked["samples"]
+    assert json.loads(completed.removeprefix("data: "))["samples"] == answered["samples"]
     body = {"conditions": GIVEN, "solver": "rk4-10"}
-    encoded = (await http.post("/v1/models/named/encode", json=body | {"samples": asked["samples"]})).json()
+    encoded = (await http.post("/v1/models/named/encode", json=body | {"samples": answered["samples"]})).json()
     back = await ask(http, x0=encoded["x0"], solver="rk4-10")
-    np.testing.assert_allclose(back["samples"], asked["samples"], atol=1e-2)
+    np.testing.assert_allclose(back["samples"], answered["samples"], atol=1e-2)
     for operation in ("log_prob", "diagnose"):
-        own = {"samples": asked["samples"]} if operation == "log_prob" else {"num_samples": 2, "times": [0.0, 1.0]}
+        own = {"samples": answered["samples"]} if operation == "log_prob" else {"num_samples": 2, "times": [0.0, 1.0]}
         answer = await http.post(f"/v1/models/named/{operation}", json=body | own)
         assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "said"),
+    ("change", "field", "fault"),
     [
         ({"text": None}, "", ""),
         ({"words": [1.0]}, "conditions.words", "there is no condition 'words'"),
@@ -161,13 +177,13 @@ async def test_stream_and_operations_accept_named_conditions(http: httpx.AsyncCl
     ],
 )
 async def test_refused_conditions_are_named(
-    http: httpx.AsyncClient, change: dict[str, Any], field: str, said: str
+    http: httpx.AsyncClient, change: dict[str, Any], field: str, fault: str
 ) -> None:
     found = await ask(http, conditions=GIVEN | change)
     assert found["code"] == (422 if field else 200), found
     if field:
         assert [fault["field"] for fault in found["errors"]] == [field]
-        assert said in found["errors"][0]["message"]
+        assert fault in found["errors"][0]["message"]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +194,7 @@ async def test_refused_conditions_are_named(
         ({"guidance": {"terms": [{"weight": 1}]}}, "guidance"),
         ({"guidance": {"terms": [{"weight": 1, "drop": ["strength"]}]}}, "guidance"),
         ({"guidance": {"strength": 2, "interval": [0.5, 0.1]}}, "guidance"),
+        ({"guidance": {"strength": 2, "channels": 4}}, "guidance"),
         ({"guidance": "2"}, "guidance"),
         ({"negative": {"label": 1}}, "negative"),
         ({"condition": 1}, "condition"),
@@ -216,7 +233,7 @@ def claims(shape: str, content: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "fault"),
     [
         (bomb(), 413, "claims"),
         (claims("(100000, 100000)"), 422, "has 0 bytes; float32 of shape [100000, 100000] takes 40,000,000,000"),
@@ -228,8 +245,8 @@ def claims(shape: str, content: bytes = b"") -> bytes:
         (npz(BODY | {"conditions": {"text": []}}, **arrays()), 422, "given in the JSON and as an array"),
     ],
 )
-async def test_npz_that_is_refused(http: httpx.AsyncClient, body: bytes, status: int, said: str) -> None:
+async def test_npz_that_is_refused(http: httpx.AsyncClient, body: bytes, status: int, fault: str) -> None:
     answer = await http.post("/v1/sample", content=body, headers=NPZ)
     assert answer.status_code == status, answer.text
-    assert said in answer.text
+    assert fault in answer.text
     assert (await ask(http))["code"] == 200

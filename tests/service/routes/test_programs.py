@@ -49,7 +49,9 @@ async def ask(http: httpx.AsyncClient, path: str = "/v1/sample", **body: Any) ->
     return answer.json() | {"code": answer.status_code}
 
 
-def told(made: Latent, image: np.ndarray | None, state: list[float] | None, rows: int, strength: float = 1.0) -> Any:
+def inputs_of(
+    made: Latent, image: np.ndarray | None, state: list[float] | None, rows: int, strength: float = 1.0
+) -> Any:
     pixels = torch.zeros(rows, 3, 4, 4) if image is None else torch.from_numpy(image).float().mul(1 / 255)[None]
     pixels = pixels.expand(rows, -1, -1, -1)
     tokens, counts = made.encoder(pixels, torch.full((rows,), image is None), torch.full((rows,), strength))
@@ -63,19 +65,19 @@ def solved(made: Latent, rows: int, field: Any) -> Tensor:
 
 
 async def test_samples_equal_those_of_a_plain_loop(http: httpx.AsyncClient, made: Latent) -> None:
-    asked = await ask(http)
-    assert asked["code"] == 200, asked
-    assert asked["shape"] == [3, 3, 2, 2]
-    plain = solved(made, 3, lambda x, t: made.velocity(x, t, *told(made, IMAGE, STATE, 3)))
-    np.testing.assert_allclose(asked["samples"], plain.numpy(), atol=1e-5)
-    assert asked["latency"]["prelude_s"] > 0
-    assert asked["latency"]["decoder_s"] > 0
+    answered = await ask(http)
+    assert answered["code"] == 200, answered
+    assert answered["shape"] == [3, 3, 2, 2]
+    plain = solved(made, 3, lambda x, t: made.velocity(x, t, *inputs_of(made, IMAGE, STATE, 3)))
+    np.testing.assert_allclose(answered["samples"], plain.numpy(), atol=1e-5)
+    assert answered["latency"]["prelude_s"] > 0
+    assert answered["latency"]["decoder_s"] > 0
     states = await ask(http, decode=False)
     assert states["shape"] == [3, 4]
     assert "decoder_s" not in states["latency"]
     with torch.no_grad():
         decoded = made.decoder(torch.tensor(states["samples"]))
-    np.testing.assert_allclose(asked["samples"], decoded.numpy(), atol=1e-6)
+    np.testing.assert_allclose(answered["samples"], decoded.numpy(), atol=1e-6)
 
 
 async def test_the_prelude_runs_once_for_each_distinct_condition(http: httpx.AsyncClient) -> None:
@@ -100,8 +102,8 @@ async def test_the_prelude_runs_once_for_each_distinct_condition(http: httpx.Asy
 async def test_nulls_and_negatives_go_through_the_prelude(http: httpx.AsyncClient, made: Latent) -> None:
     def guided(negative: np.ndarray | None) -> Tensor:
         def field(x: Tensor, t: Tensor) -> Tensor:
-            base = made.velocity(x, t, *told(made, negative, None, len(x)))
-            return base + 2.5 * (made.velocity(x, t, *told(made, IMAGE, STATE, len(x))) - base)
+            base = made.velocity(x, t, *inputs_of(made, negative, None, len(x)))
+            return base + 2.5 * (made.velocity(x, t, *inputs_of(made, IMAGE, STATE, len(x))) - base)
 
         return solved(made, 3, field)
 
@@ -116,8 +118,8 @@ async def test_nulls_and_negatives_go_through_the_prelude(http: httpx.AsyncClien
     dropped = await ask(http, guidance={"terms": terms})
 
     def field(x: Tensor, t: Tensor) -> Tensor:
-        base = made.velocity(x, t, *told(made, None, STATE, len(x)))
-        return base + 3.0 * (made.velocity(x, t, *told(made, IMAGE, STATE, len(x))) - base)
+        base = made.velocity(x, t, *inputs_of(made, None, STATE, len(x)))
+        return base + 3.0 * (made.velocity(x, t, *inputs_of(made, IMAGE, STATE, len(x))) - base)
 
     np.testing.assert_allclose(dropped["samples"], solved(made, 3, field).numpy(), atol=1e-4)
 
@@ -141,19 +143,19 @@ async def test_sixteen_requests_at_once_have_the_bits_of_each_alone(http: httpx.
 
 
 async def test_streams_and_replays_and_npz(http: httpx.AsyncClient) -> None:
-    asked = await ask(http, save_at=[0.4, 1.0])
+    answered = await ask(http, save_at=[0.4, 1.0])
     async with http.stream(
         "POST", "/v1/sample/stream", json=BODY | {"conditions": GIVEN, "save_at": [0.4, 1.0]}
     ) as answer:
         text = "".join([part async for part in answer.aiter_text()])
     events = [(name, json.loads(data)) for name, data in re.findall(r"event: (\w+)\ndata: (.*)\n", text)]
     states = [content["states"] for name, content in events if name == "sample"]
-    assert states == [[each[k] for each in asked["saved"]["states"]] for k in range(2)]
+    assert states == [[each[k] for each in answered["saved"]["states"]] for k in range(2)]
     assert events[-1][0] == "completed"
-    assert events[-1][1]["samples"] == asked["samples"]
-    again = (await http.post("/v1/replay", json={"token": asked["replay"], "conditions": GIVEN})).json()
+    assert events[-1][1]["samples"] == answered["samples"]
+    again = (await http.post("/v1/replay", json={"token": answered["replay"], "conditions": GIVEN})).json()
     assert again["digest_matches"], again
-    assert again["samples"] == asked["samples"]
+    assert again["samples"] == answered["samples"]
 
 
 async def test_a_picture_by_the_open_inference_protocol(http: httpx.AsyncClient) -> None:
@@ -186,7 +188,7 @@ async def test_the_description_of_the_model(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "said"),
+    ("body", "field", "words"),
     [
         ({"conditions": {"tokens": [[0.0] * 8] * 2}}, "conditions.tokens", "there is no condition 'tokens'"),
         ({"conditions": {"image": [[0]]}}, "conditions.image", "expected uint8 of shape [3, 4, 4]"),
@@ -195,12 +197,12 @@ async def test_the_description_of_the_model(http: httpx.AsyncClient) -> None:
     ],
 )
 async def test_conditions_that_the_prelude_does_not_take_are_refused(
-    http: httpx.AsyncClient, body: dict[str, Any], field: str, said: str
+    http: httpx.AsyncClient, body: dict[str, Any], field: str, words: str
 ) -> None:
     refused = await ask(http, **body)
     assert refused["code"] == 422
     assert refused["errors"][0]["field"] == field
-    assert said in refused["errors"][0]["message"]
+    assert words in refused["errors"][0]["message"]
 
 
 async def test_a_failing_prelude_or_decoder_fails_its_request_alone(http: httpx.AsyncClient) -> None:
@@ -234,9 +236,9 @@ async def test_data_cannot_be_encoded_through_a_decoder_program(http: httpx.Asyn
 
 
 async def test_partial_answers_are_decoded_too(http: httpx.AsyncClient) -> None:
-    asked = await ask(http, num_samples=64, solver="euler-5000", timeout_s=0.5, on_timeout="partial")
-    assert asked["code"] == 200, asked
-    assert asked["shape"] == [64, 3, 2, 2]
+    answered = await ask(http, num_samples=64, solver="euler-5000", timeout_s=0.5, on_timeout="partial")
+    assert answered["code"] == 200, answered
+    assert answered["shape"] == [64, 3, 2, 2]
 
 
 async def test_an_npz_stream_holds_the_decoded_samples(http: httpx.AsyncClient) -> None:

@@ -44,9 +44,9 @@ class Velocity(nn.Module):
         self.ask, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor, t: Tensor, tokens: Tensor) -> Tensor:
-        asked = self.ask(torch.cat((x, t[:, None]), 1))
-        weights = torch.softmax((tokens * asked[:, None]).sum(2), dim=1)
-        return self.last(torch.tanh(asked + (weights[..., None] * tokens).sum(1)))
+        query = self.ask(torch.cat((x, t[:, None]), 1))
+        weights = torch.softmax((tokens * query[:, None]).sum(2), dim=1)
+        return self.last(torch.tanh(query + (weights[..., None] * tokens).sum(1)))
 
 
 def export(module: nn.Module, given: tuple[Tensor, ...], free: tuple[bool, ...], file: Path) -> Path:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_only_the_model_is_required(running: Any) -> None:
+    before = time.monotonic()
     answer = await running.post()
     body = SampleResponse.model_validate(answer.json())
     assert answer.status_code == 200
@@ -32,7 +33,7 @@ async def test_only_the_model_is_required(running: Any) -> None:
     job = running.engine.jobs[0]
     assert job.solve.adaptive
     assert job.seed == body.seed
-    assert 25 < job.deadline - time.monotonic() <= 30
+    assert before + 30 <= job.deadline <= time.monotonic() + 30
 
 
 @pytest.mark.parametrize("seed", [0, 2**53 + 1, 2**63 - 1])
@@ -242,7 +243,7 @@ async def test_client_that_leaves_cancels_its_job(running: Any) -> None:
 
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/v1/sample", "headers": headers, "query_string": b""}
-    await asyncio.wait_for(app(scope, receive, send), 5)
+    await asyncio.wait_for(app(scope, receive, send), 60)
     assert len(running.engine.cancelled) == 1
     assert sent == []
     assert 'outcome="client_gone"' in running.service.metrics.text().decode()

@@ -50,16 +50,16 @@ def mu_of(frames: int) -> np.ndarray:
 
 def expected(network: Mel, frames: int, mu: np.ndarray | None = None, samples: int = 2) -> np.ndarray:
     """Return the result of a plain loop."""
-    told = torch.zeros(samples, 3, frames) if mu is None else torch.from_numpy(mu).expand(samples, -1, -1)
+    whole = torch.zeros(samples, 3, frames) if mu is None else torch.from_numpy(mu).expand(samples, -1, -1)
     start = noise(3, 0, samples, (3, frames), free=(1,))
-    return integrate(lambda x, t: network(x, t, told[: len(x)]), start, solver="euler", steps=4).x.numpy()
+    return integrate(lambda x, t: network(x, t, whole[: len(x)]), start, solver="euler", steps=4).x.numpy()
 
 
 async def test_the_request_or_a_condition_sets_the_shape(http: httpx.AsyncClient, made: tuple[Mel, Path]) -> None:
-    said = await ask(http, shape={"T": 12})
-    assert said["code"] == 200, said
-    assert said["shape"] == [2, 3, 12]
-    np.testing.assert_allclose(said["samples"], expected(made[0], 12), rtol=0, atol=1e-5)
+    words = await ask(http, shape={"T": 12})
+    assert words["code"] == 200, words
+    assert words["shape"] == [2, 3, 12]
+    np.testing.assert_allclose(words["samples"], expected(made[0], 12), rtol=0, atol=1e-5)
     mu = mu_of(10)
     follows = await ask(http, conditions={"mu": mu.tolist()})
     np.testing.assert_allclose(follows["samples"], expected(made[0], 10, mu), rtol=0, atol=1e-5)
@@ -158,8 +158,10 @@ async def test_stream_npz_and_the_protocol(http: httpx.AsyncClient) -> None:
     np.savez(file, **arrays)
     headers = {"Content-Type": "application/x-npz", "Accept": "application/x-npz"}
     answer = await http.post("/v1/sample", content=file.getvalue(), headers=headers)
-    told = await ask(http, conditions={"mu": mu_of(12).tolist()})
-    np.testing.assert_array_equal(np.load(io.BytesIO(answer.content))["samples"], np.float32(np.array(told["samples"])))
+    whole = await ask(http, conditions={"mu": mu_of(12).tolist()})
+    np.testing.assert_array_equal(
+        np.load(io.BytesIO(answer.content))["samples"], np.float32(np.array(whole["samples"]))
+    )
     parameters = {"num_samples": 2, "seed": 3, "solver": "euler-4", "shape.T": 12}
     found = (await http.post("/v2/models/mel/infer", json={"parameters": parameters, "inputs": []})).json()
     [samples] = [output for output in found["outputs"] if output["name"] == "samples"]
@@ -196,8 +198,8 @@ async def test_models_show_axes(http: httpx.AsyncClient) -> None:
 async def test_only_equal_shapes_share_calls(http: httpx.AsyncClient) -> None:
     frames = [8, 12, 8, 12, 8, 20]
     alone = [await ask(http, shape={"T": each}, seed=place, num_samples=40) for place, each in enumerate(frames)]
-    asked = [ask(http, shape={"T": each}, seed=place, num_samples=40) for place, each in enumerate(frames)]
-    together = await asyncio.gather(*asked)
+    requests = [ask(http, shape={"T": each}, seed=place, num_samples=40) for place, each in enumerate(frames)]
+    together = await asyncio.gather(*requests)
     assert [each["samples"] for each in together] == [each["samples"] for each in alone]
 
 

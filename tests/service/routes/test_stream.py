@@ -99,7 +99,7 @@ async def test_a_quiet_stream_is_kept_alive_and_a_disconnect_ends_its_job(
     scope = {"type": "http", "method": "POST", "path": "/v1/sample/stream", "raw_path": b"/v1/sample/stream"}
     scope |= {"headers": headers, "query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1"}
     app = running.http._transport.app
-    await asyncio.wait_for(app(scope, receive, send), 5)
+    await asyncio.wait_for(app(scope, receive, send), 60)
     assert b": keep-alive\n\n" in [message.get("body") for message in sent]
     assert running.engine.cancelled == running.engine.submitted
     assert 'outcome="client_gone",route="/v1/sample/stream"' in (await running.http.get("/metrics")).text

@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 example = load_example("lerobot_policy")
 
 
-def told(seed: int) -> tuple[np.ndarray, np.ndarray]:
+def observation_of(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the images and the states of a request."""
     made = np.random.default_rng(seed)
     image = made.integers(0, 256, (example.SEEN, 3, example.SIDE, example.SIDE), dtype=np.uint8)
@@ -30,7 +30,7 @@ def told(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def theirs(model: Any, seed: int) -> np.ndarray:
     """Return the actions that lerobot samples from our noise."""
-    image, state = told(seed)
+    image, state = observation_of(seed)
     batch = {"observation.state": torch.from_numpy(state)[None]}
     batch["observation.images"] = (torch.from_numpy(image).float() * (1 / 255))[None, :, None]
     with torch.no_grad():
@@ -46,7 +46,7 @@ async def main() -> None:
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=300)
 
     async def ask(seed: int, **more: Any) -> dict[str, Any]:
-        image, state = told(seed)
+        image, state = observation_of(seed)
         body = {"model": "policy", "num_samples": 1, "seed": seed, "timeout_s": 250, **more}
         body["conditions"] = {"image": image.tolist(), "state": state.tolist()}
         answer = await client.post("/v1/sample", json=body)
@@ -60,9 +60,9 @@ async def main() -> None:
             wanted = theirs(model, seed)
             np.testing.assert_allclose(answer["samples"], wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
         solvers = ({}, {"solver": "heun2-5"}, {"solver": "ab2-8"})
-        asked = [(k, solvers[k % 3]) for k in range(6)]
-        alone = [await ask(seed, **more) for seed, more in asked]
-        together = await asyncio.gather(*(ask(seed, **more) for seed, more in asked))
+        pairs = [(k, solvers[k % 3]) for k in range(6)]
+        alone = [await ask(seed, **more) for seed, more in pairs]
+        together = await asyncio.gather(*(ask(seed, **more) for seed, more in pairs))
         assert [each["digest"] for each in together] == [each["digest"] for each in alone]
     print("the same")
 

@@ -15,12 +15,14 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.decoder import Decoder
+from models.importing.weights import import_program
 from models.noise import noise
 from service.engine.engine import Engine
 from service.engine.job import Job
 from service.settings import Settings
 from solvers import resolve
 
+SHAPE = (1, 8, 8)
 CONDITIONS: dict[str, ConditionConfig | None] = {
     "plain": None,
     "labels": LabelCondition(classes=4),
@@ -35,22 +37,39 @@ def main(folder: Path) -> None:
     settings = Settings(models_dir=folder, threads=1)
     engine = Engine(settings)
     engine.start()
-    for name, condition in CONDITIONS.items():
-        torch.manual_seed(0)
-        network = UNet(UNetConfig(hidden=8, shape=(1, 8, 8), levels=2, condition=condition))
-        for parameter in network.parameters():
-            parameter.data.add_(0.05 * torch.randn_like(parameter))
-        path = save(folder, name, network, Decoder.identity((1, 8, 8)), dataset={}, training={}, seed=0)
+    paths = {name: _saved(folder, name, _unet(condition)) for name, condition in CONDITIONS.items()}
+    paths["program"] = _imported(folder, "program", _unet(None))
+    for name, path in paths.items():
         checkpoint = load(path)
         arena = engine.load(name, 1, checkpoint)
         print(json.dumps({"name": name, **_field(checkpoint, arena), **_engine(engine, name)}), flush=True)
     engine.stop()
 
 
+def _unet(condition: ConditionConfig | None) -> UNet:
+    torch.manual_seed(0)
+    network = UNet(UNetConfig(hidden=8, shape=SHAPE, levels=2, condition=condition))
+    for parameter in network.parameters():
+        parameter.data.add_(0.05 * torch.randn_like(parameter))
+    return network.eval().requires_grad_(False)
+
+
+def _saved(folder: Path, name: str, network: UNet) -> Path:
+    return save(folder, name, network, Decoder.identity(SHAPE), dataset={}, training={}, seed=0)
+
+
+def _imported(folder: Path, name: str, network: UNet) -> Path:
+    """Import a network as a program, as one from another library would be."""
+    rows, file = torch.export.Dim("rows"), folder / f"{name}.pt2"
+    arguments, shapes = (torch.zeros(3, *SHAPE), torch.zeros(3)), ({0: rows}, {0: rows})
+    torch.export.save(torch.export.export(network, arguments, dynamic_shapes=shapes), file)
+    return import_program(file, folder, name, SHAPE).path
+
+
 def _field(checkpoint: Any, arena: Any) -> dict[str, Any]:
     """What the network's form does: its path, and whether rows keep their bits in any company."""
     network, field = checkpoint.velocity, arena.network.velocity
-    x, t = noise(0, 0, 130, (1, 8, 8), torch.float32), torch.linspace(0.0, 1.0, 130)
+    x, t = noise(0, 0, 130, SHAPE, torch.float32), torch.linspace(0.0, 1.0, 130)
     given = None if checkpoint.conditioning is None else checkpoint.conditioning.examples(130, torch.float32)
     whole = field(x, t, given)
     other = []

@@ -35,13 +35,13 @@ def test_changed_data_are_another_recipe_and_moved_data_are_not(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [("a\n1\n2\n", "has 2 samples; at least 3"), ("a\n1\n1\n1\n1\n", "all samples are the same")],
 )
-def test_rows_that_nothing_can_be_learned_from(tmp_path: Path, content: str, said: str):
+def test_rows_that_nothing_can_be_learned_from(tmp_path: Path, content: str, message: str):
     path = tmp_path / "bad.csv"
     path.write_text(content)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         prepare(recipe(name="vectors", path=str(path)))
 
 
@@ -122,10 +122,10 @@ def test_own_data_have_another_hash_than_when_they_were_read_in_float32(tmp_path
 
 
 def test_the_first_lines_of_a_run_say_what_was_read(pictures: Path, table: Path):
-    told = prepare(recipe(name="images", path=str(pictures), conditional=True)).notes
-    assert told[0] == f"read 12 pictures of 4 x 8 pixels from {pictures} as grey"
-    assert told[1].startswith("12 of 8-bit grey (L), values ")
-    assert told[-1] == "2 classes: left 6, right 6"
-    told = prepare(recipe(name="vectors", path=str(table), label="kind")).notes
-    assert told[0].startswith(f"read 50 rows from {table}: column a from ")
-    assert told[-1].startswith("2 classes: cat ")
+    found = prepare(recipe(name="images", path=str(pictures), conditional=True)).notes
+    assert found[0] == f"read 12 pictures of 4 x 8 pixels from {pictures} as grey"
+    assert found[1].startswith("12 of 8-bit grey (L), values ")
+    assert found[-1] == "2 classes: left 6, right 6"
+    found = prepare(recipe(name="vectors", path=str(table), label="kind")).notes
+    assert found[0].startswith(f"read 50 rows from {table}: column a from ")
+    assert found[-1].startswith("2 classes: cat ")

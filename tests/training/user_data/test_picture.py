@@ -20,7 +20,7 @@ def read(folder: Path, **fields: Any) -> np.ndarray:
     return read_images(ImagesData(name="images", path=str(folder), **fields)).samples
 
 
-def told(folder: Path, **fields: Any) -> tuple[str, ...]:
+def notes_of(folder: Path, **fields: Any) -> tuple[str, ...]:
     return read_images(ImagesData(name="images", path=str(folder), **fields)).notes
 
 
@@ -86,7 +86,7 @@ def test_16_bit_colour_is_read_with_8_and_said_so(tmp_path: Path):
     png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     (tmp_path / "48.png").write_bytes(png)
     np.testing.assert_allclose(read(tmp_path)[0, 0], RAMP, atol=1 / 255)
-    assert "1 of 16-bit, read with 8 colour (RGB), values 0 to 255, white is 255" in told(tmp_path)
+    assert "1 of 16-bit, read with 8 colour (RGB), values 0 to 255, white is 255" in notes_of(tmp_path)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -154,14 +154,14 @@ def test_integers_of_32_bits_need_a_range(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [(RAMP * 4095, r"values 0 to 4095; they must be from 0 to 1\. Set black and white with --range"),
      (RAMP - 0.5, "values -0.5 to 0.5; they must be from 0 to 1"),
      (np.where(RAMP > 0.9, np.nan, RAMP), "contains values that are not finite")],
 )  # fmt: skip
-def test_floats_outside_0_to_1_are_refused_or_have_a_range(tmp_path: Path, values: np.ndarray, said: str):
+def test_floats_outside_0_to_1_are_refused_or_have_a_range(tmp_path: Path, values: np.ndarray, message: str):
     Image.fromarray(values.astype(np.float32)).save(tmp_path / "a.tif")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read(tmp_path)
     if np.isfinite(values).all():
         low, high = float(values.min()), float(values.max())
@@ -174,7 +174,7 @@ def test_depths_may_be_mixed_without_a_range_only(tmp_path: Path):
     Image.fromarray(RAMP.astype(np.float32)).save(tmp_path / "f.tif")
     samples = read(tmp_path)
     np.testing.assert_allclose(samples[:, 0], np.broadcast_to(RAMP, (3, 4, 6)), atol=1 / 255)
-    lines = told(tmp_path)
+    lines = notes_of(tmp_path)
     assert lines[0] == f"read 3 pictures of 6 x 4 pixels from {tmp_path} as grey"
     assert set(lines[1:]) == {
         "1 of 16-bit grey (I;16), values 0 to 65535, white is 65535",
@@ -187,7 +187,7 @@ def test_depths_may_be_mixed_without_a_range_only(tmp_path: Path):
 
 def test_pictures_that_use_little_of_their_range_are_remarked(tmp_path: Path):
     Image.fromarray((RAMP > 0.5).astype(np.uint8)).save(tmp_path / "mask.png")
-    assert told(tmp_path)[1].endswith("white is 255; if 1 is white, use --range 0 1")
+    assert notes_of(tmp_path)[1].endswith("white is 255; if 1 is white, use --range 0 1")
     np.testing.assert_array_equal(read(tmp_path, range=[0.0, 1.0])[0, 0], RAMP > 0.5)
 
 
@@ -246,7 +246,7 @@ def test_arrays_of_pictures_follow_the_same_rule(tmp_path: Path, array: np.ndarr
 
 
 @pytest.mark.parametrize(
-    ("array", "said"),
+    ("array", "message"),
     [
         (np.zeros((5, 4)), r"float64 of shape \(5, 4\); pictures"),
         (np.zeros((5, 4, 6, 4)), "blend transparent pixels with a background first"),
@@ -255,14 +255,14 @@ def test_arrays_of_pictures_follow_the_same_rule(tmp_path: Path, array: np.ndarr
         (np.full((5, 4, 6), 255.0), "they must be from 0 to 1"),
     ],
 )
-def test_arrays_that_are_no_pictures_are_refused(tmp_path: Path, array: np.ndarray, said: str):
+def test_arrays_that_are_no_pictures_are_refused(tmp_path: Path, array: np.ndarray, message: str):
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read(tmp_path / "a.npy")
 
 
 def test_labels_of_an_array(tmp_path: Path):
     np.save(tmp_path / "x.npy", np.stack([RAMP] * 3))
     np.save(tmp_path / "y.npy", np.array([4, 2, 4]))
-    lines = told(tmp_path / "x.npy", conditional=True, labels=str(tmp_path / "y.npy"))
+    lines = notes_of(tmp_path / "x.npy", conditional=True, labels=str(tmp_path / "y.npy"))
     assert lines[-1] == "2 classes: 2 1, 4 2"

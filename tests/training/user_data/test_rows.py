@@ -53,13 +53,13 @@ def test_bad_files_are_explained(tmp_path: Path, rows: np.ndarray, table: Path):
         (vectors(table, columns=["d"]), "no column 'd'; it has a, b, c, kind"),
         (vectors(table, label="kind", condition=["a"]), "label and condition are both given"),
     ]
-    for config, said in cases:
-        with pytest.raises(DataError, match=said):
+    for config, message in cases:
+        with pytest.raises(DataError, match=message):
             read_vectors(config)
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         (np.array([[2**53 + 1, 1], [5, 2]]), r"the first 9007199254740993 in sample 0, column 0 .*beyond 2\^53"),
         (np.array([[1, 1], [2, 2**64 - 1]], np.uint64), "the first 18446744073709551615 in sample 1, column 1"),
@@ -68,9 +68,9 @@ def test_bad_files_are_explained(tmp_path: Path, rows: np.ndarray, table: Path):
         (np.array([[1e39], [1.0]]), "not finite in float32"),
     ],
 )
-def test_numbers_that_cannot_be_kept_are_refused(tmp_path: Path, rows: np.ndarray, said: str):
+def test_numbers_that_cannot_be_kept_are_refused(tmp_path: Path, rows: np.ndarray, message: str):
     np.save(tmp_path / "a.npy", rows)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read_vectors(vectors(tmp_path / "a.npy"))
 
 

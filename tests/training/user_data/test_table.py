@@ -16,7 +16,7 @@ def read(path: Path, content: str) -> Read:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "is empty; one row per sample"),
         ("a,b\n", "has column names and no rows"),
@@ -29,8 +29,8 @@ def read(path: Path, content: str) -> Read:
         ("a,b,a\n1,2,3\n", "two columns are named 'a'"),
     ],
 )
-def test_bad_tables_are_explained_with_the_line_that_an_editor_shows(tmp_path: Path, content: str, said: str):
-    with pytest.raises(DataError, match=said):
+def test_bad_tables_are_explained_with_the_line_that_an_editor_shows(tmp_path: Path, content: str, message: str):
+    with pytest.raises(DataError, match=message):
         read(tmp_path / "bad.csv", content)
 
 
@@ -142,7 +142,7 @@ def test_a_quantity_is_no_label(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("x;y\n1,5;2,5\n", "line 1 has semicolons between its columns"),
         ("x;y\n1.5;2.5\n", "line 1 has semicolons"),
@@ -162,8 +162,8 @@ def test_a_quantity_is_no_label(tmp_path: Path):
         ("x\n0.30000000000000004\n0.3\n0.3\n", "which float64 resolves too coarsely there"),
     ],
 )  # fmt: skip
-def test_what_other_programs_write_is_explained(tmp_path: Path, content: str, said: str):
-    with pytest.raises(DataError, match=said):
+def test_what_other_programs_write_is_explained(tmp_path: Path, content: str, message: str):
+    with pytest.raises(DataError, match=message):
         read(tmp_path / "t.csv", content)
 
 

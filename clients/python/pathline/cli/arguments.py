@@ -282,6 +282,7 @@ def flags_in(message: str) -> str:
         rf"(?<!\+)\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda found: f"{flags[found[1]]} {found[3]}", message
     )
     message = re.sub(r"(timeout_s, or )?the client's timeout\b", "--timeout", message)  # one option sets both
+    message = message.replace("send force true", "use --force")
     words = "|".join(name for name in flags if "_" in name)
     return re.sub(rf"(?<![-+])\b({words})\b", lambda found: flags[found[1]], message)
 

@@ -77,8 +77,10 @@ def replay(arguments: argparse.Namespace) -> int:
     _report_samples(arguments, tally, None if file else results[0] if len(results) == 1 else None)
     other = sum(not result.digest_matches for result in results)
     if other:
-        told = {f"{each['what']} ({each['token']} -> {each['here']})": None for r in results for each in r.differences}
-        print(f"pathline: the bits differ from those of the original response: {'; '.join(told)}", file=sys.stderr)
+        causes = {
+            f"{each['what']} ({each['token']} -> {each['here']})": None for r in results for each in r.differences
+        }
+        print(f"pathline: the bits differ from those of the original response: {'; '.join(causes)}", file=sys.stderr)
     elif not arguments.json:
         show("the bits match those of the original response")
     return 1 if other or tally.failed else 0

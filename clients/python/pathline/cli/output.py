@@ -63,8 +63,8 @@ def write_json(file: IO[bytes], tally: Tally) -> None:
     for number, page in enumerate(tally.pages()):
         rows = json.dumps(numbers(page.samples), allow_nan=False, separators=(",", ":"))[1:-1]
         file.write((('{"samples":[' if number == 0 else ",\n") + rows).encode())
-    said = json.dumps(tally.describe(), allow_nan=False)
-    file.write(b"],\n" + said[1:].encode() + b"\n")
+    meta = json.dumps(tally.describe(), allow_nan=False)
+    file.write(b"],\n" + meta[1:].encode() + b"\n")
 
 
 def write_png(file: IO[bytes], tally: Tally) -> None:

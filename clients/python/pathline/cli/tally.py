@@ -62,12 +62,12 @@ class Tally:
 
     def summary(self) -> str:
         """Return a summary of two lines."""
-        said = self.describe()
+        meta = self.describe()
         mean = np.concatenate(self._arrays["nfe"]).mean()
         return (
-            f"{said['model']} v{said['version']}, {said['num_samples']} samples by {format_solver(said['solver'])}, "
-            f"seed {said['seed']}\nnfe {said['nfe']} (mean {mean:.1f}), {1000 * said['latency']['total_s']:.1f} ms "
-            f"in the service, {said['status']}"
+            f"{meta['model']} v{meta['version']}, {meta['num_samples']} samples by {format_solver(meta['solver'])}, "
+            f"seed {meta['seed']}\nnfe {meta['nfe']} (mean {mean:.1f}), {1000 * meta['latency']['total_s']:.1f} ms "
+            f"in the service, {meta['status']}"
         )
 
     def _note(self, page: SampleResult) -> None:

@@ -37,13 +37,13 @@ def density_job(num_samples: int, **more: Any) -> Job:
 
 
 @pytest.fixture
-def told() -> CheckedConditions:
+def conditions() -> CheckedConditions:
     return CheckedConditions()
 
 
 @pytest.fixture
-def sharing(net: Checkpoint, field: Field, told: CheckedConditions) -> Any:  # noqa: F811
-    made = Engine(EngineSettings(), told)
+def sharing(net: Checkpoint, field: Field, conditions: CheckedConditions) -> Any:  # noqa: F811
+    made = Engine(EngineSettings(), conditions)
     made.start()
     made.load("net", 1, Checkpoint(field, net.decoder, net.card, net.path, net.digest))
     made.prepare("net", 1, Operation.LOG_PROB_EXACT)
@@ -52,12 +52,14 @@ def sharing(net: Checkpoint, field: Field, told: CheckedConditions) -> Any:  # n
 
 
 @pytest.mark.parametrize("priority", ["bulk", "interactive"])
-def test_a_large_log_prob_does_not_delay_a_sample(sharing: Engine, told: CheckedConditions, priority: str) -> None:
+def test_a_large_log_prob_does_not_delay_a_sample(
+    sharing: Engine, conditions: CheckedConditions, priority: str
+) -> None:
     large = sharing.submit(density_job(50_000, operation=Operation.LOG_PROB_EXACT, priority=priority))
-    assert eventually(lambda: len(told.operations) > 3)
-    begun = len(told.operations)
-    sharing.submit(job(1, solver="euler", steps=50)).result(20)
-    assert told.operations[begun:].count("sample") >= 50
+    assert eventually(lambda: len(conditions.operations) > 3)
+    begun = len(conditions.operations)
+    sharing.submit(job(1, solver="euler", steps=50)).result(60)
+    assert conditions.operations[begun:].count("sample") >= 50
     assert not large.done()
     sharing.cancel(large)
     assert eventually(lambda: sharing.active_jobs == 0)
@@ -80,7 +82,7 @@ def test_an_operation_is_unloaded_with_its_model_once_its_jobs_are_done(sharing:
     loaded = sharing.prepared("net", 1, Operation.SAMPLE)
     assert loaded is not None
     sharing.unload(loaded)
-    assert set(running.result(20).status) == {"success"}
+    assert set(running.result(60).status) == {"success"}
     assert eventually(lambda: not sharing._loop.snapshot.arenas)
 
 
@@ -94,8 +96,8 @@ def test_a_network_that_raises_fails_its_job_alone(sharing: Engine, field: Field
     x0 = torch.full((1, 3), 1000.0)
     bad = sharing.submit(job(1, solver="euler", steps=3, t_span=(1.0, 0.0), x0=x0, operation=Operation.LOG_PROB_EXACT))
     with pytest.raises(EngineFailed, match="pretended"):
-        bad.result(20)
-    assert set(good.result(20).status) == {"success"}
+        bad.result(60)
+    assert set(good.result(60).status) == {"success"}
 
 
 def test_a_stopped_engine_prepares_nothing(sharing: Engine) -> None:
