@@ -30,7 +30,7 @@ from models.fused import Prepared, accuracy_problem, trial_rows
 from models.network import Network
 from models.noise import noise
 from models.program.network import Program
-from models.regular import write_atomically
+from models.regular import remove_stale, write_atomically
 from models.shapes import sized
 from models.velocity import check_float32, refuse_condition
 
@@ -165,6 +165,7 @@ def _kept(folder: Path, digest: str) -> bytes:
     try:
         place.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
+        remove_stale(place.glob(".*.part"))  # also those of other versions
         for old in sorted(place.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MAX_KEPT]:
             old.unlink()
     except OSError:  # not writable: each load exports again

@@ -411,16 +411,23 @@ class _Reader:
         vectors = [meta for meta in given if len(meta["sizes"]) > 1] if "c" in theirs else []
         kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, v, *vectors)}
         half = len(kinds) == 1 and kinds <= HALVES.keys()
-        kinds.add(self._kind(theirs["t"]))
+        times = self._kind(theirs["t"])
+        kinds.add(times)
         if half and kinds - HALVES.keys() == {"float32"}:
             self.time_dtype = "float32"
             kinds.remove("float32")
         if len(kinds) > 1 or not kinds & {"float32", "float64", *HALVES}:
             raise ForeignError(
-                f"{self.path}: states, times and velocities are {', '.join(sorted(kinds))}; export in "
-                "float32, or in bfloat16 or float16 with times in the same or in float32"
+                f"{self.path}: {self._kinds_said(x, v, vectors, times)}; export all in float32, or states and "
+                "velocities in bfloat16 or float16, with times in the same or in float32"
             )
         return kinds.pop()
+
+    @staticmethod
+    def _kinds_said(x: Mapping[str, Any], v: Mapping[str, Any], given: list[Any], times: str) -> str:
+        """Return the dtypes of states, times, velocities and conditions in words."""
+        kind, *others = (SCALAR_TYPES.get(meta["dtype"], "of another type") for meta in (x, v, *given))
+        return f"states are {kind}, times {times}, velocities {', its condition '.join(others)}"
 
     def _row_limits(self, sizes: list[Mapping[str, Any]]) -> list[int | None]:
         """The minimum and maximum rows per call, from the first dimensions of all arguments and the result."""

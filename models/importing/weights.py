@@ -23,7 +23,7 @@ from models.importing.matching import Which, select
 from models.importing.programs import read_program
 from models.messages import first_line
 from models.mixing import Mixing, find_mixing
-from models.named_conditions import Conditioning, NamedConditions
+from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.network import Network
 from models.prelude import Prelude
 from models.program.network import ProgramConfig
@@ -139,10 +139,17 @@ def import_program(
             made, requested = before.made_for(network.condition, tried.dtype)
             report.append(before.report)
         network.condition = replace(network.condition, stored=_fitting(requested, nulls))
+        report.append("requests give " + "; ".join(_said(name, requested.entries[name]) for name in requested.given))
     source: dict[str, JsonValue] = {"imported_from": file.name}
     rest = (source, declared or Declared(), decoder or {}, version, row_by_row, made)
     path, stored = _store(tried, repository, name, *rest)
     return Imported(path, [*report, *stored])
+
+
+def _said(name: str, entry: NamedCondition) -> str:
+    """Return a condition in words."""
+    left_out = "" if entry.default is None and not entry.nullable else ", or leave it out"
+    return f"{name}: {entry.describe()}{left_out}"
 
 
 def _with_nulls(

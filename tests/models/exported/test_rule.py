@@ -1,6 +1,7 @@
 """The rule for exported networks, and what happens where the exported form fails (onnxruntime: a system test)."""
 
 import copy
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,6 +129,10 @@ def test_an_export_is_kept_once_and_made_again_if_it_cannot_be(tmp_path: Path, m
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(models.exported, "version", lambda name: "1.0")
     monkeypatch.setattr(models.exported, "_in_a_process", make)
+    (tmp_path / "onnx").mkdir()
+    left = tmp_path / "onnx" / ".other.onnx.0123.part"
+    left.touch()
+    os.utime(left, (0, 0))
     assert [_kept(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
     assert [path.suffix for path in (tmp_path / "onnx").iterdir()] == [".onnx"]
     assert len(made) == 1

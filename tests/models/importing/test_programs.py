@@ -334,7 +334,7 @@ class Flat(nn.Module):
     [
         (lambda x, t: x[:, :1] * t[:, None], r"returns the shape \[1\]"),
         (lambda x, t: (x, t), "returns 2 values"),
-        (lambda x, t: x.double(), "float32, float64"),
+        (lambda x, t: x.double(), "states are float32, times float32, velocities float64; export all in"),
         (lambda x, t: x.sum(0, keepdim=True) * t[:1, None], "not the same number of rows"),
     ],
 )
@@ -538,7 +538,7 @@ def test_a_vector_as_condition(tmp_path: Path) -> None:
         (torch.zeros(4, dtype=torch.int64), None, "give their number with --classes"),
         (torch.zeros(4, 2), LabelCondition(classes=3), "takes no class labels"),
         (torch.zeros(4, 2, 2), None, "its condition is float32 of 3 dimensions"),
-        (torch.zeros(4, 2, dtype=torch.float64), None, "float32, float64"),
+        (torch.zeros(4, 2, dtype=torch.float64), None, "velocities float32, its condition float64"),
         (torch.zeros(4), None, "takes 3 tensors of"),
     ],
 )
