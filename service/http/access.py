@@ -6,6 +6,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from pydantic import SecretStr
@@ -185,6 +186,7 @@ def _name_of(host: str) -> str:
     return host.partition(":")[0].removesuffix(".")
 
 
+@lru_cache(maxsize=256)
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the IP address, also from a short form like 127.1 (no domain ends in a number), or None for a name."""
     try:

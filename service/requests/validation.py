@@ -5,9 +5,10 @@ solver can do.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import chosen, span_of, times_of
-from service.responses.arrays import Encoder
+from service.responses.arrays import ENCODERS, Encoder
 from service.settings import Settings
 from solvers.plan import Plan
 
@@ -51,6 +52,37 @@ class Validated:
     choice: Choice | None = None
 
 
+class _Needs(NamedTuple):
+    """What a request for samples needs, whatever their seed.
+
+    Attributes:
+        checked: the conditions and guidance of its samples.
+        choice: the service's choice of solver, if the request left it to the service.
+        solve: the compiled solver.
+        save_at: times at which to save states.
+        max_bytes: upper bound on the response.
+        memory: bytes that it holds until its response is sent.
+    """
+
+    checked: CheckedConditions
+    choice: Choice | None
+    solve: Plan
+    save_at: NDArray[np.float64] | None
+    max_bytes: int
+    memory: int
+
+
+_LONG = frozenset(("x0", "condition", "conditions", "negative", "guidance", "shape", "save_at", "budget", "t_span"))
+"""Fields that may hold arrays, or whose meaning changes with time."""
+
+_INDIFFERENT = frozenset(("model", "version", "seed", "first_index", "timeout_s", "priority", "on_timeout"))
+"""Fields that do not change what a request needs."""
+
+_MAX_KNOWN = 1024
+_KNOWN: WeakKeyDictionary[ModelVersion, dict[Hashable, _Needs]] = WeakKeyDictionary()
+"""The needs of recent requests, as most requests differ from an earlier one only in their seed."""
+
+
 def validate_sample(
     request: SampleRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> Validated:
@@ -72,25 +104,22 @@ def validate_sample(
     check_limit("save_at", saved, settings.max_saved, " times")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
-    t_span = span_of(request, model)
-    if t_span[0] != 0 and request.x0 is None:
-        raise invalid(
-            "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
-        )
-    checked, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
-    check_form(request, model, encoder)
-    request, choice, solve = chosen(request, model, t_span, settings)
-    save_at = None if request.save_at is None else times_of(request, "save_at", solve)
+    key = _key(request, settings, encoder)
+    known = None if key is None else _KNOWN.get(model, {}).get(key)
+    if known is None:
+        request, of_sizes, known = _needed(request, model, settings, encoder)
+        if key is not None and of_sizes is model:
+            _remember(model, key, known)
+        model = of_sizes
+    checked, choice, solve, save_at, max_bytes, memory = known
     if solve.batch and request.first_index != 0:
         raise invalid(
             "first_index",
             f"first_index = {request.first_index} with error_control 'batch': all samples of such a request share "
             "their steps, so it cannot be continued; use first_index 0 or error_control 'sample'",
         )
-    max_bytes = response_bytes(request, model, solve, encoder)
-    check_size(request, max_bytes, encoder, settings.max_answer_bytes)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
-    hold = take(memory_bytes(request, model, solve, encoder, max_bytes, checked), deadline, checked.bytes)
+    hold = take(memory, deadline, checked.bytes)
     job = job_of(
         request,
         model,
@@ -108,6 +137,49 @@ def validate_sample(
         decode=request.decode and model.decodes_in_engine,
     )
     return Validated(model, job, encoder, request.decode, max_bytes, choice)
+
+
+def _key(request: SampleRequest, settings: Settings, encoder: Encoder) -> Hashable:
+    """Return what decides the needs of a request; None if that holds more than a few names and numbers."""
+    given = request.model_fields_set
+    if (
+        not _LONG.isdisjoint(given)
+        or not isinstance(request.grid, str)
+        or encoder is not ENCODERS.get(encoder.media_type)
+    ):
+        return None
+    limits = settings.max_steps, settings.max_nfe, settings.max_answer_bytes
+    return encoder.media_type, limits, frozenset([(name, getattr(request, name)) for name in given - _INDIFFERENT])
+
+
+def _remember(model: ModelVersion, key: Hashable, needs: _Needs) -> None:
+    known = _KNOWN.setdefault(model, {})
+    if len(known) >= _MAX_KNOWN:
+        known.clear()
+    known[key] = needs
+
+
+def _needed(
+    request: SampleRequest, model: ModelVersion, settings: Settings, encoder: Encoder
+) -> tuple[SampleRequest, ModelVersion, _Needs]:
+    """Return a request with a solver named, its model with a size for each free axis, and what it needs.
+
+    Raises:
+        ProblemError: as in `validate_sample`.
+    """
+    t_span = span_of(request, model)
+    if t_span[0] != 0 and request.x0 is None:
+        raise invalid(
+            "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
+        )
+    checked, model = sized(request, model, request.num_samples, {"x0": (request.x0, model.card.event_shape)})
+    check_form(request, model, encoder)
+    request, choice, solve = chosen(request, model, t_span, settings)
+    save_at = None if request.save_at is None else times_of(request, "save_at", solve)
+    max_bytes = response_bytes(request, model, solve, encoder)
+    check_size(request, max_bytes, encoder, settings.max_answer_bytes)
+    memory = memory_bytes(request, model, solve, encoder, max_bytes, checked)
+    return request, model, _Needs(checked, choice, solve, save_at, max_bytes, memory)
 
 
 def job_of(

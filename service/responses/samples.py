@@ -122,7 +122,7 @@ def saved_of(model: ModelVersion, result: JobResult, decode: bool) -> Array:
 def outcome(result: JobResult) -> dict[str, Any]:
     """Return the members about cost and outcome: `nfe`, `nfe_per_sample`, `network_rows`, `status`, `failed`."""
     nfe, t, status = result.nfe, result.t, result.status
-    least, most, total = int(nfe.min()), int(nfe.max()), int(nfe.sum())
+    least, most, total = (int(ufunc.reduce(nfe)) for ufunc in (np.minimum, np.maximum, np.add))
     good = status == Status.SUCCESS.value
     worst, bad = Status.SUCCESS.value, []
     if not good.all():

@@ -1,5 +1,8 @@
 """Jobs as the engine receives them."""
 
+import gc
+import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,9 @@ import pytest
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
 from service.registry.version import ModelVersion
+from service.requests import validation
 from service.requests.schemas import SampleRequest
+from service.requests.solver import chosen
 from service.requests.validation import to_array, validate_sample
 from service.responses.arrays import ENCODERS
 from service.settings import Settings
@@ -33,6 +38,89 @@ def test_limits_are_inclusive(moons: ModelVersion, settings: Settings) -> None:
     limits = settings.model_copy(update={"max_samples": 5, "max_steps": 6, "max_nfe": 24})
     request = SampleRequest(model="moons", num_samples=5, solver="rk4", steps=6, max_nfe=24)
     assert validate_sample(request, moons, limits, JSON, take).job.num_samples == 5
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> list[SampleRequest]:
+    """The requests for which a solver was compiled."""
+    found: list[SampleRequest] = []
+
+    def noting(request: SampleRequest, *rest: Any) -> Any:
+        found.append(request)
+        return chosen(request, *rest)
+
+    monkeypatch.setattr(validation, "chosen", noting)
+    return found
+
+
+def test_what_a_request_needs_is_decided_once(
+    moons: ModelVersion, settings: Settings, decided: list[SampleRequest]
+) -> None:
+    body: dict[str, Any] = {"model": "moons", "num_samples": 3, "solver": "rk4-10"}
+    first = validate_sample(SampleRequest(**body, seed=1), moons, settings, JSON, take)
+    other = {"seed": 2, "first_index": 9, "timeout_s": 3.0, "priority": "bulk", "on_timeout": "partial"}
+    again = validate_sample(SampleRequest(**body, **other), moons, settings, JSON, take)
+    assert len(decided) == 1
+    assert again.job.solve is first.job.solve
+    assert (again.max_bytes, again.job.seed, again.job.first_index) == (first.max_bytes, 2, 9)
+    assert (again.job.priority.value, again.job.partial) == ("bulk", True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "media", "limits"),
+    [
+        ({"num_samples": 4}, "application/json", {}),
+        ({"solver": "rk4-11"}, "application/json", {}),
+        ({"trace": "none"}, "application/json", {}),
+        ({"decode": False}, "application/json", {}),
+        ({"max_nfe": 9000}, "application/json", {}),
+        ({}, "application/x-npz", {}),
+        ({}, "application/json", {"max_nfe": 20_000}),
+    ],
+)
+def test_another_request_is_decided_anew(
+    moons: ModelVersion,
+    settings: Settings,
+    decided: list[SampleRequest],
+    changed: dict[str, Any],
+    media: str,
+    limits: dict[str, Any],
+) -> None:
+    body: dict[str, Any] = {"model": "moons", "num_samples": 3, "solver": "rk4-10"}
+    validate_sample(SampleRequest(**body), moons, settings, JSON, take)
+    beside = settings.model_copy(update=limits)
+    validate_sample(SampleRequest(**body | changed), moons, beside, ENCODERS[media], take)
+    assert len(decided) == 2
+
+
+@pytest.mark.parametrize(
+    "field", [{"x0": [[1.0, 2.0]]}, {"save_at": [1.0]}, {"t_span": [0.0, 0.5]}, {"grid": [0.0, 1.0]}]
+)
+def test_arrays_and_spans_are_read_each_time(
+    moons: ModelVersion, settings: Settings, decided: list[SampleRequest], field: dict[str, Any]
+) -> None:
+    request = SampleRequest(
+        model="moons", num_samples=1, solver="rk4", **({} if "grid" in field else {"steps": 2}), **field
+    )
+    for _ in range(2):
+        validate_sample(request, moons, settings, JSON, take)
+    assert len(decided) == 2
+
+
+def test_an_error_is_told_each_time(moons: ModelVersion, settings: Settings) -> None:
+    request = SampleRequest(model="moons", solver="rk4", steps=20, max_nfe=10)
+    for _ in range(2):
+        with pytest.raises(ProblemError, match="max_nfe"):
+            validate_sample(request, moons, settings, JSON, take)
+
+
+def test_the_needs_of_requests_do_not_keep_their_model(moons: ModelVersion, settings: Settings) -> None:
+    model = replace(moons)
+    validate_sample(SampleRequest(model="moons"), model, settings, JSON, take)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("x0", [[[1, 2], [3, 4]], [[1, 2.0], [3, 4]]])
