@@ -70,9 +70,9 @@ define layered
 	@touch $@
 endef
 
-# 550 MB: botocore's pin (python-dateutil < 3) conflicts with ours, and Ray is large.
+# 600 MB: botocore's pin (python-dateutil < 3) conflicts with ours, and Ray is large.
 $(VENV)/fleet/.done: tests/system/with_fleet/requirements.txt $(VENV)/.serve
-	$(call layered,fleet,Ray and an S3 server for the tests of fleet)
+	$(call layered,fleet,Ray and servers of S3 and GCS for the tests of fleet)
 
 # 340 MB. lerobot requires torch < 2.11, so it is installed without its requirements.
 $(VENV)/lerobot/.done: tests/system/with_lerobot/requirements.txt $(VENV)/.serve

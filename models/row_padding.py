@@ -45,7 +45,7 @@ class Store(Protocol):
     """Rows addressed by their place."""
 
     def take(self, places: NDArray[np.int64]) -> Tensor:
-        """Return a copy of the rows at these places."""
+        """Return a copy of the rows at these places, valid until the next call."""
         ...
 
 
@@ -345,4 +345,11 @@ def _checked(
             f"the velocity field returned {v.dtype} of shape {tuple(v.shape)}; "
             f"it must return {x.dtype} of shape {tuple(x.shape)}, like the states it was given"
         )
+    if any(_shares(v, tensor) for tensor in conditions):  # and a store reuses the memory of its copies
+        return v.clone()
     return v
+
+
+def _shares(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same memory."""
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

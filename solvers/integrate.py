@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,11 +132,12 @@ def _drive(
     results = _Results(x0, solve, save_at)
     results.take(lanes.collect(), lanes)
     bar_format = "{l_bar}{bar}| {n:.3f} of the span [{elapsed}<{remaining}]"
-    with tqdm(total=1.0, disable=not progress, bar_format=bar_format) as bar:
+    # Even a hidden bar would take a semaphore of the operating system, which a killed process leaves behind.
+    with tqdm(total=1.0, bar_format=bar_format) if progress else nullcontext() as bar:
         while len(lanes):
             x, t = lanes.query()
             results.take(lanes.absorb(velocity(x, t, lanes)), lanes)
-            if progress:
+            if bar is not None:
                 bar.n = lanes.progress()
                 bar.update(0)
     return results.solution()

@@ -34,8 +34,9 @@ class RowStore:
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
         self._shape, self._dtype, self._device = tuple(shape), dtype, device
-        size = max(1, int(np.prod(self._shape)) * dtype.itemsize)
-        self._room = max(1, min(_BLOCK_BYTES // size, _BLOCK_ROWS))
+        self._bytes = max(1, int(np.prod(self._shape)) * dtype.itemsize)
+        self._room = max(1, min(_BLOCK_BYTES // self._bytes, _BLOCK_ROWS))
+        self._copies: Tensor | None = None
         self._blocks: list[Tensor] = []
         self._free: list[list[int]] = []  # places in each block
         self._first = np.empty(0, dtype=np.int64)  # place of the first row of each block
@@ -65,6 +66,8 @@ class RowStore:
         number = int(np.searchsorted(self._first, places[0], side="right")) - 1
         self._free[number] += places.tolist()
         self.held -= len(places)
+        if not self.held:
+            self._copies = None
         if len(self._free[number]) == len(self._blocks[number]) and len(self._blocks) > 1:
             del self._blocks[number], self._free[number]
             self._first = np.delete(self._first, number)
@@ -72,20 +75,33 @@ class RowStore:
             self._blocks, self._free, self._first = [], [], self._first[:0]
 
     def take(self, places: Places) -> Tensor:
-        """A copy of the rows at these places."""
+        """A copy of the rows at these places; a large one is valid only until the next call."""
         block = np.searchsorted(self._first, places, side="right") - 1
-        first = int(block[0])
+        first, rows = int(block[0]), self._room_to_copy(len(places))
         if (block == first).all():
-            return self._picked(first, places)
-        rows = torch.empty((len(places), *self._shape), dtype=self._dtype, device=self._device)
+            return self._picked(first, places, rows)
+        if rows is None:
+            rows = torch.empty((len(places), *self._shape), dtype=self._dtype, device=self._device)
         for number in np.unique(block).tolist():
             here = np.flatnonzero(block == number)
             rows[torch.from_numpy(here).to(self._device)] = self._picked(number, places[here])
         return rows
 
-    def _picked(self, number: int, places: Places) -> Tensor:
+    def _picked(self, number: int, places: Places, rows: Tensor | None = None) -> Tensor:
         at = torch.from_numpy(places - self._first[number]).to(self._device)
-        return self._blocks[number].index_select(0, at)
+        return torch.index_select(self._blocks[number], 0, at, out=rows)
+
+    def _room_to_copy(self, n: int) -> Tensor | None:
+        """Return memory for copies of n large rows, always the same; None if they are small.
+
+        The C library keeps large blocks of varying sizes when they are freed, up to three times what a call needs.
+        """
+        if n * self._bytes < _BLOCK_BYTES:
+            return None
+        if self._copies is None or len(self._copies) < n:
+            self._copies = None  # freed first
+            self._copies = torch.empty((n, *self._shape), dtype=self._dtype, device=self._device)
+        return self._copies[:n]
 
 
 @dataclass(frozen=True)

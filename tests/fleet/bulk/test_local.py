@@ -69,7 +69,7 @@ def test_a_worker_that_is_stopped_cleans_up_and_ends_with_its_threads(tmp_path: 
 
 
 def start(repository: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PATHLINE_MODELS_DIR": str(repository), "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {"PATHLINE_MODELS_DIR": str(repository)}
     command = [sys.executable, "-m", "fleet", "sample", *arguments, "--quiet"]
     return subprocess.Popen(
         command,

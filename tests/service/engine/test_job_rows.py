@@ -5,6 +5,7 @@ import torch
 
 from models.conditions import VectorCondition
 from models.named_conditions import Distinct, NamedCondition, NamedConditions
+from models.row_padding import Chosen, RowStable
 from service.engine.job import Job
 from service.engine.job_rows import Conditions, RowStore
 from solvers import resolve
@@ -47,6 +48,35 @@ def test_a_job_that_comes_moves_nothing_of_those_that_run() -> None:
     for each in places:
         store.remove(each)
     assert store.held == 1
+
+
+def test_copies_of_large_rows_reuse_their_memory() -> None:
+    store = RowStore((300_000,), torch.float32, "cpu")
+    places = np.concatenate([store.add(torch.full((1, 300_000), float(k))) for k in range(3)])
+    found = store.take(places[[0, 1, 1, 2]])
+    assert found[:, 7].tolist() == [0, 1, 1, 2]
+    at = found.data_ptr()
+    for chosen in ([2], [1, 1, 1], [2, 0, 1, 0]):
+        again = store.take(places[chosen])
+        assert (again.data_ptr(), again[:, 299_999].tolist()) == (at, chosen)
+    for place in places:
+        store.remove(place[None])
+    assert store._copies is None
+    small = RowStore((2,), torch.float32, "cpu")
+    place = small.add(torch.ones(1, 2))
+    first, second = small.take(place), small.take(place)
+    assert first.data_ptr() != second.data_ptr()
+
+
+def test_a_velocity_that_is_its_condition_keeps_its_values() -> None:
+    width, rows = 3000, 300
+    store = RowStore((width,), torch.float32, "cpu")
+    told = torch.randn(rows, width)
+    places = store.add(told)
+    x, t = torch.zeros(rows, width), torch.zeros(rows)
+    takes = VectorCondition(width=width)
+    field = RowStable(lambda x, t, condition=None: condition, (width,), torch.float32, max_rows=128, condition=takes)
+    assert torch.equal(field.chosen(x, t, [Chosen(store, places)]), told)
 
 
 def test_jobs_come_and_go_in_any_order() -> None:
