@@ -113,7 +113,7 @@ def lines(found: Sequence[Measured], euler: str) -> Iterator[str]:
                 yield f"| {' | '.join((one.name, str(nfe), *one.rows[nfe]))} |"
     yield ""
     for one in found:
-        yield f"{one.name}: {euler} is off by {one.unit:.4f} of the spread"
+        yield f"{one.name}: {euler} is off by {one.unit:.2g} of the spread"
 
 
 def made(options: argparse.Namespace) -> list[Path]:
