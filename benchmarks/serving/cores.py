@@ -2,8 +2,9 @@
 
 Service and clients share all cores; nothing is pinned. The bound takes the processor time of an answer as measured,
 adds that of a crossing between two processes, and lets everything overlap: it is the rate at which all cores are
-busy, or the engine's thread is. The win is how far it lies above the rate that was reached. `/livez` is requested
-meanwhile, as a light request under load. The machine must be idle, because rates are in wall-clock seconds.
+busy, or the engine's thread is. The win is how far it lies above the rate that was reached. A separate process also
+lowers that processor time, since threads no longer wait for each other, so the real win can be larger. `/livez` is
+requested meanwhile, as a light request under load. The machine must be idle, because rates are in wall-clock seconds.
 """
 
 from __future__ import annotations

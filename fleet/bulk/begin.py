@@ -17,7 +17,7 @@ from fleet.bulk.maker import Maker, digest_of_card, digest_of_plan, find, rate_o
 from fleet.bulk.spec import BLOCK, Format, JobSpec
 from fleet.bulk.target import Target
 from fleet.errors import FleetError, UsageError
-from service.requests.schemas import SEED_LIMIT
+from service.requests.schemas import INTEGER_LIMIT
 from service.settings import Settings
 
 SHARD_S = 120.0
@@ -141,7 +141,7 @@ def _new(wanted: Wanted, total: int | None, table: Table | None, settings: Setti
         raise UsageError(f"a new job needs {', '.join((['a model'] if wanted.model is None else []) + lacking)}")
     assert total is not None and wanted.seed is not None  # noqa: S101, PT018  (just checked)
     first_index, threads = wanted.first_index or 0, wanted.threads or 1
-    if not (0 <= wanted.seed < SEED_LIMIT and 0 <= first_index <= SEED_LIMIT - total):
+    if not (0 <= wanted.seed < INTEGER_LIMIT and 0 <= first_index <= INTEGER_LIMIT - total):
         raise UsageError("--seed and --first-index must be at least 0, and the seed and the last index below 2^63")
     if wanted.shard_rows is not None and (wanted.shard_rows < BLOCK or wanted.shard_rows % BLOCK):
         raise UsageError(f"--shard-rows is {wanted.shard_rows}; it must be a multiple of {BLOCK}")

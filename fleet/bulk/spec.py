@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fleet.errors import UsageError
-from service.requests.schemas import SEED_LIMIT
+from service.requests.schemas import INTEGER_LIMIT
 
 SOLVING = ("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe")
 """Fields of a sample request that choose the solver."""
@@ -55,8 +55,8 @@ class JobSpec(BaseModel):
     noise: str
     request: dict[str, Any]
     plan: str
-    seed: int = Field(ge=0, lt=SEED_LIMIT)
-    first_index: int = Field(ge=0, lt=SEED_LIMIT)
+    seed: int = Field(ge=0, lt=INTEGER_LIMIT)
+    first_index: int = Field(ge=0, lt=INTEGER_LIMIT)
     total: int = Field(ge=1)
     table: str = ""
     arrays: dict[str, str] = Field(default_factory=dict)

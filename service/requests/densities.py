@@ -19,7 +19,7 @@ from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
+from service.requests.schemas import BULK, Body, Index, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import compiled, refuse_average
@@ -79,9 +79,7 @@ class LogProbRequest(Solving, Given):
         le=MAX_PROBES,
         description="Rademacher probes of a sample, each with its own path; their estimates are averaged",
     )
-    seed: int | None = Field(
-        default=None, ge=0, lt=SEED_LIMIT, description="seed of the probes; drawn and echoed if omitted"
-    )
+    seed: Index | None = Field(default=None, description="seed of the probes; drawn and echoed if omitted")
 
 
 @dataclass(frozen=True, kw_only=True)

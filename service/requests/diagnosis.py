@@ -9,7 +9,7 @@ from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
+from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Count, Drawn, Finite, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import WHOLE, compiled, refuse_average, times_of
@@ -33,7 +33,7 @@ _STEPS = 20  # if the request names neither solver nor steps
 class DiagnoseRequest(Solving, Drawn):
     """Body of ``diagnose``: which samples to follow from t = 0 to 1, how, and at which times to take the Jacobian."""
 
-    num_samples: int = Field(default=16, ge=1, description="number of samples")
+    num_samples: Count = Field(default=16, description="number of samples")
     solver: str = Field(
         default="rk4",
         description=f"{SOLVER}; rk4-20 if neither solver nor steps are given",

@@ -10,11 +10,14 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, T
 from models.guidance import MAX_TERMS
 from solvers import catalogue
 
-SEED_LIMIT = 2**63
+INTEGER_LIMIT = 2**63
+"""Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
 
+Count = Annotated[int, Field(ge=1, lt=INTEGER_LIMIT)]
+Index = Annotated[int, Field(ge=0, lt=INTEGER_LIMIT)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Version = Annotated[int | None, Field(ge=1, description="version of the model; the highest if omitted")]
+Version = Annotated[Count | None, Field(description="version of the model; the highest if omitted")]
 
 GRID_SCHEMA = {
     "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
@@ -75,8 +78,8 @@ class GuidanceRequest(Body):
     interval: Annotated[tuple[Finite, Finite], Field(strict=False)] | None = Field(
         default=None, description="times between which there is guidance; outside them, all conditions apply"
     )
-    channels: int | None = Field(
-        default=None, ge=1, description="number of channels that are guided, from the first on; all if omitted"
+    channels: Count | None = Field(
+        default=None, description="number of channels that are guided, from the first on; all if omitted"
     )
 
 
@@ -100,13 +103,9 @@ class Named(Body):
 class Drawn(Body):
     """Samples of a seed."""
 
-    num_samples: int = Field(default=256, ge=1, description="number of samples")
-    seed: int | None = Field(
-        default=None, ge=0, lt=SEED_LIMIT, description="an integer in [0, 2**63); drawn and echoed if omitted"
-    )
-    first_index: int = Field(
-        default=0, ge=0, lt=SEED_LIMIT, description="index of the first sample in the seed's stream"
-    )
+    num_samples: Count = Field(default=256, description="number of samples")
+    seed: Index | None = Field(default=None, description="an integer in [0, 2**63); drawn and echoed if omitted")
+    first_index: Index = Field(default=0, description="index of the first sample in the seed's stream")
 
 
 class Solving(Body):
@@ -114,7 +113,7 @@ class Solving(Body):
 
     version: Version = None
     solver: str = Field(default="dopri5", description=SOLVER, examples=SOLVER_EXAMPLES)
-    steps: int | None = Field(default=None, ge=1, description="number of fixed steps")
+    steps: Count | None = Field(default=None, description="number of fixed steps")
     rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
     atol: Positive | None = Field(default=None, description="absolute tolerance of error control")
     grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA)] = "uniform"
@@ -127,7 +126,7 @@ class Solving(Body):
     max_step: Positive | None = Field(
         default=None, description="longest step under error control, in units of t; unbounded by default"
     )
-    max_nfe: int = Field(default=10_000, ge=1, description="maximum velocity evaluations of a sample")
+    max_nfe: Count = Field(default=10_000, description="maximum velocity evaluations of a sample")
     condition: Any = Field(
         default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
     )
@@ -166,7 +165,7 @@ class Budget(Body):
         default=None,
         description="endpoint error that 95 % of samples stay within, as a share of the data's spread: 0.01 is 1 %",
     )
-    max_nfe: int | None = Field(default=None, ge=1, description="maximum velocity evaluations of a sample")
+    max_nfe: Count | None = Field(default=None, description="maximum velocity evaluations of a sample")
     max_ms: Positive | None = Field(
         default=None, description="maximum milliseconds of solving at the service's current pace, without queueing"
     )

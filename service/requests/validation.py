@@ -22,7 +22,7 @@ from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
 from service.requests.budget import Choice
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
+from service.requests.schemas import INTEGER_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import chosen, span_of, times_of
@@ -231,7 +231,7 @@ def check_indices(request: Drawn) -> None:
     Raises:
         ProblemError: 422.
     """
-    if request.first_index + request.num_samples > SEED_LIMIT:
+    if request.first_index + request.num_samples > INTEGER_LIMIT:
         raise invalid(
             "first_index",
             f"first_index + num_samples = {request.first_index + request.num_samples} is over 2**63, the end of a seed",
@@ -240,7 +240,7 @@ def check_indices(request: Drawn) -> None:
 
 def seed_of(seed: int | None) -> int:
     """Return the seed, or draw one."""
-    return secrets.randbelow(SEED_LIMIT) if seed is None else seed
+    return secrets.randbelow(INTEGER_LIMIT) if seed is None else seed
 
 
 def deadline_of(request: Solving, settings: Settings) -> float:

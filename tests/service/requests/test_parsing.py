@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from service.errors import ClientGoneError, ProblemError
 from service.http.context import context_of
 from service.ledger import Ledger
-from service.requests.densities import EncodeRequest
+from service.requests.densities import EncodeRequest, LogProbRequest
+from service.requests.diagnosis import DiagnoseRequest
 from service.requests.parsing import LARGE_BODY, parse, read_body
+from service.requests.replay import ReplayRequest
 from service.requests.schemas import SampleRequest
 
 pytestmark = pytest.mark.anyio
@@ -189,3 +192,22 @@ async def test_every_door_reads_a_body_with_a_mark(running: Any, path: str) -> N
             path, content=f"{mark}{body}".encode(), headers={"Content-Type": "application/json"}
         )
         assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("body", [SampleRequest, EncodeRequest, LogProbRequest, DiagnoseRequest, ReplayRequest])
+def test_every_integer_has_an_upper_bound(body: type[BaseModel]) -> None:
+    unbounded = []
+
+    def search(place: str, schema: Any) -> None:
+        if isinstance(schema, dict):
+            if schema.get("type") == "integer" and not {"maximum", "exclusiveMaximum"} & schema.keys():
+                unbounded.append(place)
+            for name, part in schema.items():
+                search(f"{place}.{name}", part)
+        elif isinstance(schema, list):
+            for part in schema:
+                search(place, part)
+
+    search("", body.model_json_schema())
+    # sizes of axes: the bounds are the model's
+    assert [place for place in unbounded if ".shape." not in place] == []

@@ -347,3 +347,15 @@ async def test_tuned_solvers_that_were_not_measured_are_named(exact: Path, tmp_p
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         reason = (await http.post("/v1/sample", json=ask)).json()["budget"]["reason"]
     assert "; ab4-4/tuned of this model cannot be chosen until measured: python -m models measure" in reason
+
+
+async def test_a_budget_too_large_to_echo_is_refused(running: Any) -> None:
+    budget = {"max_nfe": 2**64}
+    words = "budget.max_nfe = 18446744073709551616 is not allowed: it should be less than 9223372036854775808"
+    assert await _refused(running, budget=budget) == words
+    stream = await running.http.post("/v1/sample/stream", json={"model": "moons", "budget": budget})
+    assert (stream.status_code, stream.json()["detail"]) == (422, words)
+    inferred = await running.http.post("/v2/models/moons/infer", json={"parameters": {"budget.max_nfe": 2**64}})
+    assert (inferred.status_code, inferred.json()["error"]) == (400, words)
+    largest = await _chosen(running, num_samples=1, budget={"max_nfe": 2**63 - 1})
+    assert largest["max_nfe"] == 2**63 - 1
