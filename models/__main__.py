@@ -71,7 +71,11 @@ def _add_measure(parser: argparse.ArgumentParser) -> None:
         help="size of a free axis of the samples; can be repeated",
     )
     parser.add_argument(
-        "--seconds", type=float, default=300.0, metavar="S", help="time limit; cheap solvers come first (default: 300)"
+        "--seconds",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="limit on the wall-clock time; cheap solvers come first (default: 300)",
     )
 
 

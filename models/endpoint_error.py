@@ -6,7 +6,7 @@ The exact ends are a solution by DOPRI5 at a tight tolerance in float64 with the
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,10 @@ class Field:
     conditions: Tensor | None = None
     takes: LabelCondition | VectorCondition | None = None
     guidance: float | None = None
+
+    def since(self, first: int) -> Field:
+        """Return the field of the samples from index `first` on."""
+        return self if self.conditions is None else replace(self, conditions=self.conditions[first:])
 
     def double(self) -> Field:
         """Return the field in float64."""

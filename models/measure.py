@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.card import Card
-from models.checkpoint.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, table, write_frontier
+from models.checkpoint.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, store_frontier, table
 from models.checkpoint.loading import Checkpoint, load
 from models.conditions import LabelCondition
 from models.endpoint_error import TIGHT, Field, ended, endpoint_error, exact_ends, limit_95, solve
@@ -53,7 +53,10 @@ _FLOOR = 0.9  # a tolerance that leaves more than this share of the error has re
 _BEST = 2  # methods tried on other grids, for each number of calls
 _GRID_NFE = 40
 _SAMPLES, _FEW, _LARGE = 256, 64, 256
-"""Number of paths, and the number if a state has more elements than `_LARGE`."""
+"""Number of paths, and the number if a state has more elements than `_LARGE`, or time is short."""
+
+_AFTER_ENDS = 0.1
+"""Time for solvers at the least, as a share of the time that the exact ends took."""
 
 _SEED = 7_070_707
 
@@ -75,10 +78,15 @@ def measure_curve(
     seconds: float = SECONDS,
     close: float = CLOSE,
     whole: Sequence[str] = (),
+    until_error: float = np.inf,
     progress: Progress = lambda _: None,
+    note: Progress = lambda _: None,
     ends: Tensor | None = None,
 ) -> Curve:
     """Measure solvers on one field, cheapest first, until all are tried or time runs out.
+
+    If time is short, there are only `_FEW` paths. At least these are solved, and solvers get a tenth of the time that
+    this takes; at least one is measured.
 
     A method gets more steps until its error or that of a cheaper solver is small enough, or until it falls further and
     further behind cheaper solvers. Tolerances are tightened until the error hardly changes.
@@ -91,25 +99,31 @@ def measure_curve(
         plans: the tuned plans of the checkpoint, tried first.
         grids: other grids for the best methods; by default `GRIDS`.
         tolerances: tolerances of error control; by default powers of ten that the dtype allows.
-        seconds: time limit, counted once the exact ends are known.
+        seconds: limit on the wall-clock time, which includes the exact ends.
         close: errors, as a share of the spread, below which a method is not tried with more steps.
         whole: methods that get more steps until they are close, like those named in `methods`.
+        until_error: time does not run out before the 95 % error of a solver, as a share of the spread, is within this.
         progress: called with the solver being measured.
+        note: called with a line for the user if time is short.
         ends: the result of `exact_ends`; computed if omitted.
 
     Raises:
         MeasureError: no path reached t = 1.
     """
+    began = time.monotonic()
     progress("exact ends")
-    ends = exact_ends(field, x0) if ends is None else ends
-    until = time.monotonic() + seconds
+    ends = _ends(field, x0, seconds, note) if ends is None else ends
+    x0, took = x0[: len(ends)], time.monotonic() - began
+    if took > seconds:
+        note(f"the exact ends of {len(x0)} paths alone took {took:.0f} s, longer than the limit of {seconds:.3g} s")
+    until = began + max(seconds, (1 + _AFTER_ENDS) * took)
     sound = ends.flatten(1).isfinite().all(1)
     if not sound.any():
         raise MeasureError(f"none of {len(x0)} paths reached t = 1; the network is not usable")
     spread = endpoint_error(ends[sound], ends[sound].mean(0, keepdim=True))
     if not spread > 0:
         raise MeasureError("all paths end at the same point, so errors have no scale")
-    run = _Run(field, x0, ends, sound, spread, until, close, progress, plans)
+    run = _Run(field, x0, ends, sound, spread, until, until_error, close, progress, plans)
     run.all(() if plans is None else plans.texts)
     own = [*(name for name in catalogue.solvers() if name not in _SIMILAR), EDM]
     names = own if methods is None else methods
@@ -121,11 +135,22 @@ def measure_curve(
         tolerances = [10.0**-k for k in range(2, 11 if x0.dtype == torch.float64 else 7)]
     run.tighten(tolerances)
     if not run.points:
-        if not run.complete:
-            raise MeasureError(f"{seconds:g} s were not enough to measure one solver; allow more time")
         raise MeasureError("no solver brought 95 % of the samples to the end; the network is not usable")
     points = sorted(run.points.values(), key=lambda point: (point.nfe, point.error_95))
     return Curve(guidance=field.guidance, samples=len(x0), spread=spread, complete=run.complete, points=tuple(points))
+
+
+def _ends(field: Field, x0: Tensor, seconds: float, note: Progress) -> Tensor:
+    """Return the exact ends of all paths, or those of the first `_FEW` if all would take most of the time."""
+    if len(x0) <= _FEW or seconds == np.inf:
+        return exact_ends(field, x0)
+    began = time.monotonic()
+    ends = exact_ends(field, x0[:_FEW])
+    whole = (time.monotonic() - began) * len(x0) / _FEW
+    if whole > seconds / 2:
+        note(f"errors are measured on {_FEW} paths, as the exact ends of {len(x0)} could take {whole:.0f} s")
+        return ends
+    return torch.cat([ends, exact_ends(field.since(_FEW), x0[_FEW:])])
 
 
 @dataclass
@@ -138,6 +163,7 @@ class _Run:
     sound: Tensor
     spread: float
     until: float
+    until_error: float
     close: float
     progress: Progress
     plans: TunedPlans | None = None
@@ -145,6 +171,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.points: dict[str, Point] = {}
         self.complete = True
+        self._best = np.inf
 
     def all(self, texts: Iterator[str] | Sequence[str]) -> None:
         """Measure solvers while time allows."""
@@ -210,7 +237,7 @@ class _Run:
 
     def one(self, text: str) -> Point | None:
         """Measure one solver; None if time is over, the solver is not available, or too many samples fail."""
-        if time.monotonic() > self.until:
+        if self.points and self._best <= self.until_error and time.monotonic() > self.until:
             self.complete = False
             return None
         try:
@@ -235,6 +262,7 @@ class _Run:
             failed=int((~arrived).sum()),
         )
         self.points[point.solver] = point
+        self._best = min(self._best, point.error_95)
         return point
 
 
@@ -268,8 +296,11 @@ def measure(
     seconds: float = SECONDS,
     whole: Sequence[str] = (),
     only_tuned: bool = False,
+    samples: int | None = None,
     sizes: Mapping[str, int] | None = None,
+    until_error: float = np.inf,
     progress: Progress = lambda _: None,
+    note: Progress = lambda _: None,
 ) -> Frontier:
     """Measure the frontier of a checkpoint.
 
@@ -279,15 +310,17 @@ def measure(
             turn, or example vectors.
         conditions_text: a description of the conditions.
         guidances: guidance strengths of a conditional model, one curve each.
-        seconds: time limit of all curves together; the cheapest solvers come first.
+        seconds: limit on the wall-clock time of all curves together, see `measure_curve`; the cheapest solvers come
+            first.
         whole: see `measure_curve`.
         only_tuned: whether to measure only the tuned solvers of the checkpoint.
+        samples: number of paths; by default as many as the size of a state allows.
         sizes: sizes of the free axes.
-        progress: called with the solver being measured.
+        until_error, progress, note: see `measure_curve`.
 
     Raises:
-        MeasureError: the model has no endpoint error, or is not usable; a free axis has no size, or one that is not
-            allowed.
+        MeasureError: the model has no endpoint error, is not usable, or takes no guidance; a free axis has no size, or
+            one that is not allowed.
     """
     card, sizes = checkpoint.card, dict(sizes or {})
     if card.average:
@@ -297,14 +330,19 @@ def measure(
         )
     if card.conditions:
         names = ", ".join(card.conditions)
-        raise MeasureError(f"the model takes conditions by name ({names}), and there are no examples of them")
+        raise MeasureError(
+            f"the model takes conditions by name ({names}), and there are no examples of them, so it has no frontier; "
+            "name a solver in requests"
+        )
     shape = _shape_of(card, sizes)
-    samples = _SAMPLES if np.prod(shape) <= _LARGE else _FEW
+    samples = samples or (_SAMPLES if np.prod(shape) <= _LARGE else _FEW)
     x0 = noise(_SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape))
     takes = card.condition
     curves = list[Curve]()
     until = time.monotonic() + seconds
     if takes is None:
+        if any(g != 1 for g in guidances):
+            raise MeasureError("guidance is for conditional models, and this one is not conditional; leave it out")
         conditions_text, given, of = "", None, [None]
     else:
         of = list(dict.fromkeys(float(g) for g in guidances))
@@ -323,7 +361,17 @@ def measure(
         show = lambda text, where=where: progress(where + text)  # noqa: E731
         none: dict[str, Any] = {"methods": (), "grids": (), "tolerances": ()} if only_tuned else {}
         curves.append(
-            measure_curve(field, x0, plans=checkpoint.plans, seconds=left, whole=whole, progress=show, **none)
+            measure_curve(
+                field,
+                x0,
+                plans=checkpoint.plans,
+                seconds=left,
+                whole=whole,
+                until_error=until_error,
+                progress=show,
+                note=note,
+                **none,
+            )
         )
     return Frontier(
         weights_sha256=card.weights_sha256,
@@ -361,11 +409,17 @@ def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = l
     """
     guidances = [1.0 if curve.guidance is None else curve.guidance for curve in frontier.curves]
     tuned = measure(
-        checkpoint, guidances=guidances, seconds=np.inf, only_tuned=True, sizes=frontier.sizes, progress=progress
+        checkpoint,
+        guidances=guidances,
+        seconds=np.inf,
+        only_tuned=True,
+        samples=frontier.curves[0].samples,
+        sizes=frontier.sizes,
+        progress=progress,
     )
     curves = list[Curve]()
     for old, new in zip(frontier.curves, tuned.curves, strict=False):
-        if (old.guidance, old.samples) != (new.guidance, new.samples) or not np.isclose(old.spread, new.spread, 1e-6):
+        if not old.has_paths_of(new):
             return None
         stock = [point for point in old.points if not is_tuned(point.solver)]
         points = sorted([*stock, *new.points], key=lambda point: (point.nfe, point.error_95))
@@ -378,14 +432,17 @@ def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = l
 def run(
     path: Path, guidances: Sequence[float], seconds: float, progress: Progress, sizes: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Measure the checkpoint at `path`, write its frontier, and return a report in lines.
+    """Measure the checkpoint at `path`, merge the result into its frontier, and return a report in lines.
 
     Raises:
         CheckpointError, FrontierError, MeasureError: it cannot be loaded, measured or written.
     """
     checkpoint = load(path)
-    frontier = measure(checkpoint, guidances=guidances, seconds=seconds, sizes=sizes, progress=progress)
-    return [*lines(frontier), f"written to {write_frontier(path, frontier)}"]
+    notes = list[str]()
+    frontier = measure(
+        checkpoint, guidances=guidances, seconds=seconds, sizes=sizes, progress=progress, note=notes.append
+    )
+    return [*lines(frontier), *notes, store_frontier(path, checkpoint.card, frontier)]
 
 
 def lines(frontier: Frontier) -> list[str]:

@@ -143,7 +143,7 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=300.0,
         metavar="S",
-        help="limit for the frontier; cheap solvers come first (default: 300)",
+        help="limit on the wall-clock time of the frontier; cheap solvers come first (default: 300)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results (default: reports/NAME-VERSION)")
     data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None

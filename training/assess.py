@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.card import CARD_FILE, CheckpointError
-from models.checkpoint.frontier import Curve, FrontierError, write_frontier
+from models.checkpoint.frontier import Curve, FrontierError, store_frontier
 from models.checkpoint.loading import Checkpoint, load
 from models.endpoint_error import TIGHT, Field, endpoint_error, exact_ends
 from models.measure import SECONDS, MeasureError, measure
@@ -133,7 +133,7 @@ def _frontier(
     guidances: Sequence[float],
     seconds: float,
 ) -> Curve | None:
-    """Measure the frontier and write it beside the weights; return its curve without guidance, if it has one."""
+    """Measure the frontier and merge it into the stored one; return its curve without guidance, if it has one."""
     real = data is not None and data.reference_conditions is not None
     try:
         frontier = measure(
@@ -143,8 +143,9 @@ def _frontier(
             guidances=guidances,
             seconds=seconds,
             whole=SOLVERS,  # the price reports each of them
+            note=print,
         )
-        write_frontier(checkpoint.path, frontier)
+        print(f"frontier: {store_frontier(checkpoint.path, checkpoint.card, frontier)}")
     except (MeasureError, FrontierError) as error:
         raise TrainingError(f"evaluate: {error}") from None
     return frontier.curve(None)

@@ -6,6 +6,7 @@ A checkpoint is served even if the file is missing or cannot be used.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,7 +20,7 @@ from models.regular import open_inside
 
 FRONTIER_FILE = "frontier.json"
 
-_MAX_POINTS = 10_000
+_MAX_POINTS, _MAX_CURVES = 10_000, 100
 
 
 class FrontierError(Exception):
@@ -66,6 +67,11 @@ class Curve(Frozen):
     complete: bool = True
     points: Annotated[tuple[Point, ...], Field(max_length=_MAX_POINTS)]
 
+    def has_paths_of(self, other: Curve) -> bool:
+        """Return whether another curve was measured on the same paths, so that errors can be compared."""
+        here, there = ((each.guidance, each.samples) for each in (self, other))
+        return here == there and math.isclose(self.spread, other.spread, rel_tol=1e-6)
+
 
 class Frontier(Bound):
     """The frontier of a checkpoint.
@@ -86,7 +92,7 @@ class Frontier(Bound):
     conditions: str = Field(default="", max_length=200)
     sizes: dict[str, int] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
-    curves: Annotated[tuple[Curve, ...], Field(min_length=1, max_length=100)]
+    curves: Annotated[tuple[Curve, ...], Field(min_length=1, max_length=_MAX_CURVES)]
 
     @model_serializer(mode="wrap")
     def _without_sizes(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -192,6 +198,71 @@ def write_frontier(folder: Path, frontier: Frontier) -> Path:
         FrontierError: writing failed; an earlier file is unchanged.
     """
     return _FILE.write(folder, frontier)
+
+
+def store_frontier(folder: Path, card: Card, new: Frontier) -> str:
+    """Merge a new frontier into that of the checkpoint, and return a line that says what became of both.
+
+    If they were measured on different paths, the more complete one is kept; at other sizes of free axes, the new one.
+
+    Args:
+        folder: folder of the checkpoint.
+        card: its card, which has the hash of the weights.
+        new: the measurements to add.
+
+    Raises:
+        FrontierError: writing failed, or there would be too many curves; an earlier file is unchanged.
+    """
+    path = folder / FRONTIER_FILE
+    try:
+        old = read_frontier(folder, card)
+    except FrontierError:
+        return f"written to {write_frontier(folder, new)}, in place of one that cannot be used"
+    if old is None:
+        return f"written to {write_frontier(folder, new)}"
+    if (both := merged(old, new)) is not None:
+        if len(both.curves) > _MAX_CURVES:
+            raise FrontierError(f"{path}: has {_MAX_CURVES} strengths of guidance already; delete it to measure others")
+        write_frontier(folder, both)
+        before, after, total = (sum(len(curve.points) for curve in each.curves) for each in (old, new, both))
+        return f"merged into {path}: {after} solvers measured now, {before} before, {total} together"
+    if old.sizes == new.sizes and _worth(old) > _worth(new):
+        return (
+            f"{path} is unchanged: it was measured on other paths, and is more complete; raise --seconds, or delete it"
+        )
+    return f"written to {write_frontier(folder, new)}, in place of one measured on other paths"
+
+
+def merged(old: Frontier, new: Frontier) -> Frontier | None:
+    """Return an earlier frontier with new measurements, which replace those of the same solvers.
+
+    A curve is complete if either was. Where plans have changed, the earlier curve lacks theirs.
+
+    Returns:
+        Both in one; None if they were measured on different paths, so that errors cannot be compared.
+    """
+    if (old.tight, old.conditions, old.sizes) != (new.tight, new.conditions, new.sizes):
+        return None
+    has_plans = new.plans_sha256 in (None, old.plans_sha256)
+    curves = {
+        curve.guidance: curve.model_copy(update={"complete": curve.complete and has_plans}) for curve in old.curves
+    }
+    for curve in new.curves:
+        before = curves.get(curve.guidance, curve)
+        if not before.has_paths_of(curve):
+            return None
+        points = {point.solver: point for point in (*before.points, *curve.points)}
+        both = tuple(sorted(points.values(), key=lambda point: (point.nfe, point.error_95)))
+        complete = before.complete or curve.complete
+        curves[curve.guidance] = curve.model_copy(update={"points": both, "complete": complete})
+    return new.model_copy(update={"curves": tuple(curves.values())})
+
+
+def _worth(frontier: Frontier) -> tuple[bool, int, int]:
+    """Return a key that is larger for a more complete frontier."""
+    complete = all(curve.complete for curve in frontier.curves)
+    measured = sum(len(curve.points) for curve in frontier.curves)
+    return complete, min(curve.samples for curve in frontier.curves), 0 if complete else measured
 
 
 def table(curve: Curve, points: Sequence[Point]) -> str:

@@ -19,7 +19,7 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.endpoint_error import Field
+from models.endpoint_error import Field, exact_ends
 from models.measure import MeasureError, _Behind, measure, measure_curve
 from models.noise import noise
 from solvers import integrate
@@ -43,6 +43,13 @@ class Constant(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         return torch.ones_like(x)
+
+
+class Labelled(nn.Module):
+    """dx/dt = -(1 + label) x."""
+
+    def forward(self, x: Tensor, t: Tensor, label: Tensor) -> Tensor:
+        return -x * (1 + label[:, None])
 
 
 class Lost(nn.Module):
@@ -141,14 +148,57 @@ def test_what_was_tuned_is_tried_first() -> None:
     assert "ab2-3/tuned" in [point.solver for point in curve.points]
 
 
+class Watch:
+    """A clock that `exact_ends` and each solver move on by seconds of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ends_s: float) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("models.measure.time.monotonic", lambda: self.now)
+
+        def slow_ends(field: Field, x0: Tensor) -> Tensor:
+            self.now += ends_s * len(x0) / 64
+            return exact_ends(field, x0)
+
+        monkeypatch.setattr("models.measure.exact_ends", slow_ends)
+
+    def tell(self, text: str) -> None:
+        self.now += text != "exact ends"
+
+
 def test_time_bounds_it_and_the_cheapest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(10_000))
-    monkeypatch.setattr("models.measure.time.monotonic", lambda: float(next(clock)))
-    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=5.5)
+    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=4.5, progress=Watch(monkeypatch, 0).tell)
     assert not curve.complete
     assert [point.nfe for point in curve.points] == [1, 1, 2, 2, 3]
-    with pytest.raises(MeasureError, match="not enough"):
-        measure_curve(Field(Decay()), X0, **FEW, seconds=0)
+    whole = measure_curve(Field(Decay()), X0, **FEW, seconds=1e9)
+    assert whole.complete
+    assert set(curve.points) < set(whole.points)
+
+
+def test_the_exact_ends_are_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = list[str]()
+    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=10, progress=Watch(monkeypatch, 1).tell, note=notes.append)
+    assert (curve.samples, len(curve.points), notes) == (256, 7, [])  # 4 s for the ends
+    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=10, progress=Watch(monkeypatch, 2).tell, note=notes.append)
+    assert (curve.samples, len(curve.points)) == (64, 9)
+    assert notes.pop() == "errors are measured on 64 paths, as the exact ends of 256 could take 8 s"
+    curve = measure_curve(
+        Field(Decay()), X0, **FEW, seconds=10, progress=Watch(monkeypatch, 40).tell, note=notes.append
+    )
+    assert (curve.samples, len(curve.points)) == (64, 5)  # a tenth of 40 s
+    assert notes[1] == "the exact ends of 64 paths alone took 40 s, longer than the limit of 10 s"
+
+
+def test_paths_solved_in_pieces_end_where_all_at_once_do() -> None:
+    field = Field(Labelled(), torch.arange(256) % 3)
+    at_once, pieces = (measure_curve(field, X0, **FEW, seconds=seconds) for seconds in (math.inf, 1e9))
+    assert pieces.has_paths_of(at_once)
+    assert {point.solver for point in pieces.points} == {point.solver for point in at_once.points}
+
+
+def test_an_error_may_have_to_be_reached_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=1, until_error=0.01, progress=Watch(monkeypatch, 1).tell)
+    assert not curve.complete
+    assert [point.error_95 <= 0.01 for point in curve.points].count(True) == 1
 
 
 def test_what_has_no_ends_is_refused() -> None:
@@ -191,6 +241,29 @@ def test_the_command_writes_it_and_says_what_it_found(
     assert main(["measure", str(saved / "none")]) == 1
     assert "card.json: is missing" in capsys.readouterr().err
     assert main(["measure", str(saved), "--seconds", "0"]) == 2
+    capsys.readouterr()
+    assert main(["measure", str(saved), "--guidance", "2"]) == 1
+    assert "guidance is for conditional models, and this one is not conditional" in capsys.readouterr().err
+
+
+def test_a_shorter_measurement_takes_nothing_away(
+    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("models.measure.EDM", "rk4/karras")
+    monkeypatch.setattr("models.measure.STEPS", (1, 2))
+    assert main(["measure", str(saved), "--seconds", "1000"]) == 0
+    before = read_frontier(saved, read_card(saved))
+    assert before is not None
+    assert before.curves[0].complete
+    monkeypatch.setattr("models.measure._ends", lambda field, x0, seconds, note: exact_ends(field, x0))
+    capsys.readouterr()
+    assert main(["measure", str(saved), "--seconds", "1e-9"]) == 0
+    assert f"merged into {saved / 'frontier.json'}" in capsys.readouterr().out
+    after = read_frontier(saved, read_card(saved))
+    assert after is not None
+    assert after.curves[0].complete
+    assert [p.solver for p in after.curves[0].points] == [p.solver for p in before.curves[0].points]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (tmp_path / f"{name}.toml").write_text("\n".join(lines))
     monkeypatch.setattr(defaults, "CONFIGS", tmp_path)
     monkeypatch.setattr(defaults, "MEASURE_S", 0.2)
+    monkeypatch.setattr(defaults, "MEASURE_TO", 1.0)
     monkeypatch.setattr("models.measure._SAMPLES", 8)
 
 

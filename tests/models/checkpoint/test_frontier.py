@@ -16,8 +16,10 @@ from models.checkpoint.frontier import (
     Frontier,
     FrontierError,
     Point,
+    merged,
     pareto,
     read_frontier,
+    store_frontier,
     write_frontier,
 )
 from models.checkpoint.loading import load
@@ -95,3 +97,72 @@ def test_no_point_beats_one_of_the_best(pairs: list[tuple[float, float]]) -> Non
         assert any(b.nfe <= point.nfe and b.error_95 <= point.error_95 for b in best)
     for one in best:
         assert not any(p.nfe <= one.nfe and p.error_95 < one.error_95 for p in points)
+
+
+def _points(*solvers: str, error: float = 0.02) -> tuple[Point, ...]:
+    return tuple(POINT.model_copy(update={"solver": solver, "error_95": error}) for solver in solvers)
+
+
+def _curve(*solvers: str, **changes: Any) -> Curve:
+    return Curve(**{"samples": 256, "spread": 1.0, "points": _points(*solvers), "complete": False} | changes)
+
+
+def test_new_points_replace_those_of_the_same_solver_and_others_stay(saved: Path) -> None:
+    old = _frontier(saved, curves=(_curve("rk4-1", "rk4-4"), _curve("ab4-2", guidance=2.0)))
+    new = _curve(points=_points("rk4-4", "rk4-8", error=0.5))
+    both = merged(old, _frontier(saved, curves=(new, _curve("ab4-9", guidance=3.0))))
+    assert both is not None
+    assert [curve.guidance for curve in both.curves] == [None, 2.0, 3.0]
+    assert {point.solver: point.error_95 for point in both.curves[0].points} == {
+        "rk4-1": 0.02, "rk4-4": 0.5, "rk4-8": 0.5,
+    }  # fmt: skip
+    assert not both.curves[0].complete
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("plans", [None, "a" * 64, "b" * 64])
+def test_it_is_complete_if_one_part_was_and_has_the_plans(
+    saved: Path, before: bool, after: bool, plans: str | None
+) -> None:
+    old = _frontier(saved, curves=(_curve("rk4-1", complete=before),), plans_sha256="a" * 64)
+    new = _frontier(saved, curves=(_curve("rk4-4", complete=after),), plans_sha256=plans)
+    both = merged(old, new)
+    assert both is not None
+    assert both.plans_sha256 == plans
+    assert both.curves[0].complete == (after or (before and plans != "b" * 64))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ({"complete": True}, {"samples": 64}, True),
+        ({"complete": True}, {"samples": 64, "complete": True}, True),
+        ({}, {"samples": 64, "complete": True}, False),
+        ({"points": _points("rk4-1", "rk4-2")}, {"spread": 1.1}, True),
+        ({"complete": True}, {"complete": True, "spread": 1.1}, False),
+    ],
+)
+def test_of_two_on_other_paths_the_more_complete_is_kept(
+    saved: Path, old: dict[str, Any], new: dict[str, Any], kept: bool
+) -> None:
+    before, after = (_frontier(saved, curves=(_curve("rk4-4", **changes),)) for changes in (old, new))
+    write_frontier(saved, before)
+    line = store_frontier(saved, read_card(saved), after)
+    assert read_frontier(saved, read_card(saved)) == (before if kept else after)
+    assert ("is unchanged: it was measured on other paths" in line) == kept
+
+
+def test_other_sizes_and_what_cannot_be_used_are_replaced(saved: Path) -> None:
+    write_frontier(saved, _frontier(saved, sizes={"T": 4}, curves=(_curve("rk4-1", "rk4-4", complete=True),)))
+    new = _frontier(saved, sizes={"T": 8}, curves=(_curve("rk4-4"),))
+    assert store_frontier(saved, read_card(saved), new).endswith("in place of one measured on other paths")
+    assert read_frontier(saved, read_card(saved)) == new
+    (saved / FRONTIER_FILE).write_text("{")
+    assert store_frontier(saved, read_card(saved), new).endswith("in place of one that cannot be used")
+
+
+def test_there_are_not_more_curves_than_the_file_can_have(saved: Path) -> None:
+    write_frontier(saved, _frontier(saved, curves=tuple(_curve("rk4-1", guidance=g) for g in range(100))))
+    with pytest.raises(FrontierError, match="has 100 strengths of guidance already; delete it"):
+        store_frontier(saved, read_card(saved), _frontier(saved, curves=(_curve("rk4-1", guidance=100.0),)))
