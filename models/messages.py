@@ -8,8 +8,8 @@ _LONGEST_NAME = 200
 _WITHOUT_VALUE = ("missing", "extra_forbidden", "json_invalid")
 
 
-def explain(error: ValidationError) -> str:
-    """Say in one line what pydantic found: each field, what is wrong with it, and the value found.
+def explain(error: ValidationError, values: bool = True) -> str:
+    """Say in one line what pydantic found: each field, what is wrong with it, and with `values` the value found.
 
     The value of an unknown field is not shown, as it may be secret, nor is a text that is not JSON. If there are many
     faults, only the first are named.
@@ -17,7 +17,7 @@ def explain(error: ValidationError) -> str:
     parts, faults = [], error.errors(include_url=False, include_context=False)
     for item in faults[:_MAX_FAULTS]:
         field = _cut(".".join(str(part) for part in item["loc"])) or "value"
-        found = "" if item["type"] in _WITHOUT_VALUE else f", found {_cut(repr(item['input']))}"
+        found = "" if not values or item["type"] in _WITHOUT_VALUE else f", found {_cut(repr(item['input']))}"
         parts.append(f"{field}: {item['msg']}{found}")
     more = len(faults) - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more else "")

@@ -17,6 +17,8 @@ from time import time as now
 
 _STALE_S = 3600.0
 
+OUTSIDE = "leads out of the repository; copy the file here instead"
+
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -28,6 +30,30 @@ _KINDS = (
 
 class NotRegular(OSError):  # noqa: N818  (handled like any other reason that a file cannot be read)
     """The path does not lead to a regular file."""
+
+
+class LeadsOut(OSError):  # noqa: N818  (as above)
+    """The path leads out of the model repository once symbolic links are followed."""
+
+
+def leads_out(path: Path, root: Path) -> bool:
+    """Return whether a path leads out of a folder once symbolic links are followed; a loop of links does."""
+    try:
+        return not path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):
+        return True
+
+
+def open_inside(folder: Path, name: str) -> BufferedReader:
+    """Open a file of a checkpoint, `<root>/<name>/<version>/`, to read its bytes; links must stay inside the root.
+
+    Raises:
+        LeadsOut: a link leads out of the repository; it is not opened.
+        OSError: as `open_regular`.
+    """
+    if leads_out(folder / name, folder.absolute().parent.parent):
+        raise LeadsOut(errno.EACCES, OUTSIDE)
+    return open_regular(folder / name)
 
 
 def open_regular(path: Path) -> BufferedReader:

@@ -13,7 +13,7 @@ from pathlib import Path
 from models.checkpoint.card import CARD_FILE, MODEL_NAME, WEIGHTS_FILE, is_pickle
 from models.checkpoint.plans import PLANS_FILE
 from models.messages import printable
-from models.regular import open_regular
+from models.regular import OUTSIDE, leads_out, open_regular
 
 Signature = tuple[tuple[int, int, int] | None, ...]
 """Inode, size and modification time of the files of a version, to see whether they have changed."""
@@ -147,14 +147,9 @@ class Repository:
 
     def _files(self, name: str, version: int) -> tuple[Path, Path]:
         folder = self.resolve(name, version)
-        root = self.root.resolve()
         for path in (folder / CARD_FILE, folder / WEIGHTS_FILE):
-            try:
-                inside = path.resolve().is_relative_to(root)
-            except (OSError, RuntimeError):  # a loop of links
-                inside = False
-            if not inside:
-                raise RepositoryError(f"{path}: leads out of the repository; copy the file here instead")
+            if leads_out(path, self.root):
+                raise RepositoryError(f"{path}: {OUTSIDE}")
         return folder / CARD_FILE, folder / WEIGHTS_FILE
 
     def passed_over(self) -> list[tuple[Path, str]]:

@@ -14,7 +14,7 @@ from typing import Annotated, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from models.messages import explain
-from models.regular import NotRegular, open_regular, write_atomically
+from models.regular import LeadsOut, open_inside, write_atomically
 
 SHA256 = r"^[0-9a-f]{64}$"
 
@@ -61,22 +61,25 @@ class BoundFile(Generic[B]):
     fault_of: Callable[[B, bytes], str | None] = lambda *_: None
 
     def read(self, folder: Path, weights_sha256: str) -> B | None:
-        """Read and check the file; return None if a checkpoint has none.
+        """Read and check the file; return None if a checkpoint has none. Errors quote no values of the file.
 
         Args:
             folder: folder of the checkpoint.
             weights_sha256: hash of its weights.
 
         Raises:
-            Exception: `error`; the file cannot be read, is damaged or too large, or belongs to other weights.
+            Exception: `error`; the file cannot be read, leads out of the repository, is damaged or too large, or
+                belongs to other weights.
         """
         path = folder / self.name
         try:
-            with open_regular(path) as file:
+            with open_inside(folder, self.name) as file:
                 content = file.read(_MAX_BYTES + 1)
         except FileNotFoundError:
             return None
-        except (NotRegular, OSError) as error:
+        except LeadsOut as error:
+            raise self.error(f"{path}: {error.strerror}") from None
+        except OSError as error:
             raise self.error(f"{path}: cannot be read: {error.strerror or error}") from None
         if len(content) > _MAX_BYTES:
             raise self.error(f"{path}: is larger than {_MAX_BYTES} bytes, the limit for this file")
@@ -84,7 +87,7 @@ class BoundFile(Generic[B]):
             found = self.content.model_validate_json(content)
             fault = self.fault_of(found, content)
         except ValidationError as error:
-            fault = explain(error)
+            fault = explain(error, values=False)
         except (ValueError, RecursionError) as error:
             fault = str(error)
         else:

@@ -18,7 +18,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.calibration import Agreement
-from models.regular import NotRegular, open_regular, write_atomically
+from models.regular import NotRegular, open_inside, write_atomically
 
 CALIBRATION_FILE = "calibration.json"
 
@@ -100,7 +100,7 @@ def keep(folder: Path, key: Key, form: int, agreement: Agreement) -> None:
 
 def _read(folder: Path) -> _File:
     try:
-        with open_regular(folder / CALIBRATION_FILE) as file:
+        with open_inside(folder, CALIBRATION_FILE) as file:
             content: Any = json.loads(file.read(_MAX_BYTES))
         return _File.model_validate(content)
     except (OSError, NotRegular, ValueError, RecursionError, ValidationError):

@@ -16,7 +16,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen, Size
 from models.checkpoint.card import Card
 from models.checkpoint.plans import PLANS_FILE
-from models.regular import open_regular
+from models.regular import open_inside
 
 FRONTIER_FILE = "frontier.json"
 
@@ -124,7 +124,7 @@ def pareto(points: Iterable[Point]) -> list[Point]:
 def plans_hash(folder: Path) -> str | None:
     """Return the hash of a checkpoint's tuned plans; None if it has none, or they cannot be read."""
     try:
-        with open_regular(folder / PLANS_FILE) as file:
+        with open_inside(folder, PLANS_FILE) as file:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError:
         return None

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from models.calibration import Agreement
+from models.checkpoint.calibrations import CALIBRATION_FILE, keep, known
 from models.checkpoint.card import read_card
+from models.checkpoint.frontier import FrontierFile
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, Plans, PlansError, StoredPlan, _sha256, read_plans, write_plans
 from models.noise import noise
@@ -164,3 +167,49 @@ def test_a_disk_that_refuses_leaves_what_was_there(folder: Path, monkeypatch: py
         written(folder, plans=(GRID,))
     assert (folder / PLANS_FILE).read_bytes() == before
     assert not list(folder.glob(".*.part"))
+
+
+@pytest.mark.parametrize("file", ["plans.json", "frontier.json"])
+def test_a_link_out_of_the_repository_is_refused_unread(folder: Path, tmp_path_factory: Any, file: str) -> None:
+    secret = tmp_path_factory.mktemp("outside") / "secret.json"
+    secret.write_text('{"format": "hunter2"}')
+    (folder / file).unlink(missing_ok=True)
+    (folder / file).symlink_to(secret)
+    if file == "plans.json":
+        with pytest.raises(PlansError) as caught:
+            read_plans(folder, "0" * 64)
+        fault = str(caught.value)
+    else:
+        found, fault = FrontierFile(folder, read_card(folder)).now()
+        assert found is None
+    assert fault.endswith(f"{file}: leads out of the repository; copy the file here instead")
+
+
+def test_a_link_within_the_repository_is_read(folder: Path) -> None:
+    digest = read_card(folder).weights_sha256
+    write_plans(folder, Plans(weights_sha256=digest, plans=(GRID,)))
+    (folder / "plans.json").rename(folder.parent / "shared.json")
+    (folder / "plans.json").symlink_to(folder.parent / "shared.json")
+    assert read_plans(folder, digest) is not None
+
+
+def test_a_measurement_behind_a_link_out_is_ignored(folder: Path, tmp_path_factory: Any) -> None:
+    key = ("a", "b")
+    keep(folder, key, 1, Agreement((1, 2), (2,), 2, complete=True))
+    assert known(folder, key) is not None
+    outside = tmp_path_factory.mktemp("outside") / "calibration.json"
+    (folder / CALIBRATION_FILE).rename(outside)
+    (folder / CALIBRATION_FILE).symlink_to(outside)
+    assert known(folder, key) is None
+
+
+@pytest.mark.parametrize(
+    "content", ['{"format": "hunter2"}', '{"plans_sha256": "hunter2", "plans": "hunter2"}', "hunter2"]
+)
+def test_values_of_a_bad_file_are_not_quoted(folder: Path, content: str) -> None:
+    (folder / "plans.json").write_text(content)
+    (folder / "frontier.json").write_text(content)
+    with pytest.raises(PlansError) as caught:
+        read_plans(folder, "0" * 64)
+    _, fault = FrontierFile(folder, read_card(folder)).now()
+    assert "hunter2" not in str(caught.value) + fault
