@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.checkpoint.card import CARD_FILE, CheckpointError
+from models.checkpoint.card import CARD_FILE, Card, CheckpointError
 from models.checkpoint.frontier import Curve, FrontierError, store_frontier
 from models.checkpoint.loading import Checkpoint, load
 from models.endpoint_error import TIGHT, Field, endpoint_error, exact_ends
 from models.measure import SECONDS, MeasureError, measure
 from models.noise import noise
 from models.regular import write_atomically
+from models.shapes import free_axes
 from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
@@ -76,7 +77,8 @@ def evaluate_checkpoint(
 
     Raises:
         UsageError: the field cannot take the steps of a solver.
-        TrainingError: the checkpoint cannot be loaded, no sample reached t = 1, or a file cannot be written.
+        TrainingError: the checkpoint cannot be loaded, has free axes or named conditions, no sample reached t = 1, or a
+            file cannot be written.
     """
     if not 2 <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from 2 to 1000000")
@@ -87,6 +89,7 @@ def evaluate_checkpoint(
         raise TrainingError(str(error)) from None
     if checkpoint.card.condition is None and tuple(guidances) != (1.0,):
         raise UsageError(f"--guidance is for conditional models, and {path} is not conditional; leave it out")
+    _check_known(checkpoint.card, path)
     average = checkpoint.card.average
     texts = solvers or (FEW_STEPS if average else DEFAULT_SOLVERS)
     specs = [parse_solver(text, checkpoint.plans) for text in texts]
@@ -115,6 +118,21 @@ def evaluate_checkpoint(
     add_to_card(path, "evaluation", record)
     print(f"written to {out} and into {path / CARD_FILE}")
     return rows
+
+
+def _check_known(card: Card, path: Path) -> None:
+    """Raise an error if the shape of states or the conditions are known to requests only."""
+    if card.conditions:
+        names = ", ".join(card.conditions)
+        raise TrainingError(
+            f"{path}: takes conditions by name ({names}), and there are no examples of them to evaluate"
+        )
+    if axes := free_axes(card.event_shape):
+        shape = " ".join(f"--shape {axis}=N" for axis in axes)
+        raise TrainingError(
+            f"{path}: has free axes ({', '.join(axes)}), and is evaluated at no particular shape; measure its frontier "
+            f"at one: python -m models measure {path} {shape}"
+        )
 
 
 def _check_steps(specs: Sequence[SolverSpec], path: Path) -> None:

@@ -96,10 +96,11 @@ class RunFolder:
         try:
             write_atomically(self.file, content)
         except OSError as error:
-            kept = "the last state written is kept" if self.file.exists() else "nothing was kept"
+            earlier = self.file.exists()
+            kept, then = ("; the last state written is kept", "to resume") if earlier else ("", "again")
             raise StateError(
-                f"state {self.file} cannot be written: {error.strerror}; {kept}. Make room there and run the same "
-                "command to resume"
+                f"state {self.file} cannot be written: {error.strerror}{kept}. Make room there and run the same "
+                f"command {then}"
             ) from None
 
     def read(self) -> tuple[dict[str, Tensor], Header] | None:

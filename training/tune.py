@@ -23,6 +23,7 @@ from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, w
 from models.guidance import Guided
 from models.measure import MeasureError, add_tuned, measure
 from models.noise import noise
+from models.shapes import free_axes
 from solvers import SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
 from solvers.integrate import integrate_indexed
@@ -121,7 +122,8 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
         force: tune existing solvers again.
 
     Raises:
-        TrainingError: the checkpoint cannot be loaded or solved, or the file cannot be written.
+        TrainingError: the checkpoint cannot be loaded or solved, has free axes or named conditions, or the file cannot
+            be written.
     """
     try:
         checkpoint = load(path)
@@ -129,6 +131,19 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
         raise TrainingError(str(error)) from None
     if checkpoint.card.average:
         raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
+    card = checkpoint.card
+    if card.conditions:
+        names = ", ".join(card.conditions)
+        raise TrainingError(
+            f"{path}: takes conditions by name ({names}), and there are no examples of them to tune for; use a stock "
+            "solver, such as ab4-8"
+        )
+    if axes := free_axes(card.event_shape):
+        shape = " ".join(f"--shape {axis}=N" for axis in axes)
+        raise TrainingError(
+            f"{path}: has free axes ({', '.join(axes)}), and plans are tuned for one shape; use stock solvers, and "
+            f"measure which to take at a shape: python -m models measure {path} {shape}"
+        )
     stored = _before(checkpoint)
     current = set() if force else _current(checkpoint, recipe, stored)
     missing = [(nfe, text) for nfe, text in recipe.solvers() if text not in current]

@@ -17,7 +17,7 @@ from fleet.bulk.begin import Wanted, await_job, begin
 from fleet.bulk.conditions import cell
 from fleet.bulk.launchers import Launcher
 from fleet.bulk.run import Run, summarise
-from fleet.bulk.spec import JobSpec
+from fleet.bulk.spec import BLOCK, JobSpec
 from fleet.bulk.target import Target
 from fleet.errors import FleetError, UsageError
 from service.settings import Settings, load_settings
@@ -69,7 +69,9 @@ def add_sample(commands: Any) -> None:
     parser.add_argument("--on", choices=("local", "ray", "indexed"), default="local", help="where the workers run")
     parser.add_argument("--workers", type=int, default=1, help="shards made at the same time (default: 1)")
     parser.add_argument("--threads", type=int, help="CPU threads of the network in each worker (default: 1)")
-    parser.add_argument("--shard-rows", type=int, help="rows per shard (default: about two minutes' work)")
+    parser.add_argument(
+        "--shard-rows", type=int, help=f"rows per shard, a multiple of {BLOCK} (default: about two minutes' work)"
+    )
     parser.add_argument("--tries", type=int, default=3, help="attempts before a shard is given up (default: 3)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=sample)

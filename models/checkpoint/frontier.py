@@ -262,7 +262,8 @@ def _worth(frontier: Frontier) -> tuple[bool, int, int]:
     """Return a key that is larger for a more complete frontier."""
     complete = all(curve.complete for curve in frontier.curves)
     measured = sum(len(curve.points) for curve in frontier.curves)
-    return complete, min(curve.samples for curve in frontier.curves), 0 if complete else measured
+    samples = min(curve.samples for curve in frontier.curves)
+    return (True, samples, 0) if complete else (False, measured, samples)
 
 
 def table(curve: Curve, points: Sequence[Point]) -> str:

@@ -8,6 +8,7 @@ A version is unloaded when the registry has retired it and its last lease is bac
 
 import logging
 import math
+import shlex
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -124,6 +125,31 @@ class ModelVersion:
     def frontier(self) -> tuple[Frontier | None, str]:
         """Return the frontier now on disk, if any, and why an existing one cannot be used."""
         return (None, "") if self.frontier_file is None else self.frontier_file.now()
+
+    def measured_by(self, models_dir: Path) -> str:
+        """Return the command that measures the frontier, at the sizes of this request, or at N where it has none.
+
+        Args:
+            models_dir: the model repository, as configured.
+        """
+        sizes = dict.fromkeys(free_axes(self.card.event_shape), "N") | dict(self.sizes)
+        shape = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
+        return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{shape}"
+
+    @property
+    def never_measured(self) -> str:
+        """Why the model cannot have a frontier, and what to do without; empty if it can."""
+        if self.card.average:
+            return (
+                f"model {self.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
+                "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"
+            )
+        if self.card.conditions:
+            return (
+                f"model {self.name!r} takes conditions by name, and models that do have no frontier; name a solver, "
+                "such as rk4-8"
+            )
+        return ""
 
     @property
     def dtype(self) -> torch.dtype:

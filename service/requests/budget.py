@@ -73,7 +73,8 @@ def choose(request: SampleRequest, model: ModelVersion, settings: Settings) -> l
     offered = [(point, _seconds(point, request, model)) for point in points]
     fitting = [each for each in offered if _fits(*each, budget)]
     if not fitting:
-        raise invalid("budget", _nearest(budget, offered, model))
+        more = "" if curve.complete else _unfinished(curve, model, settings)
+        raise invalid("budget", _nearest(budget, offered, model) + more)
     if budget.max_error is not None:
         fitting.sort(key=lambda each: (each[1], each[0].nfe, each[0].error_95))
         why = f"the fastest of {len(points)} measured solvers with an error within {budget.max_error:g}"
@@ -104,14 +105,9 @@ def _check_alone(request: SampleRequest) -> None:
 
 def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -> tuple[Curve, str]:
     """Return the curve that applies to a request, and remarks for the reason of the choice."""
-    sizes = "".join(f" --shape {axis}={size}" for axis, size in model.sizes)
-    command = f"python -m models measure {settings.models_dir.name}/{model.name}/{model.version}{sizes}"
-    if model.card.average:
-        raise invalid(
-            "budget",
-            f"model {model.name!r} is a field of average velocity: it has no endpoint error to promise; "
-            "name the number of steps instead, such as euler-4",
-        )
+    command = model.measured_by(settings.models_dir)
+    if model.never_measured:
+        raise invalid("budget", model.never_measured)
     frontier, fault = model.frontier()
     if frontier is None:
         why = f"cannot be used ({fault})" if fault else "was not measured"
@@ -195,6 +191,13 @@ def _nearest(budget: Budget, offered: Sequence[tuple[Point, float]], model: Mode
     if not within and not close:
         parts.append(f"the fastest is {_described(min(offered, key=lambda each: each[1]))}")
     return "; ".join(parts)
+
+
+def _unfinished(curve: Curve, model: ModelVersion, settings: Settings) -> str:
+    """Describe how to measure the solvers that time did not allow."""
+    guidance = "" if curve.guidance in (None, 1) else f" --guidance {curve.guidance:g}"
+    command = f"{model.measured_by(settings.models_dir)}{guidance}"
+    return f"; time ran out before all solvers were measured; this measures the others too: {command}"
 
 
 def _described(each: tuple[Point, float]) -> str:

@@ -146,7 +146,7 @@ class Solving(Body):
     @property
     def came(self) -> float:
         """When the request was parsed, in `time.monotonic`; its time limit runs from then, model loading included."""
-        return (self.__pydantic_private__ or {})["_came"]  # 3 microseconds faster than as an attribute
+        return self._came
 
     def in_original_dtype(self, name: str) -> Any:
         """Return a field that holds times; as an array if their original dtype tells how they were rounded."""

@@ -133,15 +133,11 @@ def _frontier(model: ModelVersion, models_dir: Path) -> dict[str, Any]:
     Raises:
         ProblemError: 404 if it has none, cannot have one, or has one that cannot be used.
     """
-    if model.card.average:
-        detail = (
-            f"model {model.name!r} is a field of average velocity: it has no endpoint error, so no frontier; compare "
-            "its samples with data: python -m training evaluate"
-        )
-        raise ProblemError(Kind.NO_FRONTIER, detail)
+    if model.never_measured:
+        raise ProblemError(Kind.NO_FRONTIER, model.never_measured)
     frontier, fault = model.frontier()
     if frontier is None:
-        command = f"python -m models measure {models_dir.name}/{model.name}/{model.version}"
+        command = model.measured_by(models_dir)
         why = f"cannot be used: {fault}" if fault else "was not measured"
         detail = f"the frontier of model {model.name!r} version {model.version} {why}; measure it with: {command}"
         raise ProblemError(Kind.NO_FRONTIER, detail)

@@ -130,6 +130,8 @@ async def _recorded(repository: Path, engine: Any) -> dict[str, dict[str, Any]]:
     found = [problem async for problem in _with_the_engine(repository)]
     found += [problem async for problem in _with_a_failing_engine(repository, engine)]
     found += await asyncio.to_thread(lambda: list(_from_sockets(repository)))
+    for problem in found:
+        problem["detail"] = problem["detail"].replace(f"{repository}", "checkpoints")
     return {problem["type"].removeprefix("/problems/"): problem | {"request_id": ID} for problem in found}
 
 

@@ -17,6 +17,8 @@ from training.config import Recipe
 from training.errors import TrainingError, UsageError
 from training.fit import Options, fit
 
+from ..service.free import mel, picture
+
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +63,15 @@ def test_a_model_without_data_has_no_distance_and_says_why(tmp_path: Path, capsy
     solvers = json.loads((folder / "card.json").read_text())["training"]["evaluation"]["solvers"]
     assert solvers[0]["swd"] is None
     assert 0 < solvers[0]["endpoint_error"] < 1e-3
+
+
+def test_what_only_requests_know_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    _, folder = picture(tmp_path, tmp_path / "repository")
+    mel(tmp_path, tmp_path / "repository")
+    assert main(["evaluate", str(folder), "--out", str(tmp_path / "out")]) == 1
+    assert f"measure its frontier at one: python -m models measure {folder} --shape H=N" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "repository" / "mel" / "1"), "--out", str(tmp_path / "out")]) == 1
+    assert "takes conditions by name (mu), and there are no examples of them to evaluate" in capsys.readouterr().err
 
 
 def test_a_conditional_model_is_asked_with_conditions(recipe: Recipe, options: Options, tmp_path: Path):

@@ -21,6 +21,8 @@ from training import tune as command
 from training.__main__ import main
 from training.tune import Recipe, target_of, tune
 
+from ..service.free import mel, picture
+
 ABOUT: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
 QUICK = Recipe(nfe=(2, 3), methods=("ab2",), samples=16, iterations=3)
 SHORT = ["--nfe", "2,3", "--methods", "ab2", "--samples", "16", "--iterations", "3"]
@@ -76,6 +78,22 @@ def test_a_student_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert measured(["measure", str(folder)]) == 1
     assert "the model is a field of average velocity: it has no endpoint error" in capsys.readouterr().err
     assert not (folder / FRONTIER_FILE).exists()
+
+
+def test_a_free_axis_is_refused_with_what_can_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, folder = picture(tmp_path, tmp_path / "repository")
+    assert main(["tune", str(folder), *SHORT]) == 1
+    assert capsys.readouterr().err == (
+        f"training: {folder}: has free axes (H, W), and plans are tuned for one shape; use stock solvers, and measure "
+        f"which to take at a shape: python -m models measure {folder} --shape H=N --shape W=N\n"
+    )
+    assert not (folder / PLANS_FILE).exists()
+
+
+def test_conditions_by_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mel(tmp_path, tmp_path / "repository")
+    assert main(["tune", str(tmp_path / "repository" / "mel" / "1"), *SHORT]) == 1
+    assert "takes conditions by name (mu), and there are no examples of them to tune for" in capsys.readouterr().err
 
 
 def test_the_file_holds_what_was_asked_for_and_more_is_added(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

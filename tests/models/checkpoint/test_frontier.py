@@ -140,6 +140,8 @@ def test_it_is_complete_if_one_part_was_and_has_the_plans(
         ({"complete": True}, {"samples": 64, "complete": True}, True),
         ({}, {"samples": 64, "complete": True}, False),
         ({"points": _points("rk4-1", "rk4-2")}, {"spread": 1.1}, True),
+        ({}, {"samples": 64, "points": _points("rk4-1", "rk4-2")}, False),
+        ({"samples": 64}, {}, False),
         ({"complete": True}, {"complete": True, "spread": 1.1}, False),
     ],
 )

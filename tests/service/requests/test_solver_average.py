@@ -112,7 +112,7 @@ async def test_budgets_and_frontiers_are_refused_for_want_of_an_endpoint_error(h
     assert answer.status_code == 422
     [problem] = answer.json()["errors"]
     assert problem["field"] == "budget"
-    assert "it has no endpoint error to promise; name the number of steps" in problem["message"]
+    assert "it has no endpoint error, so no frontier; compare its samples with data" in problem["message"]
     answer = await http.get("/v1/models/quick/frontier")
     assert answer.status_code == 404
     assert "it has no endpoint error, so no frontier; compare its samples with data" in answer.json()["detail"]

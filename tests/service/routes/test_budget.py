@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
+from models.checkpoint.frontier import Curve, Frontier, Point, read_frontier, write_frontier
 from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
@@ -140,10 +140,25 @@ async def test_where_none_fits_the_nearest_is_named(running: Any, budget: Any, w
     assert all(word in message for word in words), message
 
 
-async def test_without_a_frontier_the_command_is_named(running: Any) -> None:
+async def test_without_a_frontier_the_command_is_named(running: Any, repository: Path) -> None:
     message = await _refused(running, model="digits", budget={"max_error": 0.1})
-    assert "python -m models measure" in message
-    assert "digits/1" in message
+    assert message.endswith(f"have it measured: python -m models measure {repository}/digits/1")
+
+
+async def test_an_unfinished_frontier_is_to_be_measured_on(labels: Path, tmp_path: Path, engine: Any) -> None:
+    shutil.copytree(labels / "labels", tmp_path / "my models" / "labels")
+    folder = tmp_path / "my models" / "labels" / "1"
+    frontier = read_frontier(folder, read_card(folder))
+    assert frontier is not None
+    part = tuple(curve.model_copy(update={"complete": curve.guidance == 1}) for curve in frontier.curves)
+    write_frontier(folder, frontier.model_copy(update={"curves": part}))
+    app = create_app(Settings(models_dir=tmp_path / "my models"), engine)
+    async with calling(app) as http:
+        ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 1e-9}, "condition": 1}
+        messages = [(await http.post("/v1/sample", json={**ask, "guidance": g})).json()["detail"] for g in (1, 2)]
+    assert "time ran out" not in messages[0]
+    more = "; time ran out before all solvers were measured; this measures the others too: python -m models measure"
+    assert messages[1].endswith(f"{more} '{folder}' --guidance 2")
 
 
 async def test_times_and_limits_narrow_the_choice(repository: Path, engine: Any) -> None:

@@ -229,3 +229,22 @@ async def test_a_frontier_applies_to_the_shape_it_was_measured_at(
     other = (await http.post("/v1/sample", json=body | {"shape": {"H": 6, "W": 8}})).json()
     assert "was measured at H = 6, W = 9, and this request has H = 6, W = 8" in other["errors"][0]["message"]
     assert "--shape H=6 --shape W=8" in other["errors"][0]["message"]
+
+
+async def test_the_command_that_measures_has_a_size_for_each_free_axis(
+    http: httpx.AsyncClient, made: tuple[Mel, Path]
+) -> None:
+    (made[1] / "picture" / "1" / "frontier.json").unlink(missing_ok=True)
+    missing = (await http.get("/v1/models/picture/frontier")).json()["detail"]
+    assert missing.endswith(f"python -m models measure {made[1]}/picture/1 --shape H=N --shape W=N")
+
+
+async def test_with_named_conditions_no_measurement_is_advised(http: httpx.AsyncClient) -> None:
+    refused = await http.post(
+        "/v1/sample", json={"model": "mel", "num_samples": 1, "shape": {"T": 12}, "budget": {"max_error": 0.1}}
+    )
+    frontier = await http.get("/v1/models/mel/frontier")
+    assert (refused.status_code, frontier.status_code) == (422, 404)
+    for answer in (refused, frontier):
+        assert "models that do have no frontier; name a solver, such as rk4-8" in answer.json()["detail"]
+        assert "measure" not in answer.json()["detail"]
