@@ -298,6 +298,16 @@ def test_links_that_lead_out_are_refused(models: Registry, root: Path, tmp_path_
         }
 
 
+def test_plans_behind_a_link_that_leads_out_are_not_shown(models: Registry, root: Path, tmp_path_factory: Any) -> None:
+    secret = tmp_path_factory.mktemp("outside") / "secret.json"
+    secret.write_text('{"format": "hunter2"}')
+    (_copy(root, "moons", 2, 3) / "plans.json").symlink_to(secret)
+    models.refresh()
+    assert answers(models, "moons") == 3
+    [fault] = [each["tuned_fault"] for each in models.describe("moons")["served"] if each["version"] == 3]
+    assert fault == "plans.json: leads out of the repository; copy the file here instead"
+
+
 def test_programs_are_served_only_if_a_setting_allows_it(
     root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
