@@ -47,8 +47,8 @@ class Kind(Enum):
     MALFORMED = _Kind(
         "malformed-json",
         400,
-        "The body is not valid JSON",
-        "The request body could not be parsed as one JSON document in UTF-8.",
+        "The body cannot be parsed",
+        "The request body is neither one JSON document in UTF-8 nor an npz archive.",
         "Fix the syntax at the position that `detail` gives. NaN and Infinity are not JSON numbers.",
     )
     BAD_REQUEST = _Kind(

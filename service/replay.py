@@ -1,8 +1,8 @@
 """Replay tokens: short texts with the request and the environment of an answer, enough to draw it again.
 
 A token is ``plr1.`` and the base64url of deflated JSON. It is data and is never trusted: its content is validated like
-any request. Long members (many start states, a condition for each sample) are stored only as a hash and must be sent
-again.
+any request. Long members (many start states, a condition for each sample) and conditions by name are stored only as a
+hash and must be sent again.
 """
 
 from __future__ import annotations

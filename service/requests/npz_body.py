@@ -7,7 +7,6 @@ Nothing is unpickled, and nothing is allocated for what an entry only claims to 
 
 import io
 import math
-import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -121,12 +120,13 @@ def _put(content: dict[str, Any], name: str, array: NDArray[Any]) -> None:
 def _array(name: str, data: bytes) -> NDArray[Any]:
     """Read an array in the npy format; one with missing bytes is refused."""
     stream = io.BytesIO(data)
+    reason = "it does not begin like a file of np.save"
     try:
         version = npy.read_magic(stream)
+        reason = f"its header is damaged or longer than {_LONGEST_HEADER:,} bytes"
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(stream, max_header_size=_LONGEST_HEADER)
-    except (ValueError, EOFError, SyntaxError, RecursionError, MemoryError) as error:
-        reason = re.sub(r"\s+", " ", str(error))[:200]
+    except (ValueError, EOFError, SyntaxError, TypeError, RecursionError, MemoryError):  # texts for NumPy's users
         raise invalid(short(name), f"the npz entry {short(name)!r} is not in the npy format: {reason}") from None
     if dtype.hasobject:
         raise invalid(short(name), f"the npz entry {short(name)!r} holds Python objects, which are never read")

@@ -3,9 +3,9 @@
 import codecs
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -15,7 +15,7 @@ from models.nested import short, shown
 from service.errors import MAX_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
 from service.http.context import Context, context_of
 from service.ledger import Ledger
-from service.requests.npz_body import is_npz, read_npz
+from service.requests.npz_body import REQUEST, is_npz, read_npz
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -35,10 +35,16 @@ _RULES = {
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "tuple_type": "must be a list of numbers",
+    "model_type": "must be a JSON object",
+    "dict_type": "must be a JSON object",
+    "list_type": "must be a list",
     "too_short": "must hold at least {min_length} number(s)",
     "too_long": "must hold at most {max_length} numbers",
 }
 """Rules by type of pydantic error, for types with a text of pydantic's own that speaks of Python."""
+
+_SHORT = 3
+"""Characters; names of other libraries as short as that are not compared with misspellings."""
 
 _TAGS = ("", "{}")
 """Parts of an error's location that only tell kinds of a field apart."""
@@ -108,7 +114,7 @@ def _set_aside(context: Context, size: int, ledger: Ledger) -> None:
         ledger.extend(context.body, size - context.body.bytes)
 
 
-def parse(model: type[Body], body: bytes) -> Body:
+def parse(model: type[Body], body: bytes, what: str = "body") -> Body:
     """Parse a body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown or duplicate fields.
 
     A leading byte order mark, which some editors and shells write, is ignored, as the RFC allows. Members that are
@@ -121,17 +127,20 @@ def parse(model: type[Body], body: bytes) -> Body:
     arrays: dict[str, Any] = {}
     if is_npz(body):
         body, arrays = read_npz(body)
+        what = f"entry {REQUEST!r} of the npz {what}"
     body = body.removeprefix(codecs.BOM_UTF8)
-    _check_parts(body)
+    _check_parts(body, what)
     try:
         content = from_json(body, allow_inf_nan=False)
     except ValueError as error:
+        if not body.strip():
+            raise ProblemError(Kind.MALFORMED, f"the {what} is empty; send a JSON object") from None
         hint = " (JSON has no NaN or Infinity)" if b"NaN" in body or b"Infinity" in body else ""
         if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\x00" in body[:4]:
             hint = " (it looks like UTF-16 or UTF-32; send UTF-8)"
-        raise ProblemError(Kind.MALFORMED, f"the body is not valid JSON: {error}{hint}") from None
+        raise ProblemError(Kind.MALFORMED, f"the {what} is not valid JSON: {error}{hint}") from None
     if not isinstance(content, dict):
-        raise ProblemError(Kind.INVALID, f"the body must be a JSON object, not {shown(content)}")
+        raise ProblemError(Kind.INVALID, f"the {what} must be a JSON object, not {shown(content)}")
     twice = find_duplicate(body, content)
     if twice is not None:
         raise invalid(short(twice), f"the field {short(twice)!r} is given twice in the same object; give it once")
@@ -165,7 +174,7 @@ def check(model: type[Body], content: dict[str, Any]) -> Body:
         return model.model_validate(few)
     except ValidationError as error:
         faults = _innermost([dict(item) for item in error.errors(include_url=False)])
-        listed = [_describe(fault, list(model.model_fields)) for fault in faults[:MAX_FAULTS]]
+        listed = [_describe(fault, _fields_at(model, fault["loc"][:-1])) for fault in faults[:MAX_FAULTS]]
         raise invalid_fields(listed, more=len(faults) - len(listed) + len(content) - len(few)) from None
 
 
@@ -206,11 +215,11 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
         raise _too_large(short(length), limit, unread=True)
 
 
-def _check_parts(body: bytes) -> None:
-    """Refuse a body that would take many times its size in memory, before it is parsed."""
+def _check_parts(body: bytes, name: str) -> None:
+    """Refuse a text that would take many times its size in memory, before it is parsed."""
     for opening, limit, what in ((b"[", MAX_LISTS, "lists"), (b"{", MAX_OBJECTS, "objects")):
         if (found := body.count(opening)) > limit:
-            detail = f"the body has {found} {what}, the limit is {limit}; send fewer samples in one request"
+            detail = f"the {name} has {found} {what}, the limit is {limit}; send fewer samples in one request"
             raise ProblemError(Kind.TOO_LARGE, detail, limit=limit)
 
 
@@ -233,13 +242,42 @@ def _describe(item: dict[str, Any], fields: list[str]) -> dict[str, str]:
     """Turn one pydantic error into the field and a message that names the value and what is allowed."""
     field = short(".".join(str(part) for part in item["loc"] if part not in _TAGS))
     if item["type"] == "extra_forbidden":
-        near = [name for name in fields if field.lower() in _OTHER_NAMES.get(name, ())]
-        near = near or get_close_matches(field, fields, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(fields)}"
+        near = _nearest(str(item["loc"][-1]), fields)
+        advice = f"did you mean {near!r}?" if near else f"allowed: {', '.join(fields)}"
         return {"field": field, "message": f"unknown field {field!r}; {advice}"}
     if item["type"] == "missing":
         return {"field": field, "message": f"the field {field!r} is required"}
     return {"field": field, "message": f"{field} = {shown(item['input'])} is not allowed: it {_rule(item)}"}
+
+
+def _fields_at(model: Any, place: Sequence[int | str]) -> list[str]:
+    """Return the fields of the object at a place in a body; of the body itself, if that cannot be told."""
+    found: Any = model
+    for part in place:
+        fields = getattr(found, "model_fields", {})
+        if part in fields:
+            found = next((each for each in _types(fields[part].annotation) if issubclass(each, BaseModel)), None)
+    return list((found or model).model_fields)
+
+
+def _types(annotation: Any) -> Iterator[type]:
+    """Yield the types that an annotation is made of."""
+    if isinstance(annotation, type):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _types(part)
+
+
+def _nearest(name: str, fields: Sequence[str]) -> str | None:
+    """Return the field that an unknown name probably means: another library's name for it, or a misspelling."""
+    others = {other: field for field in fields for other in _OTHER_NAMES.get(field, ())}
+    if name.lower() in others:
+        return others[name.lower()]
+    known = {other: field for other, field in others.items() if len(other) > _SHORT} | {
+        field: field for field in fields
+    }
+    near = get_close_matches(short(name), known, n=1)
+    return known[near[0]] if near else None
 
 
 def _rule(item: dict[str, Any]) -> str:

@@ -96,7 +96,7 @@ def parse_replay(body: bytes) -> ReplayedSample:
     except TokenError as error:
         raise invalid("token", f"the token cannot be read: {error}") from None
     try:
-        token = parse(Token, content)
+        token = parse(Token, content, "content of the token")
     except ProblemError as problem:
         raise _as_token_problem(problem, ()) from None
     own = {name: getattr(parsed, name) for name in _OWN if getattr(parsed, name) is not None}
@@ -153,7 +153,7 @@ def validate_replay(
 
 
 def _only_hashed(name: str) -> ProblemError:
-    return invalid(name, f"the token holds only the hash of {name}, which is long; give {name} again")
+    return invalid(name, f"the token holds only the hash of {name}; give {name} again")
 
 
 _OTHER_PLAN = "another tuned plan gives other samples"

@@ -6,6 +6,7 @@ import gc
 import inspect
 import json
 import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -68,6 +69,8 @@ def test_seeds_are_drawn_anew_before_sending(service: FakeService, client: Clien
         ({"x0": np.array([[0.0, np.nan]])}, ValueError, r"^x0\[0\]\[1\]=nan is not finite"),
         ({"x0": np.ones((1, 2), complex)}, TypeError, r"^x0\[0\]\[0\] is a complex, which cannot be sent"),
         ({"x0": np.array([[object()]])}, TypeError, r"^x0\[0\]\[0\] is a object, which cannot be sent"),
+        ({"conditions": [1, 2, 3]}, TypeError, r"^conditions is a list; use a dict .* conditions=\{'text'"),
+        ({"negative": np.ones(3)}, TypeError, r"^negative is a ndarray; use a dict .* negative=\{'text'"),
         ({"grid": {"name": "power", "rho": {1}}}, TypeError, r"^grid\['rho'\] is a set, which cannot be sent"),
     ],
 )
@@ -76,6 +79,26 @@ def test_what_cannot_be_sent_is_refused_at_once(
 ) -> None:
     with pytest.raises(error, match=message):
         client.sample("moons", **options)
+    assert service.seen == []
+
+
+@pytest.mark.parametrize("name", ["conditions", "negative"])
+def test_conditions_by_name_are_a_dict_in_every_call(
+    service: FakeService, client: Client, name: str, tmp_path: Path
+) -> None:
+    options: Any = {name: [1, 2, 3]}
+    calls = [
+        lambda: client.stream("moons", 4, **options),
+        lambda: list(client.iter_samples("moons", 8, batch=4, **options)),
+        lambda: client.encode("moons", [[0.0, 0.0]], **options),
+        lambda: client.log_prob("moons", [[0.0, 0.0]], **options),
+        lambda: client.bulk("moons", 4, to=tmp_path / "bulk", **options),
+        lambda: client.replay("plr1.token", **options),
+        lambda: asyncio.run(AsyncClient("http://localhost:1").sample("moons", 4, **options)),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=f"^{name} is a list; use a dict"):
+            call()
     assert service.seen == []
 
 

@@ -249,6 +249,7 @@ def replay_request(token: str, options: Mapping[str, Any], url: str = "") -> Rep
         raise TypeError(f"token is a {type(token).__name__}; use the `replay` of a result")
     if not token.strip():
         raise InvalidValue("the token is empty; use the `replay` of a result (an older service gives none)", "token")
+    _check_named(options)
     given = {
         "token": token,
         **{name: _plain(value, name in NAMED) for name, value in options.items() if value is not None},
@@ -380,7 +381,7 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
         arguments: Names of the call's other arguments, which a misspelt option may mean too.
 
     Raises:
-        TypeError: One is not among those allowed.
+        TypeError: One is not among those allowed, or holds conditions by name and is not a dict.
         InvalidValue: The text of the solver is not understood, or contradicts another option.
     """
     for name in options:
@@ -389,8 +390,20 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
             advice = f"did you mean {near!r}?" if near else f"allowed: {', '.join(allowed)}"
             raise TypeError(f"unknown option {name!r}; {advice}")
     given = {name: value for name, value in options.items() if value is not None}
+    _check_named(given)
     found = {name: _plain(_as_body(name, value), name in NAMED) for name, value in given.items()}
     return expand_solver(found) if "solver" in allowed else found
+
+
+def _check_named(options: Mapping[str, Any]) -> None:
+    """Refuse conditions by name that are not a dict."""
+    for name in NAMED:
+        value = options.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise TypeError(
+                f"{name} is a {type(value).__name__}; use a dict with a value for each name, such as "
+                f"{name}={{'text': [0.1, 0.2]}}"
+            )
 
 
 def _as_body(name: str, value: Any) -> Any:

@@ -269,7 +269,7 @@ class BadRequest(InvalidRequest):
 
 
 class MalformedJSON(BadRequest):
-    """The body is not valid JSON."""
+    """The body cannot be parsed as JSON or npz."""
 
     slugs, statuses = ("malformed-json",), ()
 

@@ -1,6 +1,8 @@
 """Bodies that are too large are refused before they are read."""
 
+import io
 import json
+import zipfile
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,10 +13,11 @@ from starlette.requests import Request
 from service.errors import ClientGoneError, ProblemError
 from service.http.context import context_of
 from service.ledger import Ledger
+from service.replay import encode
 from service.requests.densities import EncodeRequest, LogProbRequest
 from service.requests.diagnosis import DiagnoseRequest
 from service.requests.parsing import LARGE_BODY, parse, read_body
-from service.requests.replay import ReplayRequest
+from service.requests.replay import ReplayRequest, parse_replay
 from service.requests.schemas import SampleRequest
 
 pytestmark = pytest.mark.anyio
@@ -137,6 +140,11 @@ def test_whole_objects_are_not_repeated_in_messages() -> None:
         ({"sampler": "rk4"}, "unknown field 'sampler'; did you mean 'solver'?"),
         ({"num_inference_steps": 3}, "did you mean 'steps'?"),
         ({"sedd": 3}, "did you mean 'seed'?"),
+        ({"sampels": 3}, "unknown field 'sampels'; did you mean 'num_samples'?"),
+        ({"budget": {"max_err": 1}}, "unknown field 'budget.max_err'; did you mean 'max_error'?"),
+        ({"budget": {"colour": 1}}, "unknown field 'budget.colour'; allowed: max_error, max_nfe, max_ms"),
+        ({"guidance": {"strenght": 1}}, "did you mean 'strength'?"),
+        ({"guidance": {"terms": [{"wieght": 1}]}}, "did you mean 'weight'?"),
         ({"colour": 3}, "allowed: model, version, num_samples"),
     ],
 )
@@ -211,3 +219,63 @@ def test_every_integer_has_an_upper_bound(body: type[BaseModel]) -> None:
     search("", body.model_json_schema())
     # sizes of axes: the bounds are the model's
     assert [place for place in unbounded if ".shape." not in place] == []
+
+
+@pytest.mark.parametrize("value", [[], "", 3])
+def test_an_object_is_asked_for_in_the_words_of_json(value: Any) -> None:
+    with pytest.raises(ProblemError) as caught:
+        parse(SampleRequest, json.dumps({"model": "moons", "budget": value}).encode())
+    assert caught.value.detail.endswith("is not allowed: it must be a JSON object")
+    assert "Budget" not in caught.value.detail
+
+
+def test_an_empty_body_is_named_as_such() -> None:
+    with pytest.raises(ProblemError, match=r"^the body is empty; send a JSON object$"):
+        parse(SampleRequest, b"")
+
+
+def _npz(entry: bytes, name: str = "request.npy") -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, entry)
+    return file.getvalue()
+
+
+def _header(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (b"", "it does not begin like a file of np.save"),
+        (b"GIF89a and more", "it does not begin like a file of np.save"),
+        (_header("x" * 60_000), "its header is damaged or longer than 4,096 bytes"),
+        (_header("{'descr': open('/etc/passwd'), 'fortran_order': False, 'shape': ()}\n"), "its header is damaged"),
+        (_header("{'descr': '<f4', 'fortran_order': False, 'shape': f()}\n"), "its header is damaged"),
+    ],
+)
+def test_an_entry_that_is_not_npy_is_described_in_our_words(entry: bytes, reason: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        parse(SampleRequest, _npz(entry))
+    assert caught.value.detail.startswith(f"the npz entry 'request' is not in the npy format: {reason}")
+    assert not any(word in caught.value.detail for word in ("0x", "allow_pickle", "max_header_size"))
+
+
+def test_the_json_of_an_npz_body_is_named() -> None:
+    for text, words in ((b"", "is empty"), (b"{", "is not valid JSON"), (b"[]", "must be a JSON object")):
+        with pytest.raises(ProblemError, match=f"^the entry 'request' of the npz body {words}"):
+            parse(SampleRequest, _npz(text, "request.json"))
+
+
+def test_a_truncated_npz_body_is_not_called_json() -> None:
+    with pytest.raises(ProblemError, match="not a valid npz archive") as caught:
+        parse(SampleRequest, _npz(b"{}", "request.json")[:40])
+    assert caught.value.title == "The body cannot be parsed"
+
+
+@pytest.mark.parametrize(("content", "words"), [([], "must be a JSON object, not []"), ("", "must be a JSON object")])
+def test_faults_of_a_token_speak_of_the_token(content: Any, words: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        parse_replay(json.dumps({"token": encode(content)}).encode())
+    assert caught.value.detail.startswith(f"the content of the token {words}")
