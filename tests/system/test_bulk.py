@@ -242,3 +242,18 @@ def test_ray_makes_the_same_rows_also_after_a_worker_and_its_driver_were_killed(
     killed.communicate()
     assert printed(fleet(environment, *arguments)) == whole
     assert printed(fleet(environment, "verify", str(tmp_path))) == whole
+
+
+def test_ray_that_dies_ends_the_run_and_the_rest_is_made_by_the_next(
+    environment: dict[str, str], whole: str, tmp_path: Path
+) -> None:
+    arguments = ("sample", *JOB, "--to", str(tmp_path), "--workers", "2", "--on", "ray")
+    running = begin(environment, *arguments)
+    until("receipts", lambda: len(list(tmp_path.glob("receipts/*"))) >= 3, 180)
+    [raylet] = [each for each in workers_of(running) if Path(f"/proc/{each}/comm").read_text() == "raylet\n"]
+    os.kill(raylet, signal.SIGKILL)
+    _, said = running.communicate(timeout=180)
+    assert running.returncode == 1, said
+    assert "fleet: Ray has died on this machine; run this again to make the other shards" in said
+    assert printed(fleet(environment, *arguments)) == whole
+    assert printed(fleet(environment, "verify", str(tmp_path))) == whole

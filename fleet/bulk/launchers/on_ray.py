@@ -5,12 +5,15 @@ Ray Core, not Ray Data: a shard commits itself, so Ray need only place and watch
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from fleet.bulk.launchers import Event, Tell, ended
-from fleet.errors import missing
+from fleet.errors import FleetError, missing
+
+_CHECK_S = 10.0
 
 
 @lru_cache(maxsize=1)
@@ -53,20 +56,36 @@ class OnRay:
         # Ray's own retries are off: `fleet.bulk.run` counts tries, and names the shard that fails.
         self._make = ray.remote(num_cpus=threads, num_gpus=1 if gpu else 0, max_retries=0)(make)
         self._tasks: dict[Any, int] = {}
+        self._node, self._checked = ray.get_runtime_context().get_node_id(), time.monotonic()
 
     def begin(self, shard: int) -> None:
         """Submit a shard."""
         self._tasks[self._make.remote(*self._place, shard)] = shard
 
     def wait(self, tell: Tell) -> None:
-        """Wait for a task to end, for a second at most."""
+        """Wait for a task to end, for a second at most.
+
+        Raises:
+            FleetError: Ray has died on this machine.
+        """
         ready, _ = self._ray.wait(list(self._tasks), timeout=1)
+        if not ready:
+            self._check()
         for task in ready:
             shard = self._tasks.pop(task)
             try:
                 tell(self._ray.get(task))
             except self._ray.exceptions.RayError as error:
                 tell(Event(shard, "failed", error=str(ended(shard, error).error).splitlines()[0]))
+
+    def _check(self) -> None:
+        """Check now and then that this machine's node lives: without it, Ray never reports the end of a task."""
+        if time.monotonic() < self._checked + _CHECK_S:
+            return
+        self._checked = time.monotonic()
+        if not any(node["Alive"] for node in self._ray.nodes() if node["NodeID"] == self._node):
+            self._tasks.clear()  # they cannot be cancelled either
+            raise FleetError("Ray has died on this machine; run this again to make the other shards")
 
     def close(self) -> None:
         """Cancel running tasks."""
