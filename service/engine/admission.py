@@ -185,9 +185,13 @@ class Admission:
         )
 
     def _until_one_ends(self, snapshot: EngineSnapshot, now: float) -> float:
+        """Return the seconds until a job ends: by the forecast, but not after its deadline."""
         lots = [lot for lot in self._all_lots(snapshot, now) if lot.demands]
         soonest = min((float(lot.ends.min()) for lot in lots), default=0.0)
-        return min(soonest, _LONGEST_RETRY_S) * max(1, len(self._busy(snapshot)))
+        forecast = min(soonest, _LONGEST_RETRY_S) * max(1, len(self._busy(snapshot)))
+        queues = [queue for here in snapshot.arenas.values() for queue in (here.interactive, here.bulk)]
+        places = [*(place for queue in queues for place in queue.places), *(each.place for each in self._coming)]
+        return min(forecast, min((place.entry.deadline for place in places), default=math.inf) - now)
 
     def _busy(self, snapshot: EngineSnapshot) -> set[int]:
         """Arenas with jobs, present or on their way."""

@@ -71,6 +71,18 @@ def test_a_job_that_ended_before_it_was_ever_shown_is_not_counted() -> None:
     loop.take()
 
 
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_full_queue_has_room_at_a_deadline_at_the_latest(seen: bool) -> None:
+    loop = Loop(max_queue=2)
+    for left_s in (5.0, 60.0):
+        loop.take(16, steps=10_000, deadline=loop.now + left_s, partial=True)  # 160 s alone
+    if seen:
+        loop.see(0, 1)
+    with pytest.raises(Overloaded, match="queue is full") as caught:
+        loop.take()
+    assert caught.value.retry_after_s == pytest.approx(5.0)
+
+
 def test_refused_jobs_leave_nothing() -> None:
     loop = Loop(max_queue=1)
     loop.take()
