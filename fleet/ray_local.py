@@ -29,7 +29,8 @@ def join(cores: int | None = None) -> Any:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "1")  # 30 s is for balancers elsewhere
     os.environ.setdefault("RAY_SERVE_HAPROXY_TUNE_BUFSIZE", "65536")  # the service refuses long headers
-    os.environ.setdefault("RAY_SERVE_HAPROXY_NBTHREAD", "1")  # passes on more than replicas answer; more threads wait
+    # Ray starts four threads of HAProxy, however few cores there are for them and the replicas.
+    os.environ.setdefault("RAY_SERVE_HAPROXY_NBTHREAD", str(max(1, min(4, (os.cpu_count() or 1) // 2))))
     try:
         import ray  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError as error:
