@@ -89,7 +89,7 @@ def replicas_of(first: int, application: str = "default") -> list[int]:
 
 def logs_of(process: int) -> list[Path]:
     """Return the files to which Ray logs the requests of a process."""
-    opened = {Path(os.readlink(each)) for each in Path(f"/proc/{process}/fd").iterdir()}
+    opened = {each.readlink() for each in Path(f"/proc/{process}/fd").iterdir()}
     return [path for path in opened if path.parent.name == "serve" and path.suffix == ".log"]
 
 
