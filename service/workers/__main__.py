@@ -1,7 +1,7 @@
-"""The process of an HTTP worker, which the hub starts: ``python -m service.workers LINK LISTENING``.
+"""The process of an HTTP worker, which the hub starts: ``python -m service.workers LINK JOBS LISTENING``.
 
-Both arguments are file descriptors: its end of the link, and the socket to accept connections from. It ends when the
-engine's process tells it to, or ends itself.
+The arguments are file descriptors: its ends of the two links, and the socket to accept connections from. It ends when
+the engine's process tells it to, or ends itself.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ class WorkerService(Service):
 class _Server(uvicorn.Server):
     """The server of a worker, linked to the engine's process."""
 
-    def __init__(self, settings: Settings, facts: Mapping[str, Any], link: socket.socket) -> None:
-        self._settings, self._facts, self._socket = settings, facts, link
+    def __init__(self, settings: Settings, facts: Mapping[str, Any], link: socket.socket, jobs: socket.socket) -> None:
+        self._settings, self._facts, self._socket, self._job_socket = settings, facts, link, jobs
         self._metrics = Metrics()
         super().__init__(server_config(self._front, settings, self._metrics))
         self._app: Front | None = None
@@ -62,7 +62,8 @@ class _Server(uvicorn.Server):
         """Connect to the engine's process, and accept connections."""
         link = Link(self._take, self._lose)
         models = RemoteModels(link)
-        self._engine = engine = RemoteEngine(link, models, self._facts)
+        job_link = Link(self._take_outcome, lambda: None)
+        self._engine = engine = RemoteEngine(job_link, models, self._facts)
         settings = self._settings
         ledger = Ledger(settings.max_job_bytes, on_end=engine.release)
         conditions = Ledger(settings.max_condition_bytes, purpose=CONDITIONS)
@@ -74,21 +75,24 @@ class _Server(uvicorn.Server):
         self._link, self._models, self._outgoing = link, models, Outgoing(link)
         self._app = Front(app, self._outgoing, models, settings.root_path)
         loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(lambda: job_link, sock=self._job_socket)
         await loop.create_unix_connection(lambda: link, sock=self._socket)
         freeze()
         await super().startup(sockets)
         link.send({"kind": "ready"})
 
+    def _take_outcome(self, fields: Fields, arrays: Arrays) -> None:
+        self._engine.take(fields, arrays)
+
     def _take(self, fields: Fields, arrays: Arrays) -> None:
         match fields["kind"]:
-            case "done":
-                self._engine.take(fields, arrays)
             case "model":
                 self._models.put(fields, arrays)
             case "drop":
                 self._models.drop(fields["model"])
             case "state":
-                self._service.draining, self._engine.turn_s = fields["draining"], fields["turn_s"]
+                self._service.draining = fields["draining"]
+                self._engine.hear(fields["turn_s"])
             case "counts":
                 counts = [(name, labels, value) for (name, labels), value in self._metrics.counts().items()]
                 self._link.send({"kind": "counts", "counts": counts})
@@ -125,13 +129,13 @@ def main() -> int:
     """Run a worker until it is told to end; return the exit code."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    link, listening = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    link, jobs, listening = (socket.socket(fileno=int(number)) for number in sys.argv[1:4])
     log_to_stderr()
     hello = read_message(link)
     if hello is None:  # the engine's process has ended
         return 1
     settings = load_settings(**hello["settings"])
-    _Server(settings, hello["engine"], link).run(sockets=[listening])
+    _Server(settings, hello["engine"], link, jobs).run(sockets=[listening])
     return 0
 
 

@@ -25,7 +25,7 @@ _USUAL_SAMPLES: int = SampleRequest.model_fields["num_samples"].default
 
 
 class Front:
-    """ASGI application: handles small requests for samples of the models at hand, and passes all others on.
+    """ASGI application: handles small requests for samples of the models at hand, and `/livez`; passes all others on.
 
     A request that is handled here is answered as the engine's process would answer it, by the same code.
 
@@ -39,10 +39,11 @@ class Front:
     def __init__(self, app: ASGIApp, outgoing: Outgoing, models: RemoteModels, root_path: str) -> None:
         self._app, self._outgoing, self._models = app, outgoing, models
         self._paths = {f"{root}/{path}" for root in ("", root_path) for path in ("v1/sample", "sample")}
+        self._livez = {f"{root}/livez" for root in ("", root_path)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or (scope["path"] in self._livez and scope["method"] in ("GET", "HEAD")):
             await self._app(scope, receive, send)
             return
         if scope["method"] != "POST" or scope["path"] not in self._paths or not _has_small_body(scope):

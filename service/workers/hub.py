@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 
 from starlette.types import ASGIApp
 
-from service.engine.job import EngineFailed, Job, JobResult
+from service.engine.job import Job, JobResult, Outcome
+from service.engine.job_table import Outcomes
 from service.errors import REFUSALS, ProblemError
 from service.ledger import Hold
 from service.metrics import Counts, added
@@ -25,7 +25,7 @@ from service.registry.version import Lease, ModelVersion
 from service.requests.sizes import kept_steps, logged_beyond
 from service.state import Service
 from service.workers.calls import Incoming
-from service.workers.link import Arrays, Fields, Link, write_message
+from service.workers.link import Arrays, Channel, Fields, Link, encoded, write_message
 from service.workers.messages import can_serve, job_of, model_message, outcome_message, plan_of
 from solvers.plan import Plan
 
@@ -56,7 +56,6 @@ class Hub:
         self._past: Counts = {}  # metrics of workers that have ended
         self._failed_starts = 0
         self._start_again_at = 0.0
-        self._state: tuple[bool, float] = (False, 0.0)
         self._closing = False
         self.failed = False
 
@@ -65,17 +64,16 @@ class Hub:
         self._workers = [self._start(place) for place in range(len(self._sockets))]
 
     def _start(self, place: int) -> "_Worker":
-        ours, theirs = socket.socketpair()
-        listening = self._sockets[place].fileno()
-        command = [sys.executable, "-m", "service.workers", str(theirs.fileno()), str(listening)]
-        process = subprocess.Popen(  # noqa: S603  (our own module)
-            command, pass_fds=(theirs.fileno(), listening), stdin=subprocess.DEVNULL
-        )
+        (ours, theirs), (our_jobs, their_jobs) = socket.socketpair(), socket.socketpair()
+        given = [each.fileno() for each in (theirs, their_jobs, self._sockets[place])]
+        command = [sys.executable, "-m", "service.workers", *map(str, given)]
+        process = subprocess.Popen(command, pass_fds=given, stdin=subprocess.DEVNULL)  # noqa: S603  (our own module)
         theirs.close()
+        their_jobs.close()
         engine = self._service.engine
         facts = {"device": str(engine.device), "device_name": engine.device_name, "threads": engine.threads}
         write_message(ours, {"settings": self._service.settings.as_arguments(), "engine": facts})
-        return _Worker(place, process, ours)
+        return _Worker(place, process, ours, our_jobs)
 
     async def open(self, tasks: set[asyncio.Task[None]]) -> None:
         """Connect the workers, and wait until all accept connections.
@@ -85,6 +83,7 @@ class Hub:
         """
         self._tasks = tasks
         loop = asyncio.get_running_loop()
+        self._service.engine.deliver_on(loop, deliver_jobs)
         self._service.registry.watch(lambda: loop.call_soon_threadsafe(self._publish))
         self._service.worker_counts = self.counts
         for worker in self._workers:
@@ -108,15 +107,10 @@ class Hub:
             worker.set_models(wanted)
 
     def tick(self) -> None:
-        """Replace workers that have ended, and tell all about a change of the service's state; called often."""
+        """Tell the workers the state of the service, and replace those that have ended; called often."""
         service, now = self._service, time.monotonic()
-        turn_s = service.engine.turn_s
-        state = service.draining, turn_s if turn_s > service.settings.stall_s else 0.0
-        if state != self._state:
-            self._state = state
-            for worker in self._workers:
-                worker.tell_state(*state)
         for worker in self._workers:
+            worker.tell_state(service.draining, service.engine.turn_s)
             if worker.lost and not self._closing and now >= self._start_again_at:
                 self._replace(worker, now)
 
@@ -152,11 +146,36 @@ class Hub:
             worker.end()
 
 
-class _Worker:
-    """One worker as the engine's process sees it."""
+class _Job(Future[JobResult]):
+    """A worker's job. It is never completed: its outcome is sent to the worker, and nothing here waits for it."""
 
-    def __init__(self, place: int, process: "subprocess.Popen[bytes]", link: socket.socket) -> None:
-        self.place, self.process, self.socket = place, process, link
+    def __init__(self, worker: "_Worker", number: int) -> None:
+        super().__init__()
+        self.worker, self.number = worker, number
+
+
+def deliver_jobs(outcomes: Outcomes) -> Outcomes:
+    """Send the outcomes of the workers' jobs, each worker all at once; return the other outcomes."""
+    parts: dict[_Worker, list[bytes]] = {}
+    others: Outcomes = []
+    for future, outcome in outcomes:
+        if isinstance(future, _Job):
+            parts.setdefault(future.worker, []).extend(future.worker.outcome(future.number, outcome))
+        else:
+            others.append((future, outcome))
+    for worker, messages in parts.items():
+        worker.channel.send(messages)
+    return others
+
+
+class _Worker:
+    """One worker as the engine's process sees it.
+
+    Its jobs are taken in the thread of its channel and answered in the engine's; the rest is for the event loop.
+    """
+
+    def __init__(self, place: int, process: "subprocess.Popen[bytes]", link: socket.socket, jobs: socket.socket):
+        self.place, self.process, self.socket, self._job_socket = place, process, link, jobs
         self.ready = self.lost = False
         self.counts: Counts = {}
         self._numbers = itertools.count()
@@ -164,38 +183,31 @@ class _Worker:
         self._given: dict[ModelVersion, int] = {}  # those not taken back
         self._plans: dict[tuple[int, str], Plan] = {}
         self._holds: dict[int, Hold] = {}
-        self._jobs: dict[int, Future[JobResult]] = {}
+        self._jobs: dict[int, _Job] = {}
+        self._over: set[int] = set()  # jobs whose requests are over before they have ended here
         self._reports: list[asyncio.Future[None]] = []
 
     def open(
         self, service: Service, app: ASGIApp, tasks: set[asyncio.Task[None]], on_ready: Callable[[], object]
     ) -> None:
-        """Make the link."""
+        """Make the links."""
         self._service, self._on_ready = service, on_ready
         self.link = Link(self._take, self._lose)
+        self.channel = Channel(self._job_socket, self._take_job_message, asyncio.get_running_loop())
         self._incoming = Incoming(app, self.link, tasks)
 
     def _take(self, fields: Fields, arrays: Arrays) -> None:
         match fields["kind"]:
-            case "job":
-                self._take_job(fields, arrays)
-            case "release":
-                for number in fields["jobs"]:
-                    if (hold := self._holds.pop(number, None)) is not None:
-                        hold.release()
-            case "cancel":
-                if (future := self._jobs.get(fields["job"])) is not None:
-                    self._service.engine.cancel(future)
             case "freed":
                 _, lease = self._models.pop(fields["model"])
                 self._plans = {key: plan for key, plan in self._plans.items() if key[0] != fields["model"]}
                 lease.release()
             case "counts":
-                self.counts = {(name, tuple(labels)): value for name, labels, value in fields["counts"]}
-                for report in self._reports:
-                    if not report.done():
-                        report.set_result(None)
-                self._reports.clear()
+                self.counts = {
+                    (name, tuple((label, text) for label, text in labels)): value
+                    for name, labels, value in fields["counts"]
+                }
+                self._end_reports()
             case "ready":
                 self.ready = True
                 self._on_ready()
@@ -221,25 +233,32 @@ class _Worker:
             fields, arrays = model_message(model)
             self.link.send({"kind": "model", "model": number} | fields, arrays)
 
-    # Jobs.
+    # Jobs: in the channel's thread, except `outcome`.
+
+    def _take_job_message(self, fields: Fields, arrays: Arrays) -> None:
+        match fields["kind"]:
+            case "job":
+                self._take_job(fields, arrays)
+            case "release":
+                for number in fields["jobs"]:
+                    self._over.add(number)
+                    if number not in self._jobs:
+                        self._release(number)
+            case _:
+                if (future := self._jobs.get(fields["job"])) is not None:
+                    self._service.engine.cancel(future)
 
     def _take_job(self, fields: Fields, arrays: Arrays) -> None:
         number: int = fields["job"]
+        future = self._jobs[number] = _Job(self, number)
         try:
             job, hold = self._job_of(fields, arrays)
-        except ProblemError as problem:
-            self._send_outcome(number, problem)
-            return
-        self._holds[number] = hold
-        try:
-            future = self._jobs[number] = self._service.engine.submit(job)
+            self._holds[number] = hold
+            self._service.engine.submit(job, future)
         except Exception as error:
-            if not isinstance(error, REFUSALS):
+            if not isinstance(error, ProblemError | REFUSALS):
                 _log.exception("a job of an HTTP worker could not be submitted")
-            self._send_outcome(number, error)
-            return
-        hold.until(future)
-        future.add_done_callback(partial(self._ended, number))
+            self.channel.send(self.outcome(number, error))
 
     def _job_of(self, fields: Fields, arrays: Arrays) -> tuple[Job, Hold]:
         """Return a job and the memory reserved for it.
@@ -247,36 +266,37 @@ class _Worker:
         Raises:
             ProblemError: 413 or 429 from the ledgers; 503 if its model has changed.
         """
-        service = self._service
-        model, _ = self._models[fields["model"]]
+        service, number = self._service, fields["model"]
+        model, _ = self._models[number]
         service.registry.touch(model)
-        key = fields["model"], fields["spec"]
-        if (plan := self._plans.get(key)) is None:
-            if len(self._plans) >= _MAX_PLANS:
-                self._plans.clear()
-            plan = self._plans[key] = plan_of(fields["spec"], model)
+        plans, key = self._plans, (number, fields["spec"])
+        if (plan := plans.get(key)) is None:
+            if len(plans) >= _MAX_PLANS:
+                plans.clear()
+            plan = plans[key] = plan_of(fields["spec"], model)
         hold = service.reserve(fields["bytes"], fields["deadline"], fields.get("condition_bytes", 0))
         logged = logged_beyond(hold, fields["n"] * kept_steps(plan, fields["trace"])) if plan.adaptive else None
         return job_of(fields, arrays, model, plan, logged), hold
 
-    def _ended(self, number: int, future: Future[JobResult]) -> None:
-        del self._jobs[number]
-        if future.cancelled():
-            self._send_outcome(number, None)
-        else:
-            error = future.exception()
-            failed = error if isinstance(error, Exception) else None if error is None else EngineFailed(str(error))
-            self._send_outcome(number, failed or future.result())
-
-    def _send_outcome(self, number: int, outcome: JobResult | Exception | None) -> None:
+    def outcome(self, number: int, outcome: Outcome) -> list[bytes]:
+        """Return the message about the outcome of a job, which has ended."""
+        self._jobs.pop(number, None)
+        if number in self._over:
+            self._release(number)
         fields, arrays = outcome_message(outcome)
-        self.link.send({"kind": "done", "job": number} | fields, arrays)
+        return encoded({"kind": "done", "job": number} | fields, arrays)
+
+    def _release(self, number: int) -> None:
+        """Release the memory of a job that has ended here and whose request is over in the worker, once."""
+        if (hold := self._holds.pop(number, None)) is not None:
+            hold.release()
+        self._over.discard(number)
 
     # State, metrics and the end.
 
     def tell_state(self, draining: bool, turn_s: float) -> None:
-        """Tell the worker whether the service drains, and how long the engine has hung; 0 if it does not."""
-        if self.ready:
+        """Tell the worker whether the service drains, and how long the engine's current turn has taken."""
+        if self.ready and not self.lost:
             self.link.send({"kind": "state", "draining": draining, "turn_s": turn_s})
 
     async def ask_counts(self) -> None:
@@ -294,16 +314,23 @@ class _Worker:
 
     def _lose(self) -> None:
         self.lost = True
+        self.channel.close()
         self._incoming.lose()
         for future in list(self._jobs.values()):
             self._service.engine.cancel(future)
-        for hold in self._holds.values():
-            hold.release()
+        for number in list(self._holds):  # those of running jobs once they are cancelled
+            self._over.add(number)
+            if number not in self._jobs:
+                self._release(number)
         for _, lease in self._models.values():
             lease.release()
+        self._end_reports()
+
+    def _end_reports(self) -> None:
         for report in self._reports:
             if not report.done():
                 report.set_result(None)
+        self._reports.clear()
 
     def end(self) -> int | None:
         """Kill the process if it runs; return its exit code."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Never
@@ -10,13 +11,16 @@ from weakref import WeakKeyDictionary
 import torch
 
 from service.engine.job import EngineFailed, Job, JobResult, Overloaded
-from service.engine.job_table import STOPPED, settle
+from service.engine.job_table import STOPPED, Outcomes, settle
 from service.engine.snapshot import Workload
 from service.errors import Kind, ProblemError
 from service.ledger import Hold
 from service.registry.version import Lease, Leases, ModelVersion
 from service.workers.link import Arrays, Fields, Link
 from service.workers.messages import job_message, model_of, outcome_of
+
+_SILENT_S = 1.0
+"""Seconds for which the engine's process may say nothing."""
 
 
 class RemoteModels:
@@ -89,6 +93,10 @@ class RemoteModels:
         self.load(lease)
 
 
+def _all(outcomes: Outcomes) -> Outcomes:
+    return outcomes
+
+
 def _is(model: ModelVersion, name: str, version: int | None) -> bool:
     return model.name == name and version in (None, model.version)
 
@@ -97,7 +105,7 @@ class RemoteEngine:
     """The engine of another process, as `service.ports.Engine`; takes jobs for samples of the models handed over.
 
     Args:
-        link: to the engine's process.
+        link: for jobs, to the engine's process.
         models: the models.
         facts: its device, threads and device name.
     """
@@ -106,7 +114,8 @@ class RemoteEngine:
         self._link, self._models = link, models
         self.device, self.threads = torch.device(facts["device"]), int(facts["threads"])
         self.device_name = str(facts["device_name"])
-        self.alive, self.turn_s = True, 0.0
+        self.alive = True
+        self._turn_s, self._heard_at = 0.0, time.monotonic()
         self.queue_depth = self.active_lanes = 0
         self._numbers = itertools.count()
         self._jobs: dict[int, tuple[Future[JobResult], Callable[[int], None] | None]] = {}
@@ -117,7 +126,17 @@ class RemoteEngine:
         """Jobs sent to the engine that have not ended."""
         return len(self._jobs)
 
-    def submit(self, job: Job) -> Future[JobResult]:
+    @property
+    def turn_s(self) -> float:
+        """Seconds of the engine's current turn, or of its process's silence: that tells it every tenth of a second."""
+        silent_s = time.monotonic() - self._heard_at
+        return self._turn_s + silent_s if self._turn_s or silent_s > _SILENT_S else 0.0
+
+    def hear(self, turn_s: float) -> None:
+        """Note the seconds of the current turn; 0 without work."""
+        self._turn_s, self._heard_at = turn_s, time.monotonic()
+
+    def submit(self, job: Job, future: Future[JobResult] | None = None) -> Future[JobResult]:
         """Send a job; the engine's refusals become the future's exception.
 
         Raises:
@@ -126,7 +145,7 @@ class RemoteEngine:
         """
         if not self.alive:
             raise EngineFailed(STOPPED)
-        number, future = next(self._numbers), Future[JobResult]()
+        number, future = next(self._numbers), Future[JobResult]() if future is None else future
         fields, arrays = job_message(job)
         fields |= {"kind": "job", "job": number, "model": self._models.number(job.model, job.version)}
         self._jobs[number] = future, job.on_logged
@@ -179,7 +198,7 @@ class RemoteEngine:
     def give_up(self) -> None:
         """Do nothing: the engine's process gives up."""
 
-    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
+    def deliver_on(self, loop: asyncio.AbstractEventLoop, first: Callable[[Outcomes], Outcomes] = _all) -> None:
         """Do nothing: futures complete on the event loop of the link."""
 
     def unload(self, arena: Any) -> None:
