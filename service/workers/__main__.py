@@ -62,7 +62,7 @@ class _Server(uvicorn.Server):
         """Connect to the engine's process, and accept connections."""
         link = Link(self._take, self._lose)
         models = RemoteModels(link)
-        job_link = Link(self._take_outcome, lambda: None)
+        job_link = Link(self._take_outcome, self._lose)
         self._engine = engine = RemoteEngine(job_link, models, self._facts)
         settings = self._settings
         ledger = Ledger(settings.max_job_bytes, on_end=engine.release)
@@ -104,12 +104,13 @@ class _Server(uvicorn.Server):
 
     def _lose(self) -> None:
         """End now: the engine's process has ended."""
-        if self.should_exit:
+        if not self._engine.alive:
             return
         self._service.draining = True
         self._engine.lose()
         self._outgoing.lose()
-        asyncio.get_running_loop().call_later(_LINGER_S, self._exit_now)
+        if not self.should_exit:
+            asyncio.get_running_loop().call_later(_LINGER_S, self._exit_now)
 
     def _exit_now(self) -> None:
         for connection in list(self.server_state.connections):

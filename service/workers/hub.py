@@ -256,7 +256,7 @@ class _Worker:
             self._holds[number] = hold
             self._service.engine.submit(job, future)
         except Exception as error:
-            if not isinstance(error, ProblemError | REFUSALS):
+            if not isinstance(error, (ProblemError, *REFUSALS)):
                 _log.exception("a job of an HTTP worker could not be submitted")
             self.channel.send(self.outcome(number, error))
 

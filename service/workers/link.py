@@ -12,7 +12,9 @@ event loop, and one for everything else.
 
 import asyncio
 import contextlib
+import logging
 import math
+import select
 import socket
 import struct
 import threading
@@ -29,6 +31,8 @@ Received = Callable[[Fields, Arrays], None]
 
 _HEAD = struct.Struct("<II")
 _PIECE = 1 << 18
+
+_log = logging.getLogger("pathline")
 
 
 def encoded(fields: Fields, arrays: Arrays = ()) -> list[bytes]:
@@ -157,10 +161,18 @@ class Channel:
                 self._loop.remove_writer(self._end)
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):
-            while data := self._end.recv(_PIECE):
+        readable = select.poll()  # as recv would not wait once the loop has written to the socket
+        readable.register(self._end, select.POLLIN)
+        try:
+            while readable.poll() and (data := self._end.recv(_PIECE)):
                 for fields, arrays in self._decoder.messages(data):
                     self._received(fields, arrays)
+        except OSError:
+            pass
+        except Exception:
+            _log.exception("the link to an HTTP worker has failed")
+        with contextlib.suppress(OSError):  # the worker notices, and ends
+            self._end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the link, on the loop; its thread ends."""

@@ -28,6 +28,7 @@ from service.engine.job import (
     Priority,
     TooSlow,
 )
+from service.engine.result_builder import NAMES
 from service.errors import Kind, ProblemError
 from service.registry.version import Leases, ModelVersion, PlansFile
 from service.workers.link import Arrays, Fields
@@ -40,7 +41,6 @@ from solvers.tuned import TunedPlan, TunedPlans
 Message = tuple[Fields, list[NDArray[Any]]]
 
 _SPEC = tuple(each.name for each in fields(SolverSpec))
-_NAMES = np.array(["", *(status.value for status in STATUSES)])
 _CODES = {status.value: CODES[status] for status in STATUSES}
 _TRACE = tuple(each.name for each in fields(Trace))
 _PRIORITIES = {each.value: each for each in Priority}
@@ -321,7 +321,7 @@ def _result_message(result: JobResult) -> Message:
     arrays: list[NDArray[Any]] = [_array(result.x), result.t, result.nfe]
     if result.x.dtype is torch.bfloat16:
         message["bfloat16"] = True
-    if (result.status != _NAMES[1]).any():
+    if (result.status != NAMES[1]).any():
         message["status"] = True
         arrays.append(np.array([_CODES[name] for name in result.status.tolist()], dtype=np.uint8))
     if result.saved is not None:
@@ -337,7 +337,7 @@ def _result_of(message: Fields, arrays: Arrays) -> JobResult:
     rest = iter(arrays)
     dtype = "bfloat16" if "bfloat16" in message else ""
     x, t, nfe = _tensor(next(rest), dtype), next(rest), next(rest)
-    status = _NAMES[next(rest)] if "status" in message else np.full(len(nfe), _NAMES[1])
+    status = NAMES[next(rest)] if "status" in message else np.full(len(nfe), NAMES[1], NAMES.dtype)
     saved = _tensor(next(rest), dtype) if "saved" in message else None
     trace = Trace(*(next(rest) for _ in _TRACE)) if "trace" in message else Trace.empty()
     return JobResult(x, saved, t, nfe, status, trace, *message["cost"])

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from service.engine.job import EngineFailed, Job, JobResult, Overloaded
-from service.engine.job_table import STOPPED, Outcomes, settle
+from service.engine.job import Draining, Job, JobResult, Overloaded
+from service.engine.job_table import Outcomes, settle
 from service.engine.snapshot import Workload
 from service.errors import Kind, ProblemError
 from service.ledger import Hold
@@ -140,11 +140,11 @@ class RemoteEngine:
         """Send a job; the engine's refusals become the future's exception.
 
         Raises:
-            EngineFailed: the engine's process has ended.
+            Draining: the engine's process has ended.
             Overloaded: the model is being replaced.
         """
         if not self.alive:
-            raise EngineFailed(STOPPED)
+            raise Draining
         number, future = next(self._numbers), Future[JobResult]() if future is None else future
         fields, arrays = job_message(job)
         fields |= {"kind": "job", "job": number, "model": self._models.number(job.model, job.version)}
@@ -173,10 +173,10 @@ class RemoteEngine:
             self._link.send({"kind": "release", "jobs": numbers})
 
     def lose(self) -> None:
-        """Fail all jobs: the engine's process has ended."""
+        """End all jobs: the engine's process has ended."""
         self.alive = False
         jobs, self._jobs = self._jobs, {}
-        settle([(future, EngineFailed(STOPPED)) for future, _ in jobs.values()])
+        settle([(future, Draining()) for future, _ in jobs.values()])
 
     def ends_s(self) -> Mapping[Future[JobResult], float]:
         """Return no forecasts: the engine's process has them."""
