@@ -22,15 +22,19 @@ from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import read_plans
 from solvers import SolverSpec, integrate
+from solvers.errors import SolverError
 from solvers.tuned import TunedPlans
 from training.config import load_recipe
 from training.data_config import CONFIGS
-from training.errors import TrainingError
+from training.errors import TrainingError, UsageError
 from training.fit import Options, fit
 from training.tune import Recipe, read_numbers, target_of, tune
 from training.tuning import Target
 
 STOCK = ("rk4", "ab2", "ab3", "ab4", "dpmpp_2m", "unipc2", "unipc3")
+LEAST_PATHS = 16
+"""Least number of paths to measure on."""
+
 _CALLS = {"rk4": 4}
 _SEED = 1_000_003
 
@@ -159,17 +163,29 @@ def main() -> None:
         parser.error("name checkpoints, or a shipped recipe with --recipe")
     try:
         print("", *lines(_found(options), options.euler), sep="\n")
-    except (CheckpointError, TrainingError) as error:
+    except (CheckpointError, SolverError, TrainingError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
 
 
 def _found(options: argparse.Namespace) -> list[Measured]:
-    """Measure all checkpoints, after training and tuning those of a recipe."""
+    """Measure all checkpoints, after training and tuning those of a recipe.
+
+    Raises:
+        UsageError: there are too few paths, or a checkpoint has no tuned solvers.
+        SolverError: the unit is not a solver.
+        CheckpointError, TrainingError: a checkpoint cannot be loaded, trained, tuned or solved.
+    """
+    if options.samples < LEAST_PATHS:
+        raise UsageError(f"--samples is {options.samples}; it must be at least {LEAST_PATHS}")
+    SolverSpec.parse(options.euler)  # before hours of training, not after
     found = list[Measured]()
     guidances = read_numbers("guidance", options.guidance, float)
     first: TunedPlans | None = None
     for path in options.checkpoints or made(options):
         checkpoint = load(path)
+        if checkpoint.plans is None:
+            none = f"{path}: has no tuned solvers; make some with python -m training tune {path}"
+            raise UsageError(checkpoint.plans_fault or none)
         condition = checkpoint.card.condition
         for guidance in guidances if condition is not None and condition.null else (None,):
             found.append(measured(checkpoint, guidance, options.samples, first, options.euler))

@@ -99,7 +99,14 @@ def test_a_recipe_is_trained_with_each_seed_and_tuned(
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [((), "name checkpoints, or a shipped recipe"), (("none",), "card.json"), (("--recipe", "none"), "none.toml")],
+    [
+        ((), "name checkpoints, or a shipped recipe"),
+        (("none",), "card.json"),
+        (("--recipe", "none"), "none.toml"),
+        (("none", "--samples", "15"), "--samples is 15; it must be at least 16"),
+        (("--recipe", "moons", "--euler", "none-3"), "unknown solver 'none'; use one of euler"),
+        (("--recipe", "moons", "--guidance", "strong"), "--guidance is 'strong'; use numbers"),
+    ],
 )
 def test_wrong_usage(
     arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -107,3 +114,16 @@ def test_wrong_usage(
     with pytest.raises(SystemExit):
         printed(monkeypatch, capsys, *arguments)
     assert words in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_tuned_solvers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path, 0)
+    with pytest.raises(SystemExit):
+        printed(monkeypatch, capsys, str(folder))
+    assert f"{folder}: has no tuned solvers; make some with python -m training tune {folder}" in capsys.readouterr().err
+    (folder / "plans.json").write_text("{")
+    with pytest.raises(SystemExit):
+        printed(monkeypatch, capsys, str(folder))
+    assert "plans.json: " in capsys.readouterr().err
