@@ -204,7 +204,7 @@ class _Server(uvicorn.Server):
         service: Service,
         drain_s: float,
         on_ready: Callable[[], None],
-        workers: Workers | None,
+        workers: Workers | None = None,
     ) -> None:
         super().__init__(config)
         self._service, self._drain_s, self._on_ready, self._workers = service, drain_s, on_ready, workers

@@ -221,6 +221,7 @@ def test_a_plain_result_crosses() -> None:
 )
 def test_the_engines_exceptions_become_the_same_problems(error: Exception) -> None:
     found = outcome_of(*crossed(outcome_message(error)))
+    assert isinstance(found, Exception)
     assert type(found) is type(error)
     one, other = problem_of(error), problem_of(found)
     assert one.body("id") == other.body("id")
