@@ -209,6 +209,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service, self._drain_s, self._on_ready, self._workers = service, drain_s, on_ready, workers
         self._drained_by: float | None = None
+        self._ends_by = 0.0
         self._announced = self._gave_up = False
         self.code = 0
 
@@ -217,11 +218,17 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self._workers is not None:
             await self._workers.open(self.server_state.tasks)
+        elif self.started:
+            self._announce()
+
+    def _announce(self) -> None:
+        self._announced = True
+        self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
         if self._workers is not None:
-            await self._workers.close(self.config.timeout_graceful_shutdown or 0)
+            await self._workers.close(max(1.0, self._ends_by - time.monotonic()))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -243,9 +250,8 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._workers is not None:
             self._workers.tick()
-        if not self._announced and (self._workers is None or self._workers.ready):
-            self._announced = True
-            self._on_ready()
+            if self._workers.ready and not self._announced:
+                self._announce()
         if self._service.failed is not None:
             self.should_exit = True
         if not self.should_exit:
@@ -277,6 +283,7 @@ class _Server(uvicorn.Server):
     def _end(self, wait_s: float) -> None:
         """Shut down, waiting `wait_s` for responses; a part that hangs after that does not keep the process alive."""
         self.should_exit = True
+        self._ends_by = time.monotonic() + wait_s
         self.config.timeout_graceful_shutdown = max(1, round(wait_s))
         fuse = threading.Timer(wait_s + _LAST_S, self._exit_now, (self.code or _FAILED, "shutdown hangs"))
         fuse.daemon = True

@@ -7,6 +7,7 @@ no connections itself. A worker that ends is replaced; its jobs are cancelled, a
 import asyncio
 import itertools
 import logging
+import math
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from concurrent.futures import Future
 
 from starlette.types import ASGIApp
 
-from service.engine.job import Job, JobResult, Outcome
+from service.engine.job import Job, JobResult, Outcome, Overloaded
 from service.engine.job_table import Outcomes
 from service.errors import REFUSALS, ProblemError
 from service.ledger import Hold
@@ -64,19 +65,36 @@ class Hub:
         self._workers = [self._start(place) for place in range(len(self._sockets))]
 
     def _start(self, place: int) -> "_Worker":
+        """Start one process.
+
+        Raises:
+            OSError: the system refuses.
+        """
         (ours, theirs), (our_jobs, their_jobs) = socket.socketpair(), socket.socketpair()
         given = [each.fileno() for each in (theirs, their_jobs, self._sockets[place])]
         command = [sys.executable, "-m", "service.workers", *map(str, given)]
-        process = subprocess.Popen(command, pass_fds=given, stdin=subprocess.DEVNULL)  # noqa: S603  (our own module)
-        theirs.close()
-        their_jobs.close()
-        engine = self._service.engine
+        try:
+            process = subprocess.Popen(  # noqa: S603  (our own module)
+                command,
+                pass_fds=given,
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # a terminal's Ctrl-C is not for it
+            )
+        except OSError:
+            ours.close()
+            our_jobs.close()
+            raise
+        finally:
+            theirs.close()
+            their_jobs.close()
+        engine, settings = self._service.engine, self._service.settings
+        connections = math.ceil(settings.max_connections / len(self._sockets))
         facts = {"device": str(engine.device), "device_name": engine.device_name, "threads": engine.threads}
-        write_message(ours, {"settings": self._service.settings.as_arguments(), "engine": facts})
+        write_message(ours, {"settings": settings.as_arguments() | {"max_connections": connections}, "engine": facts})
         return _Worker(place, process, ours, our_jobs)
 
     async def open(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Connect the workers, and wait until all accept connections.
+        """Connect the workers.
 
         Args:
             tasks: the server's tasks, which it waits for when it ends.
@@ -116,15 +134,21 @@ class Hub:
 
     def _replace(self, worker: "_Worker", now: float) -> None:
         code = worker.end()
-        self._past = added(self._past, worker.counts)
+        self._past, worker.counts = added(self._past, worker.counts), {}
         self._failed_starts = 0 if worker.ready else self._failed_starts + 1
         self._start_again_at = now + self._failed_starts
         if self._failed_starts >= _MAX_FAILED_STARTS:
-            _log.error("HTTP workers end before they are ready (exit code %s); the service ends", code)
+            if not self.failed:
+                _log.error("HTTP workers end before they are ready (exit code %s); the service ends", code)
             self.failed = True
             return
         _log.error("HTTP worker %d has ended with exit code %s; another one starts", worker.place, code)
-        another = self._workers[worker.place] = self._start(worker.place)
+        try:
+            another = self._workers[worker.place] = self._start(worker.place)
+        except OSError as error:
+            worker.ready = False  # the next try counts as a failed start
+            _log.error("HTTP worker %d cannot be started: %s", worker.place, error)
+            return
         task = asyncio.ensure_future(self._connect(another))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -264,10 +288,13 @@ class _Worker:
         """Return a job and the memory reserved for it.
 
         Raises:
-            ProblemError: 413 or 429 from the ledgers; 503 if its model has changed.
+            ProblemError: 413 or 429 from the ledgers; 503 if its tuned plan has been replaced.
+            Overloaded: its model has been replaced.
         """
         service, number = self._service, fields["model"]
-        model, _ = self._models[number]
+        if (found := self._models.get(number)) is None:  # its last request has been cancelled
+            raise Overloaded("the model has just been replaced", 1.0)
+        model, _ = found
         service.registry.touch(model)
         plans, key = self._plans, (number, fields["spec"])
         if (plan := plans.get(key)) is None:
