@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from typing import Any
 
-from fleet.errors import missing
+from fleet.errors import FleetError, missing
+
+_REACH_S = 10.0
 
 
 def join(cores: int | None = None) -> Any:
@@ -18,25 +22,45 @@ def join(cores: int | None = None) -> Any:
         cores: number of cores for a new cluster; all by default.
 
     Raises:
-        FleetError: Ray is not installed.
+        FleetError: Ray is not installed, the cluster at RAY_ADDRESS cannot be joined, or a new one did not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "1")  # 30 s is for balancers elsewhere
     os.environ.setdefault("RAY_SERVE_HAPROXY_TUNE_BUFSIZE", "65536")  # the service refuses long headers
+    # Ray starts four threads of HAProxy, however few cores there are for them and the replicas.
+    os.environ.setdefault("RAY_SERVE_HAPROXY_NBTHREAD", str(max(1, min(4, (os.cpu_count() or 1) // 2))))
     try:
         import ray  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError as error:
         raise missing("ray", error) from None
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=False)
-    else:
-        ray.init(
-            num_cpus=cores,
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            log_to_driver=False,
-            configure_logging=False,
-        )
+    if address := os.environ.get("RAY_ADDRESS"):
+        _reach(address)
+    try:
+        if address:
+            ray.init(log_to_driver=False)
+        else:
+            ray.init(
+                num_cpus=cores,
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                log_to_driver=False,
+                configure_logging=False,
+            )
+    except Exception as error:  # Ray also raises a plain Exception
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        if address:
+            raise FleetError(f"cannot join the Ray cluster at RAY_ADDRESS={address}: {reason}") from error
+        raise FleetError(f"Ray did not start on this machine: {reason} Run this again.") from error
     return ray
+
+
+def _reach(address: str) -> None:
+    """Raise a FleetError if nothing listens at HOST:PORT; Ray would try for ten minutes."""
+    if not (parts := re.fullmatch(r"([^:/]+):(\d+)", address)):
+        return  # such as "auto"
+    try:
+        socket.create_connection((parts[1], int(parts[2])), _REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise FleetError(f"cannot reach the Ray cluster at RAY_ADDRESS={address}: {error}") from None

@@ -89,12 +89,16 @@ class Replica:
     async def _start(self) -> None:
         async with self._starting:
             if not self._started:
+                from service.server import freeze
+
                 await self._running.enter_async_context(self._app.router.lifespan_context(self._app))
+                freeze()
                 self._started = True
 
     async def handle(self, call: Call) -> AsyncIterator[Any]:
         """Answer a request, yielding ASGI messages in batches."""
-        await self._start()
+        if not self._started:
+            await self._start()
         messages = answered(self._app, call)
         try:
             async for some in messages:
@@ -131,10 +135,12 @@ def _expose_metrics(metrics: Any) -> None:
 def _front() -> Front:
     """Build the ingress in its own process."""
     handle = serve.get_deployment_handle("Replica", app_name=serve.get_replica_context().app_name)
-    streaming = handle.options(stream=True)
+    # Both sides run the same code, so plain pickle does; Ray's default, cloudpickle, takes several times as long.
+    serialization = {"request_serialization": "pickle", "response_serialization": "pickle"}
+    answering = handle.options(method_name="handle", stream=True, **serialization)
 
     def dispatch(call: Call) -> Answer:
-        return streaming.handle.remote(call)
+        return answering.remote(call)
 
     return Front(dispatch, load_settings())
 
@@ -166,15 +172,19 @@ def replica_deployment(arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         max_ongoing_requests=_UNBOUNDED,
         ray_actor_options={"num_cpus": settings.threads or 1, "num_gpus": gpus},
         health_check_period_s=5,
-        **_stopping(settings),
+        **_running(settings),
         **more,
     )
     return made, {**given, "models_dir": str(settings.models_dir.resolve())}
 
 
-def _stopping(settings: Settings) -> dict[str, float]:
-    """Return the options that stop a replica as soon as it is idle."""
-    return {"graceful_shutdown_wait_loop_s": 0.2, "graceful_shutdown_timeout_s": settings.drain_s}
+def _running(settings: Settings) -> dict[str, Any]:
+    """Return the options of both deployments: stop as soon as it is idle, and log requests only if that is set."""
+    return {
+        "graceful_shutdown_wait_loop_s": 0.2,
+        "graceful_shutdown_timeout_s": settings.drain_s,
+        "logging_config": {"enable_access_log": settings.access_log},
+    }
 
 
 def build(arguments: dict[str, Any]) -> Any:
@@ -196,7 +206,7 @@ def build(arguments: dict[str, Any]) -> Any:
         name="Front",
         max_ongoing_requests=_UNBOUNDED,
         ray_actor_options={"num_cpus": 0},
-        **_stopping(load_settings(**given)),
+        **_running(load_settings(**given)),
     )
     return front.bind(replicas.bind(given))
 

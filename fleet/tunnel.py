@@ -72,11 +72,13 @@ class Local:
         return self._messages
 
     def cancel(self) -> None:
-        """Do nothing: `Front` cancels the task that iterates, which closes the messages."""
+        """Do nothing: `Front` closes the messages."""
 
 
 class Front:
     """The ingress: reads a request, estimates its work and passes it on; keeps no state.
+
+    Ray cancels it when the client disconnects, and it then cancels the call.
 
     Args:
         dispatch: sends a call to a replica.
@@ -105,18 +107,11 @@ class Front:
         plain = {name: scope[name] for name in _SCOPE if name in scope}
         call = Call(plain, body, work_of(scope["path"], body))
         answer = self._dispatch(call)
-        gone = asyncio.ensure_future(_until_gone(receive))
-        passing = asyncio.ensure_future(_pass(answer, send))
         try:
-            await asyncio.wait({gone, passing}, return_when=asyncio.FIRST_COMPLETED)
-            if passing.done():
-                passing.result()
-        finally:
-            if not passing.done():
-                answer.cancel()
-            for task in (gone, passing):
-                task.cancel()
-            await asyncio.gather(gone, passing, return_exceptions=True)
+            await _pass(answer, send)
+        except BaseException:
+            answer.cancel()
+            raise
 
 
 def request_id(scope: Scope) -> str:
@@ -134,11 +129,6 @@ async def _body(receive: Receive, limit: int) -> bytes | None:
         size += len(parts[-1])
         more = message.get("more_body", False)
     return b"".join(parts)
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _pass(answer: Answer, send: Send) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from models.guidance import network_rows
@@ -18,7 +19,9 @@ _ADAPTIVE_NFE = 60.0
 """Approximate NFE of a sample under error control: that of dopri5 at 1e-5. The replica itself knows better."""
 
 _LARGEST_BODY = 1 << 20
+_LONGEST_KEY = 1000  # characters; longer settings, such as grids, are not remembered
 _RESERVED_S = 1.0
+_NUM_SAMPLES = SampleRequest.model_fields["num_samples"].default
 
 ROUTE_BY = ("work", "requests")
 """What the load of a replica is measured by, the default first."""
@@ -38,12 +41,27 @@ def work_of(path: str, body: bytes) -> float:
     try:
         members: dict[str, Any] = json.loads(read_members(body) if arrays else body)
         given = {name: members[name] for name in DEFAULTS if name != "t_span" and name in members}
-        solve = plan.compile(SolverSpec.of(**given))
-        rows = int(members.get("num_samples", SampleRequest.model_fields["num_samples"].default))
-        nfe = _ADAPTIVE_NFE if solve.nfe is None else float(solve.nfe)
-        return max(1.0, rows * _width(members.get("guidance")) * nfe)
+        rows = int(members.get("num_samples", _NUM_SAMPLES))
+        return max(1.0, rows * _width(members.get("guidance")) * _nfe(given))
     except (ValueError, TypeError, AttributeError, KeyError, SolverError, ProblemError):
         return 1.0
+
+
+def _nfe(given: dict[str, Any]) -> float:
+    """Return the NFE of a sample, given solver settings as JSON values."""
+    text = json.dumps(given)
+    return _known_nfe(text) if len(text) <= _LONGEST_KEY else _compiled_nfe(given)
+
+
+@lru_cache(maxsize=256)
+def _known_nfe(text: str) -> float:
+    """Remember the NFE of settings, because clients repeat them; an error is raised each time."""
+    return _compiled_nfe(json.loads(text))
+
+
+def _compiled_nfe(given: dict[str, Any]) -> float:
+    solve = plan.compile(SolverSpec.of(**given))
+    return _ADAPTIVE_NFE if solve.nfe is None else float(solve.nfe)
 
 
 def _width(guidance: Any) -> int:

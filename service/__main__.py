@@ -1,13 +1,12 @@
 """The command ``python -m service``: load the models, serve, and print what to try."""
 
 import argparse
-import logging
 import os
 import sys
 import threading
 from collections.abc import Callable
 
-from service.console import EscapingFormatter, ProgressPrinter, greeting, opening
+from service.console import ProgressPrinter, greeting, log_to_stderr, opening
 from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
 
 USAGE, FAILED = 2, 1  # exit codes: an invalid setting; a part that is missing
@@ -20,10 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--workers", type=int, default=1, help="must be 1: one process owns the device; run replicas to use more"
     )
     options = parser.parse_args(arguments)
-    handler = logging.StreamHandler()
-    handler.setFormatter(EscapingFormatter("%(levelname)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.INFO)
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs how many files have changed
+    log_to_stderr()
     try:
         settings = load_settings()
         _refuse_workers(options.workers)
@@ -44,13 +40,17 @@ def _serve(settings: Settings) -> int:
     # torch takes seconds to import: report invalid settings before that
     from service.app import create_app
     from service.server import freeze, listen, run, url
+    from service.workers.hub import Hub
 
     bound = listen(settings)
     progress = ProgressPrinter()
     try:
         app = create_app(settings)
         service = app.state.service
-        registry, base = service.registry, settings.public_url or url(bound)
+        registry, base = service.registry, settings.public_url or url(bound[0])
+        workers = Hub(app, service, bound) if settings.http_workers else None
+        if workers is not None:
+            workers.spawn()
 
         def greet() -> None:
             progress.stop()
@@ -67,10 +67,11 @@ def _serve(settings: Settings) -> int:
             greet_once_ready()
 
         service.start(in_thread=True, on_loaded=on_loaded)
-        return run(app, settings, bound, on_ready)
+        return run(app, settings, bound, on_ready, workers)
     finally:
         progress.stop()
-        bound.close()
+        for each in bound:
+            each.close()
 
 
 class _Last:

@@ -120,3 +120,11 @@ class EscapingFormatter(logging.Formatter):
 
 def _escaped(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def log_to_stderr() -> None:
+    """Log like the rest of the service."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(EscapingFormatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs how many files have changed

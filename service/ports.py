@@ -9,6 +9,7 @@ import torch
 
 from models.checkpoint.loading import Checkpoint
 from service.engine.job import Job, JobResult, Operation, Priority, Sizes
+from service.engine.job_table import Outcomes
 from service.engine.snapshot import Workload
 
 Pace = Callable[[float, float, float, Priority, Sizes], float]
@@ -89,8 +90,13 @@ class Engine(Protocol):
         """Start the engine's thread."""
         ...
 
-    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Complete futures on an event loop from now on; their callbacks run there."""
+    def deliver_on(self, loop: asyncio.AbstractEventLoop, first: Callable[[Outcomes], Outcomes] = ...) -> None:
+        """Complete futures on an event loop from now on; their callbacks run there.
+
+        Args:
+            loop: the event loop.
+            first: called in the engine's thread with the outcomes; returns those that remain for the loop.
+        """
         ...
 
     def drain(self) -> None:
@@ -136,8 +142,8 @@ class Engine(Protocol):
         """
         ...
 
-    def submit(self, job: Job) -> Future[JobResult]:
-        """Queue a job."""
+    def submit(self, job: Job, future: Future[JobResult] | None = None) -> Future[JobResult]:
+        """Queue a job; complete this future, or a new one."""
         ...
 
     def cancel(self, future: Future[JobResult]) -> None:

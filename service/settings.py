@@ -213,6 +213,13 @@ class Settings(BaseSettings):
         ge=1024,
         description="bytes of a request's first line and headers: an integer of at least 1024",
     )
+    http_workers: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="processes that take requests for the engine's process: an integer from 0 (it takes them itself) "
+        "to 64; one or more need a core each",
+    )
     workers: int = Field(default=1, description="processes of this service: always 1")
     cors_origins: Names = Field(
         default=(),
@@ -271,6 +278,13 @@ class Settings(BaseSettings):
     def url_path(self) -> str:
         """Path under which users reach the service: that of the public address, or a proxy's; else empty."""
         return urlsplit(self.public_url).path or self.root_path
+
+    def as_arguments(self) -> dict[str, Any]:
+        """Return JSON-ready arguments for `load_settings` that give the same settings; keys are in plain text."""
+        fields = self.model_dump(mode="json", exclude={*_SECRETS})
+        fields["api_keys"] = [key.get_secret_value() for key in self.api_keys]
+        fields["admin_key"] = None if self.admin_key is None else self.admin_key.get_secret_value()
+        return fields
 
     def changed(self) -> list[str]:
         """Return a line for each setting that differs from its default: variable and value, secrets hidden."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,8 +14,8 @@ from models.repository import RepositoryError
 from service import VERSION as VERSION
 from service.errors import SHUTTING_DOWN, Kind, ProblemError
 from service.http.middleware import BurstLimiter
-from service.ledger import Ledger
-from service.metrics import Metrics
+from service.ledger import Hold, Ledger
+from service.metrics import Counts, Metrics
 from service.ports import Engine
 from service.registry.disk import Watch
 from service.registry.registry import Registry
@@ -26,6 +26,10 @@ from service.settings import Settings, StartError
 _RETRY_S = 2.0  # at start, while the repository cannot be read
 
 _log = logging.getLogger("pathline")
+
+
+async def _no_counts() -> Sequence[Counts]:
+    return ()
 
 
 @dataclass
@@ -41,6 +45,7 @@ class Service:
         draining: whether it takes no more requests.
         failed: set when every model was tried and none can be served.
         on_drain: called when the service starts to drain.
+        worker_counts: returns what its HTTP workers have counted.
     """
 
     settings: Settings
@@ -55,6 +60,7 @@ class Service:
     draining: bool = False
     failed: StartError | None = None
     on_drain: Callable[[], None] = lambda: None
+    worker_counts: Callable[[], Awaitable[Sequence[Counts]]] = _no_counts
     parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _watch: Watch | None = None
     _starter: threading.Thread | None = None
@@ -131,6 +137,27 @@ class Service:
         if self._watch is not None:
             self._watch.stop()
         self.engine.stop()
+
+    def reserve(self, wanted: int, deadline: float, conditions: int) -> Hold:
+        """Reserve the memory of one request.
+
+        Args:
+            wanted: bytes of its states, steps and response.
+            deadline: latest end of the request, in `time.monotonic`.
+            conditions: bytes of its conditions.
+
+        Raises:
+            ProblemError: 413 or 429, see `Ledger.take`.
+        """
+        conditions_hold = self.conditions.take(conditions, deadline) if conditions else None
+        try:
+            hold = self.ledger.take(wanted, deadline)
+        except ProblemError:
+            if conditions_hold is not None:
+                conditions_hold.release()
+            raise
+        hold.companion = conditions_hold
+        return hold
 
     @cached_property
     def environment(self) -> Mapping[str, str]:

@@ -21,7 +21,7 @@ BODY = {"model": "moons", "num_samples": 16, "solver": "rk4-20", "seed": 1, "tra
 GOALS_MS = {
     "nginx": 1.0,
     "Ray, its proxy": None,
-    "Ray, HAProxy": None,
+    "Ray, HAProxy": 3.0,
     "Ray, HAProxy, by requests": 3.0,
 }
 

@@ -140,8 +140,8 @@ def _family(pid: int) -> list[int]:
 
 
 @contextmanager
-def server(name: str, checkpoint: Path, core: int | None) -> Iterator[Running]:
-    """Run a service of `KINDS` with a checkpoint on a core, or on all of them.
+def server(name: str, checkpoint: Path, core: int | None, **settings: str) -> Iterator[Running]:
+    """Run a service of `KINDS` with a checkpoint on a core, or on all of them; `settings` are environment variables.
 
     Raises:
         RuntimeError: it did not become ready in two minutes.
@@ -155,6 +155,7 @@ def server(name: str, checkpoint: Path, core: int | None) -> Iterator[Running]:
         "PATHLINE_PORT": str(port),
         # Triton looks for libpython, and must not find another Python's.
         "LD_LIBRARY_PATH": f"{sysconfig.get_config_var('LIBDIR')}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+        **settings,
     }
     pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
     command = [*pinned, str(kind.python), *kind.command(checkpoint, port)]

@@ -193,10 +193,19 @@ class Engine:
             )
             self._thread.start()
 
-    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Complete futures on an event loop from now on, all of a tick in one call, not on the engine's thread."""
+    def deliver_on(
+        self, loop: asyncio.AbstractEventLoop, first: Callable[[Outcomes], Outcomes] = lambda outcomes: outcomes
+    ) -> None:
+        """Complete futures on an event loop from now on, all of a tick in one call, not on the engine's thread.
+
+        Args:
+            loop: the event loop.
+            first: called in the engine's thread with the outcomes; returns those that remain for the loop.
+        """
 
         def deliver(outcomes: Outcomes) -> None:
+            if not (outcomes := first(outcomes)):
+                return
             try:
                 loop.call_soon_threadsafe(settle, outcomes)
             except RuntimeError:  # it has been closed
@@ -365,8 +374,12 @@ class Engine:
                 self._admission.close(number)
             self._loop.commands.put(Retire(numbers))
 
-    def submit(self, job: Job) -> Future[JobResult]:
+    def submit(self, job: Job, future: Future[JobResult] | None = None) -> Future[JobResult]:
         """Queue a job.
+
+        Args:
+            job: the job.
+            future: to complete; by default a new one.
 
         Raises:
             Draining: the engine takes no more.
@@ -385,7 +398,7 @@ class Engine:
                 raise Overloaded("requests have too many different shapes at once", _BUSY_S)
             arena, made = arenas[job.operation, job.sizes]
             entry = self._admission.take(arena, job, made.stages_s(job) if made.stages else 0.0)
-            future = self._futures[entry.number] = Future[JobResult]()
+            future = self._futures[entry.number] = Future[JobResult]() if future is None else future
             self._loop.commands.put(Submit(arena, job, entry, future))
         if self._loop.closed:  # it has ended meanwhile, perhaps without seeing this command
             settle([(future, EngineFailed(STOPPED))])

@@ -17,7 +17,8 @@ from solvers.errors import CODES, STATUSES, Status
 from solvers.lanes import Finished, Saved
 from solvers.trace import Trace
 
-_NAMES = np.array(["", *(status.value for status in STATUSES)])
+NAMES = np.array(["", *(status.value for status in STATUSES)])
+"""The values of `Status` by the codes of lanes."""
 
 _LARGE = 100_000
 """Attempted steps to sort, or noise values to draw, from which on a result is built off the engine's thread."""
@@ -171,7 +172,7 @@ class ResultBuilder:
             saved=self.saved,
             t=held.t,
             nfe=held.nfe,
-            status=_NAMES[held.code],
+            status=NAMES[held.code],
             trace=self._trace(held),
             rows=int(held.nfe.sum()) * network_rows(self.job.guidance) - self.skipped,
             queue_s=max(0.0, started - self.submitted - (self.prelude_s or 0.0)),

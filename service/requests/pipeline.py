@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
 from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation
-from service.errors import REFUSALS, ClientGoneError, ProblemError, problem_of
+from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
 from service.ledger import Hold, Take
 from service.ports import Engine
@@ -80,14 +80,7 @@ async def receive(
     model = await _model_of(service, context, request, model_name)
 
     def take(wanted: int, deadline: float, conditions: int) -> Hold:
-        conditions_hold = service.conditions.take(conditions, deadline) if conditions else None
-        try:
-            hold = service.ledger.take(wanted, deadline)
-        except ProblemError:
-            if conditions_hold is not None:
-                conditions_hold.release()
-            raise
-        hold.companion = conditions_hold
+        hold = service.reserve(wanted, deadline, conditions)
         context.keep(hold)
         return hold
 

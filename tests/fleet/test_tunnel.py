@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,18 @@ async def test_their_refusal_has_the_form_and_the_links_of_the_path() -> None:
     assert set(inference.json()) == {"error"}
 
 
+def requested() -> Callable[[], Awaitable[Any]]:
+    """Return the `receive` of a request without a body, after which the client stays connected."""
+    messages = iter([{"type": "http.request", "body": b""}])
+
+    async def receive() -> Any:
+        for message in messages:
+            return message
+        return await asyncio.Event().wait()
+
+    return receive
+
+
 async def test_an_answer_is_closed_where_the_client_disconnects_during_a_message() -> None:
     sending, ended = asyncio.Event(), []
 
@@ -106,17 +118,13 @@ async def test_an_answer_is_closed_where_the_client_disconnects_during_a_message
         sending.set()
         await asyncio.Event().wait()
 
-    messages = iter([{"type": "http.request", "body": b""}])
-
-    async def receive() -> Any:
-        for message in messages:
-            return message
-        await sending.wait()
-        return {"type": "http.disconnect"}
-
     held = batches()  # so that it is not closed because nothing refers to it
     scope = {"type": "http", "path": "/", "headers": []}
-    await asyncio.wait_for(Front(lambda call: Local(held), Settings())(scope, receive, send), 60)
+    running = asyncio.ensure_future(Front(lambda call: Local(held), Settings())(scope, requested(), send))
+    await asyncio.wait_for(sending.wait(), 60)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 60)
     assert ended
 
 
@@ -133,21 +141,43 @@ async def test_a_client_that_disconnects_cancels_the_call() -> None:
         def cancel(self) -> None:
             cancelled.set()
 
-    messages = iter([{"type": "http.request", "body": b""}])
-
-    async def receive() -> Any:
-        for message in messages:
-            return message
-        await seen.wait()
-        return {"type": "http.disconnect"}
-
     async def send(message: Any) -> None:
         pytest.fail("nothing is sent")
 
     scope = {"type": "http", "path": "/", "headers": []}
-    await asyncio.wait_for(Front(lambda call: Cancellable(answered(app, call)), Settings())(scope, receive, send), 60)
+    front = Front(lambda call: Cancellable(answered(app, call)), Settings())
+    running = asyncio.ensure_future(front(scope, requested(), send))
+    await asyncio.wait_for(seen.wait(), 60)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 60)
     assert cancelled.is_set()
     await asyncio.wait_for(left.wait(), 60)
+
+
+async def test_a_call_that_fails_is_cancelled_and_one_that_ends_is_not() -> None:
+    cancelled: list[str] = []
+
+    class Named(Local):
+        def cancel(self) -> None:
+            cancelled.append("one")
+
+    async def fails() -> AsyncIterator[Any]:
+        yield [{"type": "http.response.start", "status": 200, "headers": []}]
+        raise RuntimeError("lost")
+
+    async def ends() -> AsyncIterator[Any]:
+        yield [{"type": "http.response.start", "status": 200, "headers": []}, {"type": "http.response.body"}]
+
+    async def send(message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "path": "/", "headers": []}
+    await Front(lambda call: Named(ends()), Settings())(scope, requested(), send)
+    assert not cancelled
+    with pytest.raises(RuntimeError, match="lost"):
+        await Front(lambda call: Named(fails()), Settings())(scope, requested(), send)
+    assert cancelled == ["one"]
 
 
 def test_without_ray_the_extra_is_named() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.work import Dispatched, work_of
+from fleet.work import Dispatched, _known_nfe, work_of
+from solvers import SolverSpec, plan
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,30 @@ from fleet.work import Dispatched, work_of
 def test_work_is_rows_times_calls(body: Any, work: float) -> None:
     assert work_of("/v1/sample", json.dumps(body).encode()) == work
     assert work_of("/pathline/v1/sample/stream", json.dumps(body).encode()) == work
+
+
+def test_solver_settings_that_repeat_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    compile_ = plan.compile
+
+    def counted(spec: SolverSpec) -> plan.Plan:
+        compiled.append(spec)
+        return compile_(spec)
+
+    monkeypatch.setattr(plan, "compile", counted)
+    for seed in range(5):
+        for steps in (7301, 7302):  # (other tests do not use them)
+            body = {"num_samples": seed + 1, "solver": "euler", "steps": steps, "seed": seed}
+            assert work_of("/v1/sample", json.dumps(body).encode()) == (seed + 1) * steps
+    assert [spec.steps for spec in compiled] == [7301, 7302]
+
+
+def test_long_solver_settings_are_not_remembered() -> None:
+    times = [step / 500 for step in range(501)]
+    body = json.dumps({"num_samples": 2, "solver": "euler", "grid": times}).encode()
+    before = _known_nfe.cache_info().currsize
+    assert work_of("/v1/sample", body) == work_of("/v1/sample", body) == 1000
+    assert _known_nfe.cache_info().currsize == before
 
 
 def test_the_arrays_of_a_body_are_no_work() -> None:

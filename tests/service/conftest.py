@@ -22,6 +22,7 @@ from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
 from service.engine.job import Job, JobResult, Operation, Sizes
+from service.engine.job_table import Outcomes
 from service.engine.snapshot import ArenaLoad, Workload
 from service.settings import Settings
 from service.state import Service
@@ -86,7 +87,7 @@ class FakeEngine:
     def start(self) -> None:
         self.alive = True
 
-    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
+    def deliver_on(self, loop: asyncio.AbstractEventLoop, first: Callable[[Outcomes], Outcomes] = list) -> None:
         pass
 
     def ends_s(self) -> dict[Future[JobResult], float]:
@@ -122,11 +123,11 @@ class FakeEngine:
         self.ready.append((name, version, operation))
         return FakeArena(name, version, self.deterministic)
 
-    def submit(self, job: Job) -> Future[JobResult]:
+    def submit(self, job: Job, future: Future[JobResult] | None = None) -> Future[JobResult]:
         if self.refuse is not None:
             raise self.refuse
         self.jobs.append(job)
-        future: Future[JobResult] = Future()
+        future = Future() if future is None else future
         self.submitted.append(future)
         if self.fail is not None:
             future.set_exception(self.fail)

@@ -87,6 +87,12 @@ def replicas_of(first: int, application: str = "default") -> list[int]:
     return found
 
 
+def logs_of(process: int) -> list[Path]:
+    """Return the files to which Ray logs the requests of a process."""
+    opened = {each.readlink() for each in Path(f"/proc/{process}/fd").iterdir()}
+    return [path for path in opened if path.parent.name == "serve" and path.suffix == ".log"]
+
+
 def check_errors_streams_and_v2(url: str, first: int) -> None:
     wrong = httpx.post(f"{url}/v1/sample", json={"model": "moons", "num_sample": 2}, headers={"X-Request-ID": "mine"})
     assert (wrong.status_code, wrong.json()["request_id"]) == (422, "mine")
@@ -136,6 +142,13 @@ def test_it_listens_on_the_loopback_interface_alone_and_sends_no_usage_reports(f
     assert len(replicas) == 2
     for each in replicas:
         assert b"RAY_USAGE_STATS_ENABLED=0" in Path(f"/proc/{each}/environ").read_bytes().split(b"\0")
+
+
+def test_requests_are_not_logged_unless_that_is_set(fleet: Any) -> None:
+    assert httpx.get(f"{fleet[0]}/v1/solvers").status_code == 200
+    logs = [log for each in replicas_of(METRICS, "pathline") for log in logs_of(each)]
+    assert len(logs) == 2
+    assert not [line for log in logs for line in log.read_text().splitlines() if " OK " in line]
 
 
 def test_errors_streams_and_v2_are_kept(fleet: Any) -> None:

@@ -1,0 +1,1 @@
+"""HTTP workers: processes that take requests for the engine's process, so that Python of HTTP is not in its way."""

@@ -1,0 +1,65 @@
+"""Starting and joining a Ray cluster, with a pretended Ray."""
+
+import os
+import socket
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.errors import FleetError
+from fleet.ray_local import join
+from tests import processes
+
+
+@pytest.fixture
+def _refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise Exception("The node timed out during startup.\nSome details.")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(None, "1"), (1, "1"), (2, "1"), (6, "3"), (64, "4")])
+def test_a_new_cluster_sends_no_reports_and_leaves_cores_to_the_replicas(
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, threads: str
+) -> None:
+    given: list[dict[str, Any]] = []
+    ray = SimpleNamespace(init=lambda **options: given.append(options))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(os, "environ", {"RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "100000"})
+    assert join(2) is ray
+    assert (given[0]["num_cpus"], given[0]["_node_ip_address"]) == (2, "127.0.0.1")
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert os.environ["RAY_SERVE_HAPROXY_NBTHREAD"] == threads
+    assert os.environ["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "100000"
+
+
+@pytest.mark.usefixtures("_refuses")
+def test_a_cluster_that_does_not_start_is_an_error_of_one_line() -> None:
+    with pytest.raises(FleetError) as raised:
+        join(2)
+    assert str(raised.value) == (
+        "Ray did not start on this machine: The node timed out during startup. Run this again."
+    )
+
+
+@pytest.mark.usefixtures("_refuses")
+def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(FleetError, match=f"^cannot join the Ray cluster at RAY_ADDRESS={address}: The node timed"):
+            join()
+
+
+@pytest.mark.usefixtures("_refuses")
+@pytest.mark.parametrize("place", ["127.0.0.1:", "127.0.0.1:99999", "nowhere.invalid:1"])
+def test_an_address_at_which_nothing_listens_is_named(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    address = f"{place}{processes.free_port()}" if place.endswith(":") else place
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(FleetError, match=f"^cannot reach the Ray cluster at RAY_ADDRESS={address}: "):
+        join()
