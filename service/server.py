@@ -36,7 +36,8 @@ def listen(settings: Settings) -> list[socket.socket]:
     """Bind the address of the settings, so that a port in use is reported before models are loaded.
 
     Returns:
-        One socket, or one for each of several HTTP workers, among which the system divides the connections.
+        One socket, or one for each HTTP worker, among which the system divides the connections. Those for workers
+        listen at once: until a socket of the address listens, a second service could share the port.
 
     Raises:
         StartError: the address cannot be bound; the message says why and what to do.
@@ -65,11 +66,14 @@ def listen(settings: Settings) -> list[socket.socket]:
 
     try:
         alone = bind(address, shared=False)  # several can only be bound if each allows that, even to strangers
-        if settings.http_workers <= 1:
+        if not settings.http_workers:
             return [alone]
         address = alone.getsockname()
         alone.close()
-        return [bind(address, shared=True) for _ in range(settings.http_workers)]
+        bound = [bind(address, shared=settings.http_workers > 1) for _ in range(settings.http_workers)]
+        for each in bound:
+            each.listen(_BACKLOG)
+        return bound
     except OSError as error:
         advice = {
             errno.EADDRINUSE: "something else uses it; stop that or set PATHLINE_PORT to another port",

@@ -101,6 +101,9 @@ class _Replay:
 
 
 def _has_small_body(scope: Scope) -> bool:
+    """Whether the body can be read here; one that its client sends only once it is asked for cannot."""
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return False
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     size = byte_count(length.decode("latin-1"))
     return size is not None and size <= SMALL_BODY

@@ -21,6 +21,8 @@ import torch
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from service.server import listen
+from service.settings import Settings, StartError
 from tests.processes import stop
 
 from ..waiting import eventually
@@ -249,6 +251,28 @@ def test_a_full_ledger_refuses_through_a_worker(launch: Callable[..., Live]) -> 
     assert "PATHLINE_MAX_JOB_BYTES" in refused.json()["detail"]
     assert int(refused.headers["retry-after"]) >= 1
     assert eventually(lambda: service.metric("job_bytes") == 0)
+
+
+def test_the_body_of_a_refused_request_is_not_asked_for(live: Live, workers: Live) -> None:
+    head = "POST /v1/sample HTTP/1.1\r\nHost: x\r\nOrigin: http://foreign.example\r\nContent-Length: 9\r\n"
+    for service in (live, workers):
+        with socket.create_connection(service.address, 30) as raw:
+            raw.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
+            assert raw.recv(1 << 16).startswith(b"HTTP/1.1 403 ")
+
+
+@pytest.mark.parametrize("workers_of_other", [0, 1, 2])
+@pytest.mark.parametrize("workers_of_first", [1, 2])
+def test_a_port_is_taken_before_the_workers_run(workers_of_first: int, workers_of_other: int) -> None:
+    bound = listen(Settings(port=0, http_workers=workers_of_first))
+    try:
+        port = bound[0].getsockname()[1]
+        assert [each.getsockname()[1] for each in bound] == [port] * workers_of_first
+        with pytest.raises(StartError, match=f"port {port}: something else uses it"):
+            listen(Settings(port=port, http_workers=workers_of_other))
+    finally:
+        for each in bound:
+            each.close()
 
 
 def test_the_workers_end_with_the_service(launch: Callable[..., Live]) -> None:
