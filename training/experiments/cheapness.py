@@ -138,11 +138,11 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 
 _REFLOW = "reflow"
-REFLOWED = ("moons", "circles")
-"""Data sets of points, for which a second model is trained on the paths of the first."""
+POINTS = ("moons", "circles")
+"""Data sets of points, which train fastest: all choices are tried on them, and reflow."""
 
 EVERYWHERE = ("ema 0.999", "cosine schedule", "OT coupling", "cosine and OT")
-"""Choices tried on all data sets; the others are tried on moons only."""
+"""Choices tried on digits too."""
 
 DECISIVE = (_FREQUENCY.format(BASE), _FREQUENCY.format(PAPER), "cosine and OT", "cosine and OT, half the epochs")
 """Settings measured first, on points before digits."""
@@ -154,7 +154,7 @@ NEXT = ("cosine schedule", "OT coupling")
 def settings(dataset: str) -> dict[str, Mapping[str, Any]]:
     """Return every setting trained on a data set."""
     frequencies = {_FREQUENCY.format(value): {"network.max_frequency": value} for value in FREQUENCIES}
-    return {**frequencies, **{name: CHOICES[name] for name in CHOICES if dataset == "moons" or name in EVERYWHERE}}
+    return {**frequencies, **{name: CHOICES[name] for name in CHOICES if dataset in POINTS or name in EVERYWHERE}}
 
 
 def _measure(context: Context, model: Model) -> Results:
@@ -185,7 +185,7 @@ class _Plain(nn.Module):
 
 def _trained(dataset: str) -> tuple[str, ...]:
     """Return the names of all settings trained on a data set."""
-    return (*settings(dataset), *((_REFLOW,) if dataset in REFLOWED else ()))
+    return (*settings(dataset), *((_REFLOW,) if dataset in POINTS else ()))
 
 
 def order(context: Context) -> list[tuple[str, str, int]]:
@@ -195,11 +195,11 @@ def order(context: Context) -> list[tuple[str, str, int]]:
     gets all its seeds before the next begins, as a verdict needs them.
     """
     seeds = context.sizes.training_seeds
-    points = [dataset for dataset in context.sizes.price_datasets if dataset in REFLOWED]
-    digits = [dataset for dataset in context.sizes.price_datasets if dataset not in REFLOWED]
+    points = [dataset for dataset in context.sizes.price_datasets if dataset in POINTS]
+    digits = [dataset for dataset in context.sizes.price_datasets if dataset not in POINTS]
     whole = [(dataset, name, seed) for seed in seeds for dataset in points for name in _trained(dataset)]
     whole += [(dataset, name, seed) for dataset in digits for name in _trained(dataset) for seed in seeds]
-    return sorted(whole, key=lambda model: (model[1] not in DECISIVE, model[0] not in REFLOWED, model[1] not in NEXT))
+    return sorted(whole, key=lambda model: (model[1] not in DECISIVE, model[0] not in POINTS, model[1] not in NEXT))
 
 
 def run(context: Context) -> Results:
@@ -240,7 +240,7 @@ def _cell(context: Context, dataset: str, name: str, seed: int) -> Results:
 
 def _reflow_epochs(context: Context, parent: Recipe) -> int:
     """Return the epochs over the pairs that give as many steps as the parent took over its data."""
-    assert isinstance(parent.data, PointsData)  # noqa: S101  (`REFLOWED`)
+    assert isinstance(parent.data, PointsData)  # noqa: S101  (`POINTS`)
     return max(1, round(parent.epochs * parent.data.samples / context.sizes.price_pairs))
 
 

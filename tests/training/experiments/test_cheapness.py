@@ -117,7 +117,7 @@ def test_the_decisive_settings_come_first() -> None:
     assert decisive == sorted(decisive, reverse=True)
     points = [seed for dataset, name, seed in order if name in cheapness.DECISIVE and dataset in ("moons", "circles")]
     assert points == sorted(points)
-    others = [dataset in cheapness.REFLOWED for dataset, name, _ in order if name not in cheapness.DECISIVE]
+    others = [dataset in cheapness.POINTS for dataset, name, _ in order if name not in cheapness.DECISIVE]
     assert others == sorted(others, reverse=True)
     digits = [(dataset, name) for dataset, name, _ in order if dataset == "mnist" and name not in cheapness.DECISIVE]
     assert digits[0] == digits[1] == digits[2] == ("mnist", "cosine schedule")
