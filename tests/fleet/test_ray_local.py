@@ -57,7 +57,7 @@ def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("_refuses")
-@pytest.mark.parametrize("place", ["127.0.0.1:", "127.0.0.1:99999", "nowhere.invalid:1"])
+@pytest.mark.parametrize("place", ["127.0.0.1:", "127.0.0.1:99999"])
 def test_an_address_at_which_nothing_listens_is_named(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     address = f"{place}{processes.free_port()}" if place.endswith(":") else place
     monkeypatch.setenv("RAY_ADDRESS", address)
