@@ -134,7 +134,8 @@ def _hash_of(conditions: Mapping[str, Distinct]) -> NDArray[np.uint8]:
         each = conditions[name]
         index = np.zeros(1, dtype=np.int64) if each.index is None else each.index
         found.update(f"{name} {each.rows.dtype} {tuple(each.rows.shape[1:])}".encode())
-        found.update(each.rows.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        flat = each.rows.contiguous().as_strided((each.rows.numel(),), (1,))  # a single number may have stride 0
+        found.update(flat.view(torch.uint8).numpy().data)
         found.update(index.data)
     return np.frombuffer(found.digest(), dtype=np.uint8)
 

@@ -63,6 +63,16 @@ async def test_guidance_costs_two_rows_per_call_and_reports_it(http: httpx.Async
         assert (answer["samples"] == plain["samples"]) == (guidance == 1)
 
 
+@pytest.mark.parametrize(("model", "condition", "negative"), [("labels", 1, 2), ("vectors", [0.5, -1.0], [2.0, 0.0])])
+async def test_a_negative_for_all_samples_equals_one_for_each(
+    http: httpx.AsyncClient, model: str, condition: Any, negative: Any
+) -> None:
+    one = await ask(http, model, condition=condition, guidance=2.0, negative=negative)
+    each = await ask(http, model, condition=condition, guidance=2.0, negative=[negative] * 3)
+    assert (one["code"], each["code"]) == (200, 200)
+    assert one["samples"] == each["samples"]
+
+
 async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
     one, two = [await ask(http, "vectors", condition=vector) for vector in ([0.5, -1], [2, 0])]
     mixed = await ask(http, "vectors", condition=[[0.5, -1], [2, 0], [0.5, -1]])
