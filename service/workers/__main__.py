@@ -93,6 +93,7 @@ class _Server(uvicorn.Server):
             case "state":
                 self._service.draining = fields["draining"]
                 self._engine.hear(fields["turn_s"])
+                self._link.send({"kind": "alive"})
             case "counts":
                 counts = [(name, labels, value) for (name, labels), value in self._metrics.counts().items()]
                 self._link.send({"kind": "counts", "counts": counts})

@@ -30,6 +30,7 @@ from service.workers.link import Arrays, Channel, Fields, Link, encoded, write_m
 from service.workers.messages import can_serve, job_of, model_message, outcome_message, plan_of
 from solvers.plan import Plan
 
+_TICK_S = 0.1  # between two calls of `tick`
 _METRICS_S = 2.0  # for a worker to report its metrics, before its last report is used
 _END_S = 5.0  # for a worker to end, beyond the time for responses being sent
 _MAX_FAILED_STARTS = 5
@@ -129,6 +130,9 @@ class Hub:
         service, now = self._service, time.monotonic()
         for worker in self._workers:
             worker.tell_state(service.draining, service.engine.turn_s)
+            if worker.silent_s > service.settings.stall_s and not worker.lost:
+                _log.error("HTTP worker %d has been silent for %.0f s and is killed", worker.place, worker.silent_s)
+                worker.end()
             if worker.lost and not self._closing and now >= self._start_again_at:
                 self._replace(worker, now)
 
@@ -210,6 +214,12 @@ class _Worker:
         self._jobs: dict[int, _Job] = {}
         self._over: set[int] = set()  # jobs whose requests are over before they have ended here
         self._reports: list[asyncio.Future[None]] = []
+        self._unanswered = 0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which the worker has not answered, while this process was running."""
+        return self._unanswered * _TICK_S
 
     def open(
         self, service: Service, app: ASGIApp, tasks: set[asyncio.Task[None]], on_ready: Callable[[], object]
@@ -232,6 +242,8 @@ class _Worker:
                     for name, labels, value in fields["counts"]
                 }
                 self._end_reports()
+            case "alive":
+                self._unanswered = 0
             case "ready":
                 self.ready = True
                 self._on_ready()
@@ -324,6 +336,7 @@ class _Worker:
     def tell_state(self, draining: bool, turn_s: float) -> None:
         """Tell the worker whether the service drains, and how long the engine's current turn has taken."""
         if self.ready and not self.lost:
+            self._unanswered += 1
             self.link.send({"kind": "state", "draining": draining, "turn_s": turn_s})
 
     async def ask_counts(self) -> None:
@@ -332,6 +345,8 @@ class _Worker:
         self._reports.append(report)
         self.link.send({"kind": "counts"})
         await asyncio.wait([report], timeout=_METRICS_S)
+        if report in self._reports:
+            self._reports.remove(report)
 
     def finish(self, wait_s: float) -> None:
         """Tell the worker to end."""

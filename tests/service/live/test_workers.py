@@ -285,3 +285,18 @@ def test_the_workers_end_with_the_service(launch: Callable[..., Live]) -> None:
         assert stop(stopped.process) == 0
         assert waiting.result().status_code == 200  # a request in progress is answered first
     assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pids in left for pid in pids))
+
+
+def test_a_worker_that_hangs_is_replaced(launch: Callable[..., Live]) -> None:
+    service = launch(http_workers=1, stall_s=1)
+    (hung,) = processes(service)
+    os.kill(hung, signal.SIGSTOP)
+    assert eventually(lambda: processes(service) not in ([hung], []))
+
+    def answers() -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.post(f"{service.url}/v1/sample", json=SMALL[0], timeout=5).status_code == 200
+        return False
+
+    assert eventually(answers)
+    assert not Path(f"/proc/{hung}").exists()
