@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from models.guidance import network_rows
 from service.errors import ProblemError
 from service.requests.npz_body import is_npz, read_members
-from service.requests.schemas import SampleRequest
+from service.requests.schemas import DEFAULT_NUM_SAMPLES
 from solvers import SolverError, SolverSpec, plan
 from solvers.spec import DEFAULTS
 
@@ -21,7 +21,6 @@ _ADAPTIVE_NFE = 60.0
 _LARGEST_BODY = 1 << 20
 _LONGEST_KEY = 1000  # characters; longer settings, such as grids, are not remembered
 _RESERVED_S = 1.0
-_NUM_SAMPLES = SampleRequest.model_fields["num_samples"].default
 
 ROUTE_BY = ("work", "requests")
 """What the load of a replica is measured by, the default first."""
@@ -41,7 +40,7 @@ def work_of(path: str, body: bytes) -> float:
     try:
         members: dict[str, Any] = json.loads(read_members(body) if arrays else body)
         given = {name: members[name] for name in DEFAULTS if name != "t_span" and name in members}
-        rows = int(members.get("num_samples", _NUM_SAMPLES))
+        rows = int(members.get("num_samples", DEFAULT_NUM_SAMPLES))
         return max(1.0, rows * _width(members.get("guidance")) * _nfe(given))
     except (ValueError, TypeError, AttributeError, KeyError, SolverError, ProblemError):
         return 1.0

@@ -148,7 +148,6 @@ class Workers(Protocol):
 
 def server_config(app: Any, settings: Settings, metrics: Metrics) -> uvicorn.Config:
     """Return the configuration of a server with the limits of the settings."""
-    settings = within_files(settings)
     return uvicorn.Config(
         app,
         interface="asgi3",
@@ -192,6 +191,7 @@ def run(
         StartError: none of the models, which are loaded while the service answers, can be loaded.
     """
     service: Service = app.state.service
+    settings = within_files(settings) if workers is None else settings
     server = _Server(server_config(app, settings, service.metrics), service, settings.drain_s, on_ready, workers)
     server.run(sockets=list(bound) if workers is None else [])
     if service.failed is not None:

@@ -156,7 +156,7 @@ class Registry:
         """Note the use of a version that is leased for longer than a request."""
         self._entries.touch(model)
 
-    def watch(self, on_change: Callable[[], object]) -> None:
+    def call_on_change(self, on_change: Callable[[], object]) -> None:
         """Call a function after each change of the entries, in the loading thread."""
         self._entries.on_change = on_change
 

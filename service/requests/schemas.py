@@ -17,6 +17,8 @@ Count = Annotated[int, Field(ge=1, lt=INTEGER_LIMIT)]
 Index = Annotated[int, Field(ge=0, lt=INTEGER_LIMIT)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+DEFAULT_NUM_SAMPLES = 256
+
 Version = Annotated[Count | None, Field(description="version of the model; the highest if omitted")]
 
 GRID_SCHEMA = {
@@ -103,7 +105,7 @@ class Named(Body):
 class Drawn(Body):
     """Samples of a seed."""
 
-    num_samples: Count = Field(default=256, description="number of samples")
+    num_samples: Count = Field(default=DEFAULT_NUM_SAMPLES, description="number of samples")
     seed: Index | None = Field(default=None, description="an integer in [0, 2**63); drawn and echoed if omitted")
     first_index: Index = Field(default=0, description="index of the first sample in the seed's stream")
 

@@ -22,13 +22,13 @@ from service.http.connections import Connection
 from service.ledger import CONDITIONS, Ledger
 from service.metrics import Metrics
 from service.registry.registry import Registry
-from service.server import freeze, server_config
+from service.server import freeze, server_config, within_files
 from service.settings import Settings, load_settings
 from service.state import Service
 from service.workers.calls import Outgoing
-from service.workers.front import Front
 from service.workers.link import Arrays, Fields, Link, read_message
 from service.workers.remote import RemoteEngine, RemoteModels
+from service.workers.triage import Triage
 
 _LINGER_S = 0.2
 """Time for clients to read the answer that the service was stopped."""
@@ -51,10 +51,10 @@ class _Server(uvicorn.Server):
     def __init__(self, settings: Settings, facts: Mapping[str, Any], link: socket.socket, jobs: socket.socket) -> None:
         self._settings, self._facts, self._socket, self._job_socket = settings, facts, link, jobs
         self._metrics = Metrics()
-        super().__init__(server_config(self._front, settings, self._metrics))
-        self._app: Front | None = None
+        super().__init__(server_config(self._answer, settings, self._metrics))
+        self._app: Triage | None = None
 
-    async def _front(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._app is not None  # noqa: S101  (made before the first connection)
         await self._app(scope, receive, send)
 
@@ -73,7 +73,7 @@ class _Server(uvicorn.Server):
         )
         app = create_app(settings, service=self._service)
         self._link, self._models, self._outgoing = link, models, Outgoing(link)
-        self._app = Front(app, self._outgoing, models, settings.root_path)
+        self._app = Triage(app, self._outgoing, models, settings.root_path)
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: job_link, sock=self._job_socket)
         await loop.create_unix_connection(lambda: link, sock=self._socket)
@@ -136,7 +136,7 @@ def main() -> int:
     hello = read_message(link)
     if hello is None:  # the engine's process has ended
         return 1
-    settings = load_settings(**hello["settings"])
+    settings = within_files(load_settings(**hello["settings"]))
     _Server(settings, hello["engine"], link, jobs).run(sockets=[listening])
     return 0
 

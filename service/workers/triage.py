@@ -1,4 +1,4 @@
-"""The front of an HTTP worker: decides for each request whether the worker handles it or passes it on."""
+"""Triage in an HTTP worker: decides for each request whether the worker handles it or passes it on."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from models.checkpoint.card import Card
 from service.registry.version import Lease
 from service.requests.parsing import byte_count
-from service.requests.schemas import SampleRequest
+from service.requests.schemas import DEFAULT_NUM_SAMPLES
 from service.responses.arrays import NUMBERS_PER_PIECE
 from service.workers.calls import Outgoing
 from service.workers.remote import RemoteModels
@@ -18,13 +18,8 @@ from service.workers.remote import RemoteModels
 SMALL_BODY = 1 << 14
 """Bytes; requests with a larger body are passed on."""
 
-_ELSEWHERE = ("budget", "shape")
-"""Fields of a request that only the engine's process can check."""
 
-_USUAL_SAMPLES: int = SampleRequest.model_fields["num_samples"].default
-
-
-class Front:
+class Triage:
     """ASGI application: handles small requests for samples of the models at hand, and `/livez`; passes all others on.
 
     A request that is handled here is answered as the engine's process would answer it, by the same code.
@@ -65,7 +60,7 @@ class Front:
             request = orjson.loads(body or b"")
         except orjson.JSONDecodeError:
             return None
-        if not isinstance(request, dict) or any(name in request for name in _ELSEWHERE):
+        if not isinstance(request, dict) or "budget" in request:  # which needs the engine's pace
             return None
         model = self._models.current(request.get("model"))
         if model is None or request.get("version") not in (None, model.version):
@@ -111,7 +106,7 @@ def _has_small_body(scope: Scope) -> bool:
 
 def _is_small(request: Mapping[str, Any], card: Card) -> bool:
     """Whether the response is small enough to be built at once."""
-    n, saved = request.get("num_samples", _USUAL_SAMPLES), request.get("save_at")
+    n, saved = request.get("num_samples", DEFAULT_NUM_SAMPLES), request.get("save_at")
     if type(n) is not int or request.get("trace") == "full":
         return False
     numbers = max(math.prod(card.event_of()), math.prod(card.data_of()))
