@@ -42,6 +42,11 @@ class DigitsData(Frozen):
     held_out: int = Field(default=261, ge=1, le=1700)
     conditional: bool = False
 
+    @property
+    def samples(self) -> int:
+        """Number of digits to train on."""
+        return 1797 - self.held_out
+
 
 class MnistData(Frozen):
     """MNIST's 28 x 28 handwritten digits, as principal components or pixels.

@@ -1,5 +1,6 @@
 """The study of cheap flows at a tiny size: the models that it trains, and the verdicts of its rules."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,29 @@ def test_choices_change_one_thing_of_the_recipe() -> None:
     )
     assert changed(recipe, {"epochs": 3}).epochs == 3 * recipe.epochs
     assert changed(recipe, {"ema": 0.999}).ema == 0.999
-    hashes = {changed(recipe, changes).hash for changes in cheapness.settings("moons").values()}
-    assert len(hashes) == len(cheapness.settings("moons"))  # frequency 100 is the paper's
+    hashes = {changed(recipe, changes).hash for changes in cheapness.settings().values()}
+    assert len(hashes) == len(cheapness.settings())  # frequency 100 is the paper's
+
+
+@pytest.mark.parametrize("dataset", FULL.price_datasets)
+def test_a_reflow_takes_as_many_steps_as_its_parent(dataset: str) -> None:
+    context = Context(FULL, None, None)  # type: ignore[arg-type]
+    parent = cheapness.base_recipe(context, dataset, 0)
+    known = {"moons": 2000, "circles": 2000, "digits": 1536, "mnist": 4000}
+    seen = parent.epochs * known[dataset]
+    assert abs(cheapness._reflow_epochs(context, parent) * FULL.price_pairs - seen) <= FULL.price_pairs / 2
+
+
+def test_every_choice_is_tried_on_every_data_set() -> None:
+    order = cheapness.order(Context(FULL, None, None))  # type: ignore[arg-type]
+    for place in itertools.product(FULL.price_datasets, FULL.training_seeds):
+        names = [name for dataset, name, seed in order if (dataset, seed) == place]
+        assert sorted(names) == sorted([*cheapness.settings(), "reflow"])
 
 
 def test_the_study_runs_and_writes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cheapness, "FREQUENCIES", (cheapness.BASE, cheapness.PAPER))
     monkeypatch.setattr(cheapness, "CHOICES", {"OT coupling": {"coupling": "ot"}})
-    monkeypatch.setattr(cheapness, "EVERYWHERE", ("OT coupling",))
     report = reproduce(Options(out=tmp_path, sizes=TINY, study=True))
     text = report.read_text()
     assert text.startswith("# What makes a flow cheap to solve")
@@ -117,7 +133,7 @@ def test_the_decisive_settings_come_first() -> None:
     assert decisive == sorted(decisive, reverse=True)
     points = [seed for dataset, name, seed in order if name in cheapness.DECISIVE and dataset in ("moons", "circles")]
     assert points == sorted(points)
-    others = [dataset in cheapness.POINTS for dataset, name, _ in order if name not in cheapness.DECISIVE]
+    others = [dataset in cheapness._POINTS for dataset, name, _ in order if name not in cheapness.DECISIVE]
     assert others == sorted(others, reverse=True)
     digits = [(dataset, name) for dataset, name, _ in order if dataset == "mnist" and name not in cheapness.DECISIVE]
     assert digits[0] == digits[1] == digits[2] == ("mnist", "cosine schedule")
@@ -125,7 +141,7 @@ def test_the_decisive_settings_come_first() -> None:
 
 def test_settings_that_lack_seeds_are_named() -> None:
     one, two = _seeds(_model(70, 10, 0.03)), _seeds(*[_model(70, 10, 0.03)] * 2)
-    models = dict.fromkeys(cheapness.settings("circles"), two)
+    models = dict.fromkeys(cheapness.settings(), two)
     (text,) = cheapness.notes({"circles": {**models, "ema 0.999": one}})
     assert text == "Not measured: circles: ema 0.999 (1 of 2 seeds), reflow."
     assert cheapness.notes({"circles": {**models, "reflow": two}}) == []
