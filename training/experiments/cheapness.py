@@ -316,11 +316,17 @@ def tables(results: Results) -> list[Table]:
         *("data", "recipe", "seeds", "training loss", "held-out loss", "SWD", "± SWD", "NFE of DOPRI5", "± NFE"),
         *("length / distance", "bend", "stiffness", "NFE for 1 %", "NFE for 0.1 %", "cheapest for 1 %"),
     )
-    return [Table("cheapness", "Price and quality by recipe; means over training seeds", columns, rows, shown=60)]
+    return [Table("cheapness", "Price and quality by recipe; means over training seeds", columns, rows, shown=100)]
+
+
+_LOSSES = (
+    "Held-out losses are those of unseen data paired with independent noise. They can be compared with each other, but "
+    "not with the training losses of models that learn other pairs, by OT coupling or reflow, or other times."
+)
 
 
 def notes(results: Results) -> list[str]:
-    """Name the models that have not been measured: settings with missing seeds, by data set."""
+    """Say what held-out losses mean, and name the settings with missing seeds, by data set."""
     most = max((len(seeds) for models in results.values() for seeds in models.values()), default=0)
     missing = list[str]()
     for dataset, models in results.items():
@@ -330,7 +336,7 @@ def notes(results: Results) -> list[str]:
         ]
         if lacking:
             missing.append(f"{dataset}: {', '.join(lacking)}")
-    return [f"Not measured: {'; '.join(missing)}."] if missing else []
+    return [_LOSSES, *([f"Not measured: {'; '.join(missing)}."] if missing else [])]
 
 
 def draw(results: Results, figures: Figures) -> None:
