@@ -37,16 +37,16 @@ class ResidualMLPSize(NetworkSize):
         blocks: number of residual blocks.
         time_width: length of the embedding of t: half sines, half cosines.
         max_frequency: the highest angular frequency of the embedding, in radians per unit of t. A frequency w makes
-            w / 2 pi turns over t in [0, 1]. 100 makes 16 turns, so it resolves times 0.01 apart, finer than the
-            velocity changes for data with a few percent of noise. A higher one lets the network wiggle in t, and every
-            wiggle costs an adaptive solver extra steps.
+            w / 2 pi turns over t in [0, 1]. A higher one lets the network wiggle in t, and every wiggle costs an
+            adaptive solver extra steps. 6 makes about one turn; 100, as in the paper, makes 16, and flows trained with
+            it take about twice the evaluations for the same samples (docs/training.md, "What makes a flow cheap").
     """
 
     architecture: Literal["residual_mlp"] = "residual_mlp"
     hidden: int = Field(default=256, ge=1, le=1 << 14)
     blocks: int = Field(default=4, ge=0, le=256)
     time_width: int = Field(default=64, ge=4, le=4096, multiple_of=2)
-    max_frequency: float = Field(default=100.0, gt=1.0, le=1e6)
+    max_frequency: float = Field(default=6.0, gt=1.0, le=1e6)
     takes: ClassVar[Literal["vectors", "pictures"]] = "vectors"
 
     def config(

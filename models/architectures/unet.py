@@ -39,7 +39,7 @@ class UNetSize(NetworkSize):
     blocks: int = Field(default=1, ge=1, le=16)
     levels: int = Field(default=3, ge=1, le=8)
     time_width: int = Field(default=64, ge=4, le=4096, multiple_of=2)
-    max_frequency: float = Field(default=100.0, gt=1.0, le=1e6)
+    max_frequency: float = Field(default=6.0, gt=1.0, le=1e6)
     takes: ClassVar[Literal["vectors", "pictures"]] = "pictures"
 
     def config(

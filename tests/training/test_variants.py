@@ -56,9 +56,15 @@ def test_the_papers_recipes_keep_their_hashes():
 @pytest.mark.parametrize("name", ["moons", "circles", "digits", "mnist"])
 def test_the_recipes_of_known_data_follow_the_study(name: str):
     recipe = load_recipe(CONFIGS / f"{name}.toml")
-    assert recipe.network.model_dump()["max_frequency"] == 6.0
     assert recipe.schedule == ("constant" if name == "digits" else "cosine")
+    assert recipe.times == ("logit_normal" if name in ("digits", "mnist") else "uniform")
     assert recipe.coupling == ("ot" if name in ("circles", "mnist") else "independent")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_only_the_papers_recipes_have_its_frequency(path: Path) -> None:
+    paper = path.stem.endswith("_paper")
+    assert load_recipe(path).network.model_dump()["max_frequency"] == (100.0 if paper else 6.0)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
