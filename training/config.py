@@ -50,7 +50,7 @@ _ADDED: dict[str, object] = {
     "precision": "float32",
     "validate_every": 0,
 }
-"""Fields added later: with these values a recipe means what it meant without them then, so the hash leaves them out."""
+"""Fields added later, with the values that recipes had before they existed; the hash leaves those out."""
 
 
 _DEFAULT = ResidualMLPSize()

@@ -59,6 +59,8 @@ def test_the_recipes_of_known_data_follow_the_study(name: str):
     assert recipe.schedule == ("constant" if name == "digits" else "cosine")
     assert recipe.times == ("logit_normal" if name in ("digits", "mnist") else "uniform")
     assert recipe.coupling == ("ot" if name in ("circles", "mnist") else "independent")
+    assert recipe.ema == {"digits": 0.998, "mnist": 0.999}.get(name, 0.0)
+    assert recipe.epochs == (100 if name == "mnist" else 300)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)

@@ -28,8 +28,14 @@ def test_choices_change_one_thing_of_the_recipe() -> None:
     )
     assert changed(recipe, {"epochs": 3}).epochs == 3 * recipe.epochs
     assert changed(recipe, {"ema": 0.999}).ema == 0.999
-    hashes = {changed(recipe, changes).hash for changes in cheapness.settings().values()}
-    assert len(hashes) == len(cheapness.settings())  # frequency 100 is the paper's
+
+
+@pytest.mark.parametrize("dataset", FULL.price_datasets)
+def test_the_base_of_the_study_has_none_of_its_choices(dataset: str) -> None:
+    base = cheapness.base_recipe(Context(FULL, None, None), dataset, 0)  # type: ignore[arg-type]
+    assert (base.ema, base.schedule, base.coupling, base.times) == (0.0, "constant", "independent", "uniform")
+    hashes = {changed(base, changes).hash for changes in cheapness.settings().values()}
+    assert len(hashes) == len(cheapness.settings())
 
 
 @pytest.mark.parametrize("dataset", FULL.price_datasets)
