@@ -216,7 +216,7 @@ def test_a_file_system_that_may_only_be_read_is_said_at_once(environment: dict[s
 
 
 def makers(environment: dict[str, str]) -> list[int]:
-    """Return the Ray processes that make shards of these models, by the names that Ray gives them."""
+    """Return the Ray processes that make a shard of these models now, by the names that Ray gives them meanwhile."""
     ours, found = f"PATHLINE_MODELS_DIR={environment['PATHLINE_MODELS_DIR']}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -235,7 +235,7 @@ def test_ray_makes_the_same_rows_also_after_a_worker_and_its_driver_were_killed(
     arguments = ("sample", *JOB, "--to", str(tmp_path), "--workers", workers, "--on", "ray")
     killed = begin(environment, *arguments)
     until("receipts", lambda: len(list(tmp_path.glob("receipts/*"))) >= 3, 180)
-    os.kill(makers(environment)[0], signal.SIGKILL)
+    os.kill(until("a worker that makes a shard", lambda: makers(environment))[0], signal.SIGKILL)
     before = len(list(tmp_path.glob("receipts/*")))
     until("more receipts", lambda: len(list(tmp_path.glob("receipts/*"))) > before + int(workers), 180)
     os.killpg(killed.pid, signal.SIGKILL)
