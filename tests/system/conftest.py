@@ -34,7 +34,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("checkpoints")
     about: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
     torch.manual_seed(0)
-    network = ResidualMLP(ResidualMLPConfig(dim=2, hidden=32, blocks=1))
+    wiggly = 100.0  # so that adaptive solvers take long, and reject steps
+    network = ResidualMLP(ResidualMLPConfig(dim=2, hidden=32, blocks=1, max_frequency=wiggly))
     save(root, "moons", network, Decoder.identity((2,)), **about)
     save(root, "gaussian", Gaussian(GaussianConfig()), Decoder.identity((2,)), **about)
     pca = Decoder.pca(torch.full((16,), 0.5), torch.randn(3, 16), torch.ones(3), (4, 4), clip=(0.0, 1.0))
