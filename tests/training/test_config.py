@@ -155,9 +155,7 @@ def test_a_network_that_is_no_table_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(("name", "expected"), [("moons_paper", "70948170c5f7"), ("digits_unet", "dd1e3119659d")])
 def test_the_hash_of_a_recipe_from_before_a_field_was_added_stays(name: str, expected: str):
     recipe = load_recipe(CONFIGS / f"{name}.toml")
-    before = recipe.network.model_copy(
-        update={"max_frequency": 100.0}
-    )  # what every recipe had before the field existed
+    before = recipe.network.model_copy(update={"max_frequency": 100.0})  # as in all recipes before the field existed
     assert recipe.model_copy(update={"network": before}).hash == expected
 
 
