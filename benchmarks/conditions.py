@@ -25,6 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from engine.engine import Engine
+from engine.job import Job
+from engine.job_rows import Conditions
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
@@ -35,9 +38,6 @@ from models.importing.declared import Declared
 from models.importing.weights import import_program
 from models.named_conditions import Distinct, NamedCondition, NamedConditions
 from service.app import create_app
-from service.engine.engine import Engine
-from service.engine.job import Job
-from service.engine.job_rows import Conditions
 from service.settings import Settings
 from solvers import resolve
 

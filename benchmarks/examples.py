@@ -38,11 +38,11 @@ from numpy.typing import NDArray
 from pathline._request import sample_request
 from torch import Tensor
 
+from engine.engine import Engine
 from models.importing.declared import Declared
 from models.importing.weights import import_program
 from models.noise import noise
 from service.app import create_app
-from service.engine.engine import Engine
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[1]

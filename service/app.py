@@ -11,8 +11,8 @@ from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 
+from engine.engine import Engine as RealEngine
 from service import openapi
-from service.engine.engine import Engine as RealEngine
 from service.errors import Kind
 from service.http.access import CORS, RefuseForeign, RequireKey
 from service.http.middleware import UNMATCHED, Direct, LimitBursts, Observe, SubPath, handle_errors

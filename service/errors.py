@@ -16,7 +16,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooSlow
+from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooSlow
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.job import Job, JobResult, Operation, Priority, Sizes
+from engine.job_table import Outcomes
+from engine.snapshot import Workload
 from models.checkpoint.loading import Checkpoint
-from service.engine.job import Job, JobResult, Operation, Priority, Sizes
-from service.engine.job_table import Outcomes
-from service.engine.snapshot import Workload
 
 Pace = Callable[[float, float, float, Priority, Sizes], float]
 """Seconds of a job of one version by its calls, work, rows, priority and sizes: see `Engine.pace`."""

@@ -25,12 +25,12 @@ from llvmlite import binding
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from engine.job import Job
 from models.conditions import ONE
 from models.exported import installed
 from models.guidance import document_of
 from models.named_conditions import Distinct
 from service import VERSION
-from service.engine.job import Job
 from service.registry.version import ModelVersion
 
 PREFIX = "plr1."

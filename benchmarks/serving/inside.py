@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from benchmarks.serving.workloads import WORKLOADS
+from engine.arena import Arena
+from engine.engine import Engine
+from engine.job import Job, JobResult
 from models.checkpoint.loading import Checkpoint, load
 from models.fused import prepare
 from models.noise import noise
 from models.row_padding import RowStable
-from service.engine.arena import Arena
-from service.engine.engine import Engine
-from service.engine.job import Job, JobResult
 from service.settings import Settings
 from solvers import integrate, resolve
 

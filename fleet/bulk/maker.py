@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.engine import Engine
+from engine.job import EngineFailed, Job, Priority, Progress
 from fleet.bulk.conditions import Given, Table
 from fleet.bulk.formats import Rows
 from fleet.bulk.spec import FIELDS, JobSpec
@@ -23,8 +25,6 @@ from fleet.errors import FleetError, UsageError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
-from service.engine.engine import Engine
-from service.engine.job import EngineFailed, Job, Priority, Progress
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
 from service.registry.loading import load_version

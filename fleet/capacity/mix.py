@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from engine.job import Priority
 from fleet.errors import UsageError
 from models.guidance import network_rows
-from service.engine.job import Priority
 from solvers import SolverError, SolverSpec
 from solvers.plan import Plan
 from solvers.plan import compile as compiled

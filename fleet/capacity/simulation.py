@@ -18,15 +18,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from engine.device import Device
+from engine.engine import Engine
+from engine.job import Job, JobResult, Overloaded, TooSlow
 from fleet.capacity.measure import Speed
 from fleet.capacity.mix import Kind, arrivals
 from models.architectures.analytic import Gaussian
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-from service.engine.device import Device
-from service.engine.engine import Engine
-from service.engine.job import Job, JobResult, Overloaded, TooSlow
 from service.settings import Settings
 
 

@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from engine.job import Draining, Operation, Sizes
 from models.repository import RepositoryError
-from service.engine.job import Draining, Operation, Sizes
 from service.errors import Kind, ProblemError, invalid, shutting_down
 from service.ports import Engine
 from service.registry.disk import Disk

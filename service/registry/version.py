@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, Self
 
 import torch
 
+from engine.job import Priority, Sizes
 from models.architectures import PROGRAM
 from models.calibration import Agreement, RowFunction
 from models.checkpoint.card import DTYPES, Card
@@ -32,7 +33,6 @@ from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller
 from models.shapes import Shape, free_axes, sized
-from service.engine.job import Priority, Sizes
 from service.ports import Pace
 from solvers.tuned import TunedPlans
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from engine.job import Priority
 from models.checkpoint.frontier import Curve, Point
 from models.guidance import network_rows
-from service.engine.job import Priority
 from service.errors import invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import Budget, SampleRequest

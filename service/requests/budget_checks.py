@@ -17,8 +17,8 @@ import torch
 from starlette.requests import Request
 
 import solvers
+from engine.job import Job, JobResult, Priority
 from models.named_conditions import repeated
-from service.engine.job import Job, JobResult, Priority
 from service.errors import REFUSALS, ProblemError
 from service.ledger import Hold, Ledger
 from service.metrics import Metrics

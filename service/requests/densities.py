@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from pydantic import Field, WithJsonSchema
 
+from engine.job import Operation
 from models.decoder import InverseError
 from models.noise import rademacher
-from service.engine.job import Operation
 from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
-from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation
+from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation
 from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
 from service.ledger import Hold, Take

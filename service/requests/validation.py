@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.job import Job, Priority
 from models.named_conditions import repeated
 from models.nested import NestedError, to_floats
-from service.engine.job import Job, Priority
 from service.errors import check_limit, invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service.engine.job import Job, JobResult, Operation
+from engine.job import Job, JobResult, Operation
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.responses.arrays import Array, ArrayResponse

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
+from engine.job import Job, JobResult, Operation
 from models.named_conditions import repeated
-from service.engine.job import Job, JobResult, Operation
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.responses.arrays import Array, ArrayResponse

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from service.engine.job import Job, JobResult
+from engine.job import Job, JobResult
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import Difference, digest_of, token_of

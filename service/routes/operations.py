@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from service.engine.job import DeadlineExceeded, Job, Operation
+from engine.job import DeadlineExceeded, Job, Operation
 from service.errors import ClientGoneError, problem_of
 from service.examples import CHECKPOINT, DOPRI5, LATENCY, RK4
 from service.http.context import context_of

@@ -22,8 +22,8 @@ import torch
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from engine.job import DeadlineExceeded, JobResult, Progress
 from service import examples
-from service.engine.job import DeadlineExceeded, JobResult, Progress
 from service.errors import REFUSALS, problem_of
 from service.http.context import context_of
 from service.http.negotiation import choose

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 
 from starlette.types import ASGIApp
 
-from service.engine.job import Job, JobResult, Outcome, Overloaded
-from service.engine.job_table import Outcomes
+from engine.job import Job, JobResult, Outcome, Overloaded
+from engine.job_table import Outcomes
 from service.errors import REFUSALS, ProblemError
 from service.ledger import Hold
 from service.metrics import Counts

@@ -11,13 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 import solvers
-from models.calibration import Agreement
-from models.checkpoint.card import Card
-from models.decoder import Decoder
-from models.guidance import Guidance, Term
-from models.named_conditions import Distinct
-from models.row_padding import RowCaller
-from service.engine.job import (
+from engine.job import (
     DeadlineExceeded,
     Draining,
     EngineFailed,
@@ -28,7 +22,13 @@ from service.engine.job import (
     Priority,
     TooSlow,
 )
-from service.engine.result_builder import NAMES
+from engine.result_builder import NAMES
+from models.calibration import Agreement
+from models.checkpoint.card import Card
+from models.decoder import Decoder
+from models.guidance import Guidance, Term
+from models.named_conditions import Distinct
+from models.row_padding import RowCaller
 from service.errors import Kind, ProblemError
 from service.registry.version import Leases, ModelVersion, PlansFile
 from service.workers.link import Arrays, Fields

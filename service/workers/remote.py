@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from service.engine.job import Draining, Job, JobResult, Overloaded
-from service.engine.job_table import Outcomes, settle
-from service.engine.snapshot import Workload
+from engine.job import Draining, Job, JobResult, Overloaded
+from engine.job_table import Outcomes, settle
+from engine.snapshot import Workload
 from service.errors import Kind, ProblemError
 from service.ledger import Hold
 from service.registry.version import Lease, Leases, ModelVersion

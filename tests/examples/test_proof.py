@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.examples import CASES, REQUESTS, ROUNDING, Served, apart, serving
-from service.engine.engine import Engine
-from service.engine.job import Job, JobResult
-from service.engine.loop import Loop
+from engine.engine import Engine
+from engine.job import Job, JobResult
+from engine.loop import Loop
 
 pytestmark = pytest.mark.anyio
 

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from engine.job import Job, JobResult, Operation, Sizes
+from engine.job_table import Outcomes
+from engine.snapshot import ArenaLoad, Workload
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
@@ -21,9 +24,6 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
-from service.engine.job import Job, JobResult, Operation, Sizes
-from service.engine.job_table import Outcomes
-from service.engine.snapshot import ArenaLoad, Workload
 from service.settings import Settings
 from service.state import Service
 from solvers.trace import Trace

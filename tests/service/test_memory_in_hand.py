@@ -11,11 +11,11 @@ import httpx
 import pytest
 import torch
 
+from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.app import create_app
-from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded
 from service.http.context import Context
 from service.ledger import Hold, Ledger
 from service.requests.parsing import LARGE_BODY

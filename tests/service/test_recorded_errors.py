@@ -18,9 +18,9 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from engine.job import EngineFailed
 from service import examples
 from service.app import create_app
-from service.engine.job import EngineFailed
 from service.errors import Kind
 from service.replay import decode, encode
 from service.settings import Settings

@@ -51,7 +51,7 @@ assert deployment.ray_actor_options == {"num_cpus": 1, "num_gpus": 1}, deploymen
 class Probe:
     def device(self):
         import torch
-        from service.engine.device import choose_device
+        from engine.device import choose_device
 
         torch.cuda.is_available = lambda: True
         return str(choose_device("auto")), os.environ["CUDA_VISIBLE_DEVICES"]

@@ -6,7 +6,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from service.engine.job import Overloaded
+from engine.job import Overloaded
 from service.http.middleware import BURST, BurstLimiter
 
 from ..conftest import Running

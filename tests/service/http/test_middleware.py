@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.job import DeadlineExceeded
+from engine.job import DeadlineExceeded
 from service.http.middleware import Observe
 from service.metrics import Metrics
 

@@ -11,8 +11,8 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from engine.job import EngineFailed
 from service.app import create_app
-from service.engine.job import EngineFailed
 from service.http import tracing
 from service.settings import Settings, StartError
 

@@ -19,7 +19,7 @@ _SICK = """
 import sys, threading
 from models.architectures.residual_mlp import ResidualMLP
 from service.__main__ import main
-from service.engine.arena import Arena
+from engine.arena import Arena
 
 tick, how = Arena.tick, sys.argv.pop()
 

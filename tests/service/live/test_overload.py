@@ -103,7 +103,7 @@ async def test_small_requests_done_in_good_time_are_never_refused(live: Live) ->
 
 
 async def test_refusals_say_when_to_come_back_and_mean_it(launch: Callable[..., Live]) -> None:
-    """Only the order is checked here; tests/service/engine/test_goodput.py checks the times on a simulated clock."""
+    """Only the order is checked here; tests/engine/test_goodput.py checks the times on a simulated clock."""
     live = launch(max_queue=3)
     # About 90,000 calls, which cannot be known beforehand: these end because their clients leave.
     endless = {"num_samples": 64, "solver": "bosh3", "rtol": 1e-14, "atol": 1e-14, "max_nfe": 100_000}

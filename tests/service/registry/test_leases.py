@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.job import DeadlineExceeded, EngineFailed, Overloaded
+from engine.job import DeadlineExceeded, EngineFailed, Overloaded
 from service.http.context import Context
 from service.registry.registry import Registry
 from service.responses import arrays

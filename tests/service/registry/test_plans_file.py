@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from engine.arena import Arena
+from engine.device import Device
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan, write_plans
 from service.app import create_app
-from service.engine.arena import Arena
-from service.engine.device import Device
 from service.registry.registry import Registry
 from service.settings import Settings
 from tests.service.serving import calling

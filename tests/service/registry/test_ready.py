@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.job import Draining, Operation
+from engine.job import Draining, Operation
 from service.errors import Kind, ProblemError
 from tests.service.waiting import eventually
 

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.job import Overloaded
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
@@ -28,7 +29,6 @@ from models.endpoint_error import Field
 from models.measure import measure_curve
 from models.noise import noise
 from service.app import create_app
-from service.engine.job import Overloaded
 from service.requests.budget import _fits
 from service.requests.schemas import Budget
 from service.responses.schemas import FrontierBody, SampleResponse

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from engine.engine import Engine
+from engine.job import Operation
 from models.checkpoint.loading import load
-from service.engine.engine import Engine
-from service.engine.job import Operation
 from service.settings import Settings
 from tests.service.serving import calling_models
 

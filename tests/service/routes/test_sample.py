@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
+from engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooSlow
 from models.noise import noise
-from service.engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooSlow
 from service.responses.schemas import SampleResponse
 
 pytestmark = pytest.mark.anyio

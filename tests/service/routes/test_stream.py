@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine.job import DeadlineExceeded, Overloaded, Progress
+from engine.job import DeadlineExceeded, Overloaded, Progress
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import response_bytes
 from service.routes import stream as route

@@ -9,14 +9,7 @@ import pytest
 import torch
 
 import solvers
-from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import load
-from models.checkpoint.saving import save
-from models.conditions import LabelCondition
-from models.decoder import Decoder
-from models.guidance import Guidance, Term
-from models.named_conditions import Distinct
-from service.engine.job import (
+from engine.job import (
     DeadlineExceeded,
     Draining,
     EngineFailed,
@@ -27,7 +20,14 @@ from service.engine.job import (
     Priority,
     TooSlow,
 )
-from service.engine.result_builder import NAMES
+from engine.result_builder import NAMES
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
+from models.conditions import LabelCondition
+from models.decoder import Decoder
+from models.guidance import Guidance, Term
+from models.named_conditions import Distinct
 from service.errors import Kind, ProblemError, problem_of
 from service.registry.version import Leases, ModelVersion, PlansFile
 from service.workers.link import Arrays, Fields, _Decoder, encoded

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from engine.engine import Engine
+from engine.job import Job
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
@@ -17,8 +19,6 @@ from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.decoder import Decoder
 from models.importing.weights import import_program
 from models.noise import noise
-from service.engine.engine import Engine
-from service.engine.job import Job
 from service.settings import Settings
 from solvers import resolve
 

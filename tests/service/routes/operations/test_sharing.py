@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from engine.engine import Engine
+from engine.job import Draining, EngineFailed, Job, Operation
 from models.checkpoint.loading import Checkpoint
-from service.engine.engine import Engine
-from service.engine.job import Draining, EngineFailed, Job, Operation
-from tests.service.engine.conftest import Field, Observed, field, job, net  # noqa: F401
-from tests.service.engine.conftest import Settings as EngineSettings
+from tests.engine.conftest import Field, Observed, field, job, net  # noqa: F401
+from tests.engine.conftest import Settings as EngineSettings
 from tests.service.waiting import eventually
 
 from .conftest import Real

@@ -1,0 +1,328 @@
+"""The arena: the lanes of one operation of a model version, which share network calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from engine.cost import TickCostModel
+from engine.device import Device
+from engine.job import Job, Operation, Sizes
+from engine.network import Network
+from engine.stages import Stage, decoder_of, prelude_of
+from models.calibration import CALL_NUMBERS, Allowance
+from models.checkpoint.loading import Checkpoint
+from models.guidance import network_rows
+from models.noise import noise, noise_of
+from models.shapes import free_places
+from solvers import catalogue, warm_up
+from solvers.errors import Status
+from solvers.lanes import Admission, Finished, Lanes, Saved
+from solvers.parted import Parted
+
+TICK_S = 0.05
+"""A network call of a full arena takes at most about this many seconds."""
+
+_LARGEST_BUDGET = 8192
+_LONGEST_TICK_S = 4 * TICK_S
+_WORTHWHILE_RATIO = 1.5
+"""A call with twice the rows that takes less than this many times as long is worth a longer tick."""
+
+
+class Arena:
+    """Lanes of one operation of a model version, in groups (by priority), any of which may take part in a tick.
+
+    Attributes:
+        checkpoint: the model version.
+        operation: the operation.
+        event_shape: shape of a lane's state.
+        deterministic: whether a sample's bits depend only on checkpoint, solver, seed and index, including decoding.
+        budget: network rows of the lanes of a group, as many as fit into a tick.
+        lanes: the groups.
+        parted: by group and owner, the jobs that are too large to take part in each tick as a whole.
+        network: the network, called for all lanes of a tick.
+        tick_cost: seconds of a tick by rows; at first those of the network alone.
+        prelude, decoder: the programs that run before and after the network, if there are any.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: Device,
+        groups: Sequence[str] = ("",),
+        operation: Operation = Operation.SAMPLE,
+        sizes: Sizes = (),
+        allowance: Allowance | None = None,
+        prelude: Stage | None = None,
+        decoder: Stage | None = None,
+    ) -> None:
+        """Measure the network: the row counts at which a row has the same bits, and how many rows fit into a tick.
+
+        Args:
+            checkpoint: the model version.
+            device: the device that it runs on.
+            groups: names of the groups of lanes.
+            operation: the operation of the lanes.
+            sizes: sizes of the free axes.
+            allowance: time limit for measuring the network, and for each stage, in seconds; None for no limit.
+            prelude, decoder: stages to share with another operation; None to make them.
+        """
+        self.checkpoint, self.device, self.operation = checkpoint, device, operation
+        self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
+        self._free = free_places(checkpoint.card.event_shape) if operation is Operation.SAMPLE else ()
+        warm_up(self.dtype, device.device)
+        with device.scope():
+            self.network = Network(checkpoint, device, operation, sizes, allowance)
+            self.event_shape = self.network.event_shape
+            self.budget = self._measure_budget()
+        again = None if allowance is None else allowance.restarted
+        self.prelude = prelude or prelude_of(checkpoint, device, sizes, again and again())
+        self.decoder = decoder or decoder_of(checkpoint, device, sizes, again and again())
+        self.stages = [stage for stage in (self.prelude, self.decoder) if stage is not None]
+        self.deterministic = all(each.deterministic for each in (self.network, *self.stages))
+        plans = checkpoint.plans
+        self._slots = max(catalogue.slots(), 0 if plans is None else plans.slots)
+        self.lanes = {group: self._empty() for group in groups}
+        self.parted: dict[str, dict[int, Parted]] = {group: {} for group in groups}
+        self._saved_last: list[Saved] = []  # states of parted jobs that have ended
+
+    @property
+    def path(self) -> str:
+        """How the network is evaluated: `fused`, `onnx` or `eager`."""
+        return self.network.path
+
+    @property
+    def path_reason(self) -> str:
+        """Why it is `eager`; empty if it is not."""
+        return self.network.path_reason
+
+    @property
+    def unmeasured(self) -> int:
+        """The number of row counts still to be tried, including those of its stages."""
+        return self.network.unmeasured + sum(stage.unmeasured for stage in self.stages)
+
+    def refine(self) -> None:
+        """Try one more row count, of the network or of a stage."""
+        with self.device.scope():
+            if self.network.unmeasured:
+                self.network.refine()
+                return
+            for stage in self.stages:
+                if stage.unmeasured:
+                    stage.refine()
+                    return
+
+    def stages_s(self, job: Job) -> float:
+        """Estimated seconds that a job's rows take in the stages."""
+        seconds = 0.0
+        if self.prelude is not None:
+            conditions = (job.conditions or {}).values()
+            rows = max((1 if each.index is None else len(each.rows) for each in conditions), default=1)
+            seconds += self.prelude.row_s * rows * (1 + network_rows(job.guidance))
+        if self.decoder is not None and job.decode:
+            saved = 0 if job.save_at is None else len(job.save_at)
+            seconds += self.decoder.row_s * job.num_samples * (1 + saved)
+        return seconds
+
+    def _empty(self) -> Lanes:
+        average = self.checkpoint.card.average
+        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=average)
+
+    def __len__(self) -> int:
+        """Running lanes of all groups."""
+        return sum(map(self.count, self.lanes))
+
+    def count(self, group: str) -> int:
+        """Running lanes of a group."""
+        return len(self.lanes[group]) + sum(each.total for each in self.parted[group].values())
+
+    def _of(self, group: str, owner: int) -> list[Lanes]:
+        """The `Lanes` that hold an owner's samples."""
+        parted = self.parted[group].get(owner)
+        return [self.lanes[group]] if parted is None else parted.all
+
+    def _measure_budget(self) -> int:
+        """The maximum rows of a tick; the timings on the way there also serve forecasts of small requests."""
+        rows, before, numbers = 1, 0.0, math.prod(self.event_shape)
+        while True:
+            took = self.network.timed(rows)
+            if took < TICK_S:  # something else may have slowed a single measurement
+                took = min(took, self.network.timed(rows))
+            pays = took < _WORTHWHILE_RATIO * before and took < _LONGEST_TICK_S
+            if took > TICK_S and rows > 1 and not pays:
+                return rows // 2
+            self.tick_cost.measured(rows, took)
+            if (2 * took > TICK_S and not pays and rows > 1) or took > _LONGEST_TICK_S:
+                return rows
+            if rows >= _LARGEST_BUDGET or 2 * rows * numbers > CALL_NUMBERS:
+                return rows
+            rows, before = 2 * rows, took
+
+    def start_of(self, job: Job, first: int, count: int) -> torch.Tensor:
+        """Starting states of samples first .. first + count - 1 of a job, on the host."""
+        if job.x0 is not None:
+            return job.x0[first : first + count]
+        return noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
+
+    def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "", part: int = 2**62) -> list[Finished]:
+        """Start lanes for each (owner, first sample, count, job); some may end at once, if max_nfe is too small.
+
+        Jobs with shared steps and more than `part` rows take part in ticks by parts.
+        """
+        with torch.inference_mode(), self.device.scope():
+            together: list[Admission] = []
+            parted: dict[int, Parted] = {}
+            for admission, (owner, _, count, job) in zip(self._admissions(granted), granted, strict=True):
+                self.network.add(owner, job)
+                width = network_rows(job.guidance)
+                if job.solve.batch and count * width > part:
+                    parted[owner] = Parted(admission, self._empty, max(1, part // width))
+                else:
+                    together.append(admission)
+            self.lanes[group].admit(together)
+            self.parted[group].update(parted)  # last: if memory ran out before, nothing has changed
+            return self._ended(group)
+
+    def _ended(self, group: str) -> list[Finished]:
+        """Remove and return the lanes of a group that have ended."""
+        ended = [each.collect() for each in (self.lanes[group], *self.parted[group].values())]
+        self._drop_empty(group)
+        return [self._fetched(finished) for finished in ended if finished is not None]
+
+    def _drop_empty(self, group: str) -> None:
+        for owner, each in list(self.parted[group].items()):
+            if not each.total:
+                self._saved_last += each.take_saved()
+                del self.parted[group][owner]
+
+    def _admissions(self, granted: Sequence[tuple[int, int, int, Job]]) -> list[Admission]:
+        """Starting states on the device: given ones, or noise, which is made for all jobs at once."""
+        made = [(job.seed, job.first_index + first, count) for _, first, count, job in granted if job.x0 is None]
+        drawn = self.device.send(noise_of(made, self.event_shape, self.dtype, self._free))
+        admissions, used = [], 0
+        for owner, first, count, job in granted:
+            if job.x0 is None:
+                start, used = drawn[used : used + count], used + count
+            else:
+                start = self.device.send(job.x0[first : first + count])
+            admissions.append(Admission(job.solve, start, owner, first, job.save_at))
+        return admissions
+
+    def tick(
+        self,
+        groups: Sequence[str] = ("",),
+        keep_going: Callable[[], bool] = lambda: False,
+        at_once: int = 1,
+        more: int = 0,
+    ) -> tuple[list[Finished], dict[int, str], int]:
+        """Make one network call for all lanes of some groups, none of them empty; make more until lanes end.
+
+        Args:
+            groups: the groups that take part.
+            keep_going: called after each call in which no lane ended; returns whether to make another.
+            at_once: maximum number of calls of a fused network between two checks of `keep_going`.
+            more: maximum number of those calls after the first lane has ended.
+
+        Returns:
+            The lanes that ended; owner -> error message, for owners with rows that made the network raise (their lanes
+            are stopped); and the number of calls.
+        """
+        chosen: list[Lanes | Parted] = []
+        for group in groups:
+            chosen += [each for each in (self.lanes[group], *self.parted[group].values()) if len(each)]
+        calls = 0
+        failed: dict[int, str] = {}
+        with torch.inference_mode(), self.device.scope():
+            while True:
+                ended, made = self._call(chosen, failed, at_once, more)
+                calls += made
+                if ended or failed or not keep_going():
+                    for group in groups:
+                        self._drop_empty(group)
+                    return [self._fetched(finished) for finished in ended], failed, calls
+
+    def _call(
+        self, chosen: Sequence[Lanes | Parted], failed: dict[int, str], at_once: int, more: int
+    ) -> tuple[list[Finished], int]:
+        """Make one network call, or up to `at_once` of a fused network; return ended lanes and the number of calls."""
+        if len(chosen) == 1:  # the usual case, in which nothing is copied
+            if (ran := self.network.run(chosen[0], at_once, more)) is not None:
+                finished, calls = ran
+            else:
+                v, calls = self.network(*chosen[0].query(), chosen, failed), 1
+                finished = self._absorbed(chosen[0], v, failed)
+            return [] if finished is None else [finished], calls
+        x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
+        parts = self.network(x, t, chosen, failed).split([len(lanes) for lanes in chosen])
+        ended = (self._absorbed(*each, failed) for each in zip(chosen, parts, strict=True))
+        return [finished for finished in ended if finished is not None], 1
+
+    def forget(self, owner: int) -> None:
+        """Remove the conditions and constants of a job once its lanes are gone."""
+        self.network.remove(owner)
+
+    @staticmethod
+    def _absorbed(lanes: Lanes | Parted, v: torch.Tensor, failed: dict[int, str]) -> Finished | None:
+        for owner in failed:
+            lanes.stop(owner, Status.CANCELLED)
+        if failed and isinstance(lanes, Parted) and (finished := lanes.collect()) is not None:
+            return finished  # all of its lanes belong to one owner
+        finished = lanes.absorb(v)
+        return lanes.collect() if failed and finished is None else finished
+
+    def stop(self, owner: int, status: Status, group: str = "") -> list[Finished]:
+        """End an owner's lanes now; return the lanes of the group that have ended."""
+        for lanes in self._of(group, owner):
+            lanes.stop(owner, status)
+        with torch.inference_mode(), self.device.scope():
+            return self._ended(group)
+
+    def renew(self, group: str) -> None:
+        """Drop all lanes of a group, as their state can no longer be trusted."""
+        self.lanes[group], self.parted[group] = self._empty(), {}
+        self.device.free()
+
+    def take_saved(self) -> list[Saved]:
+        """Return the states saved since the last call."""
+        saved = [saved for lanes in self.lanes.values() if lanes.saved for saved in lanes.take_saved()]
+        saved += [saved for group in self.parted.values() for each in group.values() for saved in each.take_saved()]
+        saved += self._saved_last
+        self._saved_last = []
+        return [replace(each, x=self.device.fetch(each.x)) for each in saved]
+
+    def reached(self, owner: int, group: str) -> tuple[int, float, float]:
+        """Progress of an owner's running lanes: most calls, least t, and the sum of the shares of the span completed.
+
+        The least t is that of the lane with the smallest share; (0, nan, 0) if none is running.
+        """
+        lanes = self._of(group, owner)
+        every, shares = (np.concatenate(each) for each in zip(*((a.records, a.shares()) for a in lanes), strict=True))
+        mine = every["owner"] == owner
+        if not mine.any():
+            return 0, float("nan"), 0.0
+        share, records = shares[mine], every.compress(mine)
+        return int(records["nfe"].max()), float(records["t"][share.argmin()]), float(share.sum())
+
+    def paces(self, group: str) -> dict[int, tuple[float, float, float]]:
+        """Progress of the lanes under error control, by owner.
+
+        Returns:
+            Owner -> mean calls so far, mean share of the span completed, and the share of the slowest lane.
+        """
+        lanes = [self.lanes[group], *(part for each in self.parted[group].values() for part in each.all)]
+        every, shares = (np.concatenate(each) for each in zip(*((a.records, a.shares()) for a in lanes), strict=True))
+        adaptive = every["log"] >= 0
+        share, records = shares[adaptive], every.compress(adaptive)
+        owners, member = np.unique(records["owner"], return_inverse=True)
+        count, least = np.bincount(member), np.ones(len(owners))
+        np.minimum.at(least, member, share)
+        nfe, mean = (np.bincount(member, weights=values) / count for values in (records["nfe"], share))
+        return dict(zip(owners.tolist(), zip(nfe.tolist(), mean.tolist(), least.tolist(), strict=True), strict=True))
+
+    def _fetched(self, finished: Finished) -> Finished:
+        x = self.device.fetch(finished.x)
+        return finished if x is finished.x else replace(finished, x=x)

@@ -1,0 +1,431 @@
+"""The engine's interface: load models, submit jobs, get futures of results.
+
+Any thread may call it. It sends commands to the engine's thread (`loop.py`), reads the snapshot that this thread
+publishes, and decides by it at once whether a job is accepted (`admission.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+from engine.admission import Admission
+from engine.arena import Arena
+from engine.arena_queue import ArenaQueue
+from engine.device import Device, choose_device, device_of
+from engine.job import (
+    DeadlineExceeded,
+    Draining,
+    EngineFailed,
+    Job,
+    JobResult,
+    Operation,
+    Overloaded,
+    Priority,
+    Sizes,
+    TooSlow,
+)
+from engine.job_table import STOPPED, Observer, Outcomes, settle
+from engine.loop import Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
+from engine.snapshot import Workload
+from engine.stages import decoder_sizes
+from models.calibration import Allowance
+from models.checkpoint.loading import Checkpoint
+
+__all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
+
+
+MAX_SIZES = 16
+"""Maximum number of arenas that a version keeps for sizes of its free axes."""
+
+_SIZES_DIVISOR = 10
+"""Divides the seconds of measuring for an arena for sizes, which is made while a request waits."""
+
+_BUSY_S = 0.5
+"""Seconds after which a busy engine is checked again."""
+
+_What = tuple[Operation, Sizes]
+
+
+class EngineSettings(Protocol):
+    """The settings that the engine reads."""
+
+    @property
+    def device(self) -> str:
+        """`auto`, `cpu`, `cuda` or `cuda:N`."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of the networks; 0 for `default_threads`."""
+        ...
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Whether to capture calls of few rows as CUDA graphs; no effect on the CPU."""
+        ...
+
+    @property
+    def compile(self) -> str:
+        """`auto` fuses networks that have a fused form; `off` never does."""
+        ...
+
+    @property
+    def calibration_s(self) -> float:
+        """Approximate seconds of measuring a network's rows before it is served."""
+        ...
+
+    @property
+    def max_queue(self) -> int:
+        """Maximum number of jobs waiting or running."""
+        ...
+
+
+def default_threads() -> int:
+    """CPU threads of the networks if the settings give no number: the usable cores except one.
+
+    torch would take all of them, and leave none for HTTP and encoding, which go on while the network computes.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)
+
+
+class Engine:
+    """Solves jobs for any number of models on one device.
+
+    Args:
+        settings: the settings that it reads.
+        observer: counts network calls and their rows, requests and solvers.
+        clock: a monotonic clock in seconds, in which deadlines are given.
+        tools: tools of the device; by default those of the device in the settings.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        tools: Device | None = None,
+    ) -> None:
+        self.device = choose_device(settings.device)
+        self.threads = settings.threads or default_threads()
+        self._tools = tools or device_of(self.device, settings.cuda_graphs, settings.compile == "auto")
+        self._calibration_s = settings.calibration_s
+        self._loop = Loop(self._tools, observer, clock)
+        self._thread: threading.Thread | None = None
+        self._loader = ThreadPoolExecutor(1, "pathline-loader", self._setup_loading_thread)
+        self._numbers = itertools.count()
+        # The rest belongs to the calling threads, one at a time; the engine's thread never touches it.
+        self._lock = threading.Lock()
+        self._draining = False
+        self._admission = Admission(settings.max_queue, clock, lambda: self._loop.snapshot)
+        self._versions: dict[tuple[str, int], Arena] = {}  # the newest loaded under a name and version
+        self._arenas: dict[Arena, dict[_What, tuple[int, Arena]]] = {}  # all arenas of each loaded version
+        self._futures: WeakValueDictionary[int, Future[JobResult]] = WeakValueDictionary()  # by number of the job
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def turn_s(self) -> float:
+        """Seconds that the thread has spent in its current turn (one or a few network calls); 0 without work."""
+        with self._lock:
+            return self._admission.silent_s
+
+    @property
+    def device_name(self) -> str:
+        """The vendor's name for the device."""
+        return self._tools.name
+
+    @property
+    def active_jobs(self) -> int:
+        """Jobs that wait or run."""
+        with self._lock:
+            return self._admission.jobs
+
+    @property
+    def queue_depth(self) -> int:
+        """Jobs with no sample running yet."""
+        with self._lock:
+            return self._admission.queued
+
+    @property
+    def active_lanes(self) -> int:
+        """Samples that are being solved."""
+        with self._lock:
+            return self._admission.lanes
+
+    def ends_s(self) -> dict[Future[JobResult], float]:
+        """Return the forecast of seconds until each job is done, if no other job arrives."""
+        with self._lock:
+            ends = self._admission.ends_s()
+            return {future: ends[number] for number, future in self._futures.items() if number in ends}
+
+    def workload(self) -> Workload:
+        """Return the work left, for every arena."""
+        with self._lock:
+            named = {
+                number: (*key, " ".join((operation.value, *(f"{axis}={size}" for axis, size in sizes))))
+                for key, loaded in self._versions.items()
+                for (operation, sizes), (number, _) in self._arenas[loaded].items()
+            }
+            loads, seconds = self._admission.loads(named)
+            return Workload(self._admission.jobs, seconds, {named[number]: load for number, load in loads.items()})
+
+    def start(self) -> None:
+        """Start the thread; a second call does nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._loop.run, args=(self.threads,), name="pathline-engine", daemon=True
+            )
+            self._thread.start()
+
+    def deliver_on(
+        self, loop: asyncio.AbstractEventLoop, first: Callable[[Outcomes], Outcomes] = lambda outcomes: outcomes
+    ) -> None:
+        """Complete futures on an event loop from now on, all of a tick in one call, not on the engine's thread.
+
+        Args:
+            loop: the event loop.
+            first: called in the engine's thread with the outcomes; returns those that remain for the loop.
+        """
+
+        def deliver(outcomes: Outcomes) -> None:
+            if not (outcomes := first(outcomes)):
+                return
+            try:
+                loop.call_soon_threadsafe(settle, outcomes)
+            except RuntimeError:  # it has been closed
+                settle(outcomes)
+
+        self._loop.deliver = deliver
+
+    def drain(self) -> None:
+        """Accept no more jobs; current jobs continue."""
+        with self._lock:
+            self._draining = True
+
+    def give_up(self) -> None:
+        """Accept no more jobs and end current ones with `Draining`."""
+        self.drain()
+        self._loop.commands.put(GiveUp())
+
+    def stop(self) -> None:
+        """Give up all jobs and end the thread."""
+        self.drain()
+        self._loader.shutdown(wait=False, cancel_futures=True)
+        self._loop.commands.put(Stop())
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def load(self, name: str, version: int, checkpoint: Checkpoint) -> Arena:
+        """Measure a model and make it ready, while jobs of other models continue.
+
+        A separate thread measures it, with the engine's number of torch threads, which decides the bits, and at low
+        priority, so that running jobs hardly notice. Errors of its network pass through.
+        """
+        arena = self._loader.submit(self._made, checkpoint).result()
+        with self._lock:
+            self._arenas[arena] = {(Operation.SAMPLE, ()): self._open(name, arena)}
+            self._versions[name, version] = arena
+        self._refine_later(arena)
+        return arena
+
+    def _made(
+        self,
+        checkpoint: Checkpoint,
+        operation: Operation = Operation.SAMPLE,
+        sizes: Sizes = (),
+        loaded: Arena | None = None,
+    ) -> Arena:
+        with self._lock:
+            siblings = {} if loaded is None else dict(self._arenas[loaded])
+        same = next((arena for (_, others), (_, arena) in siblings.items() if others == sizes), None)
+        mine = decoder_sizes(checkpoint, sizes)
+        decoders = (
+            each.decoder for (_, others), (_, each) in siblings.items() if decoder_sizes(checkpoint, others) == mine
+        )
+        seconds = self._calibration_s
+        allowance = Allowance(seconds, self._tools.seconds)
+        if sizes:
+            allowance = Allowance(seconds / _SIZES_DIVISOR, self._tools.seconds, allowance.longest)
+        return Arena(
+            checkpoint,
+            self._tools,
+            tuple(Priority),
+            operation,
+            sizes,
+            allowance,
+            None if same is None else same.prelude,
+            next(decoders, None),
+        )
+
+    @property
+    def unmeasured(self) -> int:
+        """How many numbers of rows of all arenas are left to be measured while there are no jobs."""
+        with self._lock:
+            return sum(arena.unmeasured for arenas in self._arenas.values() for _, arena in arenas.values())
+
+    def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
+        """The arena of an operation of a loaded version for these sizes; None if `prepare` must make it first.
+
+        Raises:
+            KeyError: the version is not loaded.
+        """
+        with self._lock:
+            arenas = self._arenas[self._versions[name, version]]
+            _, arena = arenas.get((operation, sizes), (0, None))
+            if arena is not None and sizes:  # the last used comes last
+                arenas[operation, sizes] = arenas.pop((operation, sizes))
+            return arena
+
+    def prepare(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena:
+        """Make the arena of an operation of a loaded version, as `load` does; a second call does nothing.
+
+        Of its arenas for sizes of free axes, a version keeps the last few used; jobs in the others run to their end.
+
+        Raises:
+            Draining: the engine takes no more.
+            KeyError: the version is not loaded, or was unloaded meanwhile. Errors of its network pass through.
+        """
+
+        def make() -> Arena:
+            found = self.prepared(name, version, operation, sizes)
+            if found is None:
+                loaded = self._versions[name, version]
+                found = self._made(loaded.checkpoint, operation, sizes, loaded)
+                with self._lock:
+                    siblings = self._arenas[loaded]
+                    siblings[operation, sizes] = self._open(name, found)
+                    self._retire_least_used(siblings)
+                self._refine_later(found)
+            return found
+
+        try:
+            making = self._loader.submit(make)
+        except RuntimeError:  # it was shut down
+            raise Draining from None
+        try:
+            return making.result()
+        except CancelledError:
+            raise Draining from None
+
+    def _retire_least_used(self, arenas: dict[_What, tuple[int, Arena]]) -> None:
+        sized = [key for key in arenas if key[1]]
+        gone = tuple(arenas.pop(key)[0] for key in sized[: max(0, len(sized) - MAX_SIZES)])
+        for number in gone:
+            self._admission.close(number)
+        if gone:
+            self._loop.commands.put(Retire(gone))
+
+    def _refine_later(self, arena: Arena) -> None:
+        """Continue measuring an arena's rows while there are no jobs, one step at a time, after pending loads."""
+        if not arena.unmeasured or self._draining:
+            return
+
+        def step() -> None:
+            with self._lock:
+                idle, loaded = (
+                    not self._admission.jobs,
+                    any(a is arena for b in self._arenas.values() for _, a in b.values()),
+                )
+            if not loaded:
+                return
+            if idle:
+                arena.refine()
+            timer = threading.Timer(0.0 if idle else _BUSY_S, self._refine_later, [arena])
+            timer.daemon = True
+            timer.start()
+
+        with contextlib.suppress(RuntimeError):  # it was shut down
+            self._loader.submit(step)
+
+    def _open(self, name: str, arena: Arena) -> tuple[int, Arena]:
+        queue = ArenaQueue(next(self._numbers), name, arena)
+        self._admission.open(queue.number, queue.snapshot())
+        self._loop.commands.put(Open(queue))
+        return queue.number, arena
+
+    def unload(self, arena: Arena) -> None:
+        """Free an arena that `load` returned, and those of its other operations, once their jobs are done.
+
+        Returns at once. A version loaded later under the same name and number stays; a second call does nothing.
+        """
+        with self._lock:
+            arenas = self._arenas.pop(arena, None)
+            if arenas is None:
+                return
+            self._versions = {key: each for key, each in self._versions.items() if each is not arena}
+            numbers = tuple(number for number, _ in arenas.values())
+            for number in numbers:
+                self._admission.close(number)
+            self._loop.commands.put(Retire(numbers))
+
+    def submit(self, job: Job, future: Future[JobResult] | None = None) -> Future[JobResult]:
+        """Queue a job.
+
+        Args:
+            job: the job.
+            future: to complete; by default a new one.
+
+        Raises:
+            Draining: the engine takes no more.
+            TooSlow: the job would miss its deadline even with the machine to itself.
+            Overloaded: the queue is full, or the job would miss its deadline or make another miss its own.
+            EngineFailed: the thread has died.
+            KeyError: the model version is not loaded, or its operation not prepared.
+        """
+        with self._lock:
+            if self._draining:
+                raise Draining
+            if not self.alive:
+                raise EngineFailed(STOPPED)
+            arenas = self._arenas[self._versions[job.model, job.version]]
+            if job.sizes and (job.operation, job.sizes) not in arenas:  # retired since it was prepared
+                raise Overloaded("requests have too many different shapes at once", _BUSY_S)
+            arena, made = arenas[job.operation, job.sizes]
+            entry = self._admission.take(arena, job, made.stages_s(job) if made.stages else 0.0)
+            future = self._futures[entry.number] = Future[JobResult]() if future is None else future
+            self._loop.commands.put(Submit(arena, job, entry, future))
+        if self._loop.closed:  # it has ended meanwhile, perhaps without seeing this command
+            settle([(future, EngineFailed(STOPPED))])
+        return future
+
+    def pace(
+        self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
+    ) -> float:
+        """Return the seconds that a job of samples would take now if it ran alone; arguments as in `ports`.
+
+        Sizes without an arena are assumed to cost as much per number as those of the arena made at load.
+        """
+        with self._lock:
+            arenas = self._arenas[self._versions[name, version]]
+            key, rate = (Operation.SAMPLE, sizes), 1.0
+            if key not in arenas:
+                key = (Operation.SAMPLE, ())
+                made = arenas[key][1]
+                rate = math.prod(made.checkpoint.card.event_of(dict(sizes))) / math.prod(made.event_shape)
+            return self._admission.pace(arenas[key][0], calls, rate * work, rate * rows, priority)
+
+    def cancel(self, future: Future[JobResult]) -> None:
+        """Cancel a job; its lanes are removed before the next tick."""
+        self._loop.commands.put(Cancel(future))
+
+    def _setup_loading_thread(self) -> None:
+        """Set up the loading thread: number of torch threads and low priority."""
+        torch.set_num_threads(self.threads)
+        with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

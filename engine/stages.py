@@ -1,0 +1,419 @@
+"""Stages: the other programs of a model version, the prelude before its network and the decoder after it.
+
+A stage processes rows of several jobs together, one slice at a time between the ticks of arenas, so that no job is held
+up by another's rows. As in the network, a row has the same bits whatever other rows share its call.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.device import Device
+from engine.job import Job, JobResult, Priority, Sizes
+from engine.job_rows import variants_of
+from engine.scheduler import BULK_SHARE
+from models.calibration import BUCKETS, CALL_NUMBERS, EACH_UP_TO, Allowance, find_max_rows
+from models.checkpoint.calibrations import keep, key_of, known
+from models.checkpoint.card import DTYPES
+from models.checkpoint.loading import Checkpoint
+from models.decoder import DecoderError
+from models.named_conditions import Distinct, NamedConditions
+from models.noise import noise
+from models.prelude import combinations
+from models.row_padding import RowCaller
+from models.shapes import free_axes
+from models.velocity import rows_of
+
+SLICE_S = 0.025
+"""A slice takes about this long at most, unless a single row takes longer."""
+
+_MAX_ROWS = 1024
+_SHOWN = 4  # rows in a timed call
+
+Rows = Callable[..., tuple[Tensor, ...]]
+"""Tensors (rows, ...) -> tensors (rows, ...), each row computed from its own inputs alone."""
+
+
+@dataclass(eq=False)
+class Pass:
+    """The rows of one job that go through a stage.
+
+    Attributes:
+        owner: the object that the rows belong to.
+        given: arguments (rows, ...) on the host.
+        then: called with the results once all rows are done.
+        bulk: whether the rows yield to those of other passes.
+        solver: name of the job's solver.
+        done: number of finished rows.
+        seconds: total time of the calls that it took part in.
+        out: results (rows, ...), filled slice by slice.
+    """
+
+    owner: Any
+    given: Sequence[Tensor]
+    then: Callable[[list[Tensor]], None]
+    bulk: bool = False
+    solver: str = ""
+    done: int = 0
+    seconds: float = 0.0
+    out: list[Tensor] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.given[0])
+
+    @property
+    def left(self) -> int:
+        """The number of rows not done yet."""
+        return self.rows - self.done
+
+
+class Turn(NamedTuple):
+    """The outcome of a slice.
+
+    Attributes:
+        rows, passes, solvers: numbers of rows, passes and distinct solvers in the call.
+        ended: passes with all rows done.
+        failed: passes with rows that made the program fail, and its error message.
+    """
+
+    rows: int
+    passes: int
+    solvers: int
+    ended: list[Pass]
+    failed: dict[Pass, str]
+    bulk: bool
+
+
+class Stage:
+    """One program of a version.
+
+    Attributes:
+        name: `prelude` or `decoder`.
+        model: name of the model.
+        at_once: maximum number of rows in a slice.
+        row_s: seconds per row in a full slice.
+        used_s: device time used, for fairness among stages and arenas.
+        passes: waiting passes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Rows,
+        examples: Callable[[int], Sequence[Tensor]],
+        checkpoint: Checkpoint,
+        device: Device,
+        rows: tuple[int, int | None] = (1, None),
+        sizes: Sizes = (),
+        allowance: Allowance | None = None,
+        fetch: bool = False,
+    ) -> None:
+        """Find the row counts at which a row has the same bits, and how many rows fit into a slice.
+
+        Args:
+            name: see above.
+            function: the program to call; it raises if it cannot return all rows.
+            examples: row count -> arguments on the device, with distinct rows where possible.
+            checkpoint: the checkpoint that it is part of.
+            device: the device that it runs on.
+            rows: minimum and maximum number of rows per call.
+            sizes: sizes of the free axes.
+            allowance: time limit for measuring, in seconds; None for no limit.
+            fetch: whether to copy the results to the host.
+        """
+        self.name, self.model = name, checkpoint.card.name
+        self.used_s = 0.0
+        self.passes: deque[Pass] = deque()
+        self._device, self._fetch, self._turns = device, fetch, 0
+        self._folder = checkpoint.path
+        self._key = key_of(checkpoint.digest, device.device, name, *(f"{axis}={size}" for axis, size in sizes))
+        with device.scope(), torch.inference_mode():
+            self._kinds = [(tuple(each.shape[1:]), each.dtype) for each in function(*examples(rows[0]))]
+            self._packed = len(self._kinds) > 1 or self._kinds[0][1].itemsize == 1
+            call = (lambda *given: _pack(function(*given))) if self._packed else (lambda *given: function(*given)[0])
+            least, most = rows
+            found = known(self._folder, self._key)
+            if found is not None:
+                self._call = RowCaller(call, (), 0, known=found[1])
+            else:
+                allowance = allowance or Allowance()
+                numbers = max(1, sum(math.prod(shape) for shape, _ in self._kinds))
+                wanted = max(least, min(_MAX_ROWS, CALL_NUMBERS // numbers))
+                wanted = wanted if most is None else min(wanted, most)
+                limit = find_max_rows(call, examples, wanted, least, allowance)
+                candidates = (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
+                self._call = RowCaller(call, examples(limit), limit, False, candidates, least, allowance)
+            self._known = found is not None
+            self._keep()
+            self.at_once, self.row_s = self._measure(examples(_SHOWN))
+
+    def _measure(self, shown: Sequence[Tensor]) -> tuple[int, float]:
+        """The maximum number of rows in a slice, and the seconds per row."""
+        rows = 1
+        while True:
+            given = [each[torch.arange(rows, device=each.device) % len(each)] for each in shown]
+            took = self._timed(given)
+            if took > SLICE_S:  # something else may have slowed a single measurement
+                took = min(took, self._timed(given))
+            if took > SLICE_S and rows > 1:
+                return rows // 2, took / rows
+            if 2 * took > SLICE_S or rows >= self._call.limit:
+                return min(rows, self._call.limit), took / rows
+            rows *= 2
+
+    def _timed(self, given: Sequence[Tensor]) -> float:
+        begin = self._device.seconds()
+        self._call(*given)
+        self._device.finish()
+        return self._device.seconds() - begin
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether row counts were found at which rows are independent."""
+        return self._call.deterministic
+
+    @property
+    def unmeasured(self) -> int:
+        """The number of row counts still to be tried."""
+        tried, total = self._call.progress
+        return total - tried
+
+    def refine(self) -> None:
+        """Try one more row count."""
+        if not self._call.refine():
+            self._keep()
+
+    @property
+    def left_s(self) -> float:
+        """The estimated time of the waiting rows, in seconds."""
+        return self.row_s * sum(each.left for each in self.passes)
+
+    def _keep(self) -> None:
+        if not self._known:
+            keep(self._folder, self._key, 0, self._call.agreement)
+
+    def turn(self) -> Turn:
+        """Call the program for one slice of the waiting rows; there must be at least one."""
+        chosen = self._choose()
+        for each, _ in chosen:
+            if not each.out:
+                where = torch.device("cpu") if self._fetch else self._device.device
+                each.out = [torch.empty((each.rows, *shape), dtype=dtype, device=where) for shape, dtype in self._kinds]
+        begin = time.perf_counter()
+        with torch.inference_mode(), self._device.scope():
+            failed = self._run(chosen)
+        took = time.perf_counter() - begin
+        for each, part in chosen:
+            each.seconds += took
+            each.done = part.stop
+        ended = [each for each, _ in chosen if not each.left and each not in failed]
+        for each in (*ended, *failed):
+            self.passes.remove(each)
+        rows = sum(part.stop - part.start for _, part in chosen)
+        solvers = len({each.solver for each, _ in chosen})
+        return Turn(rows, len(chosen), solvers, ended, failed, all(each.bulk for each, _ in chosen))
+
+    def _choose(self) -> list[tuple[Pass, slice]]:
+        """Divide a slice equally among the passes that do not yield, then the remainder among the others."""
+        self._turns += 1
+        first = [each for each in self.passes if not each.bulk]
+        others = [each for each in self.passes if each.bulk]
+        if others and (not first or not self._turns % BULK_SHARE):
+            first, others = others, first
+        left, taken = self.at_once, dict[Pass, int]()
+        for group in (first, others):
+            share = max(1, left // max(1, len(group)))
+            for most in (share, left):  # rows that some do not need go to those that came first
+                for each in group:
+                    count = min(each.left - taken.get(each, 0), most, left)
+                    if count > 0:
+                        taken[each] = taken.get(each, 0) + count
+                        left -= count
+        self.passes.rotate(-1)
+        return [(each, slice(each.done, each.done + count)) for each, count in taken.items()]
+
+    def _run(self, chosen: Sequence[tuple[Pass, slice]]) -> dict[Pass, str]:
+        """Fill the results of some rows; if the program fails, retry each pass alone, then in ever smaller parts."""
+        try:
+            self._fill(chosen)
+        except Exception as error:  # (an error of the program must fail only its own requests)
+            if self._device.is_lost(error):
+                raise SystemExit(f"the device is lost: {error}") from error
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
+        else:
+            return {}
+        # Outside the handler: the exception keeps the failed call's memory alive.
+        self._device.free()
+        if len(chosen) > 1:
+            failed: dict[Pass, str] = {}
+            for each in chosen:
+                failed |= self._run([each])
+            return failed
+        [(alone, part)] = chosen
+        if part.stop - part.start == 1:
+            return {alone: f"the {self.name} failed: {message}"}
+        middle = (part.start + part.stop) // 2
+        for half in (slice(part.start, middle), slice(middle, part.stop)):
+            if failed := self._run([(alone, half)]):
+                return failed
+        return {}
+
+    def _fill(self, chosen: Sequence[tuple[Pass, slice]]) -> None:
+        columns = zip(*([tensor[part] for tensor in each.given] for each, part in chosen), strict=True)
+        found = self._call(*(self._device.send(parts[0] if len(parts) == 1 else torch.cat(parts)) for parts in columns))
+        results = _unpack(found, self._kinds) if self._packed else [found]
+        results = [self._device.fetch(each) for each in results] if self._fetch else results
+        self._device.finish()
+        begin = 0
+        for each, part in chosen:
+            end = begin + part.stop - part.start
+            for out, result in zip(each.out, results, strict=True):
+                out[part] = result[begin:end]
+            begin = end
+
+
+def _pack(tensors: Sequence[Tensor]) -> Tensor:
+    """Pack tensors (rows, ...) into one tensor of bytes, row by row."""
+    rows = len(tensors[0])
+    return torch.cat([each.contiguous().reshape(rows, -1).view(torch.uint8) for each in tensors], dim=1)
+
+
+def _unpack(packed: Tensor, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+    begin, found = 0, []
+    for shape, dtype in kinds:
+        end = begin + math.prod(shape) * dtype.itemsize
+        found.append(packed[:, begin:end].clone(memory_format=torch.contiguous_format).view(dtype).reshape(-1, *shape))
+        begin = end
+    return found
+
+
+def prelude_of(
+    checkpoint: Checkpoint, device: Device, sizes: Sizes = (), allowance: Allowance | None = None
+) -> Stage | None:
+    """The prelude of a version for these sizes of the free axes; None if it has none."""
+    prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
+    if prelude is None or not isinstance(requested, NamedConditions) or not isinstance(takes, NamedConditions):
+        return None
+    given, makes = requested.sized(dict(sizes)), takes.sized(dict(sizes))
+
+    def function(*conditions: Tensor) -> tuple[Tensor, ...]:
+        return prelude.call(makes, *conditions)
+
+    def examples(rows: int) -> tuple[Tensor, ...]:
+        return prelude.examples(given, rows, checkpoint.dtype, device.device)
+
+    rows = rows_of(prelude.program)
+    return Stage("prelude", function, examples, checkpoint, device, rows, sizes, allowance)
+
+
+def decoder_sizes(checkpoint: Checkpoint, sizes: Sizes) -> Sizes:
+    """The sizes of the free axes of a version's states, for which its decoder is measured."""
+    axes = free_axes(checkpoint.card.event_shape)
+    return tuple((axis, size) for axis, size in sizes if axis in axes)
+
+
+def decoder_of(
+    checkpoint: Checkpoint, device: Device, sizes: Sizes = (), allowance: Allowance | None = None
+) -> Stage | None:
+    """The decoder of a version for these sizes of the free axes; None if it is not a program."""
+    decoder = checkpoint.decoder
+    if decoder.program is None:
+        return None
+    card, mine = checkpoint.card, decoder_sizes(checkpoint, sizes)
+    shape = card.event_of({**card.typical, **dict(mine)})
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        data = decoder.decode(x)
+        if not data.isfinite().all():
+            raise DecoderError("it returned numbers that are not finite")
+        return (data,)
+
+    def examples(rows: int) -> tuple[Tensor, ...]:
+        return (noise(4, 0, rows, shape, checkpoint.dtype).to(device.device),)
+
+    rows = rows_of(decoder.program)
+    return Stage("decoder", function, examples, checkpoint, device, rows, mine, allowance, fetch=True)
+
+
+def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[Job], None]) -> Pass:
+    """The rows of a job that go through the prelude: one for each distinct condition of each variant.
+
+    Args:
+        checkpoint: the version.
+        owner: the object that the rows belong to.
+        job: the job.
+        then: called with the job once its conditions are those that the network takes.
+    """
+    prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
+    assert prelude is not None  # noqa: S101
+    assert isinstance(requested, NamedConditions)  # noqa: S101
+    assert isinstance(takes, NamedConditions)  # noqa: S101
+    guidance, variants = variants_of(requested.sized(dict(job.sizes)), checkpoint.dtype, job)
+    rows: list[list[Tensor]] = []
+    places: dict[tuple[int, ...], tuple[slice, Any]] = {}
+    begun, of = 0, []
+    for variant in variants:
+        key = tuple(id(part) for name in prelude.inputs for part in (variant[name].rows, variant[name].index))
+        if key not in places:
+            found, index = combinations(variant, prelude.inputs)
+            rows.append(found)
+            places[key] = slice(begun, begun + len(found[0])), index
+            begun += len(found[0])
+        of.append(places[key])
+    made = set(prelude.outputs)
+
+    def finish(out: list[Tensor]) -> None:
+        each: dict[tuple[int, int], dict[str, Distinct]] = {}
+        for part, index in of:
+            results = zip(prelude.outputs, out, strict=True)
+            each.setdefault((part.start, part.stop), {name: Distinct(rows[part], index) for name, rows in results})
+        all_of = [
+            {name: each[part.start, part.stop][name] if name in made else variant[name] for name in takes.inputs}
+            for variant, (part, _) in zip(variants, of, strict=True)
+        ]
+        then(replace(job, conditions=None, negative=None, guidance=guidance, variants=tuple(all_of)))
+
+    given = [torch.cat(column) for column in zip(*rows, strict=True)]
+    return Pass(owner, given, finish, job.priority is Priority.BULK, job.solve.name)
+
+
+def decoder_pass(
+    checkpoint: Checkpoint, owner: Any, job: Job, result: JobResult, then: Callable[[JobResult], None]
+) -> Pass | None:
+    """The finite states of a job, which go through the decoder. Without any, the pass is done at once.
+
+    Args:
+        checkpoint: the version.
+        owner: the object that the rows belong to.
+        job: the job.
+        result: its result so far.
+        then: called with the decoded result.
+    """
+    n, saved, card = len(result.x), result.saved, checkpoint.card
+    shape = card.data_of(dict(job.sizes))
+    flat = result.x if saved is None else torch.cat((result.x, saved.flatten(0, 1)))
+    there = flat.flatten(1).isfinite().all(dim=1)
+    whole = bool(there.all())
+
+    def decoded(out: Sequence[Tensor]) -> None:
+        data = out[0] if whole else torch.full((len(flat), *shape), torch.nan, dtype=DTYPES[card.data_dtype])
+        if not whole:
+            data[there] = out[0]
+        kept = None if saved is None else data[n:].reshape(n, -1, *shape)
+        then(replace(result, data=data[:n], saved_data=kept))
+
+    if not there.any():
+        decoded([flat.new_empty((0, *shape), dtype=DTYPES[card.data_dtype])])
+        return None
+    given = [flat if whole else flat[there]]
+    return Pass(owner, given, decoded, job.priority is Priority.BULK, job.solve.name)

@@ -1,0 +1,98 @@
+"""The real engine on a simulated clock, with a network of known cost: no threads, no waiting, always the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from torch import Tensor
+
+from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
+from fleet.capacity.simulation import Simulated, World
+from models.checkpoint.loading import Checkpoint
+
+from .conftest import Field, Settings, job
+
+START = 1000.0
+"""The time at which a simulated service has loaded its model, on its clock."""
+
+
+@dataclass
+class Attempt:
+    """The outcome of one request, and when it was sent and answered.
+
+    Attributes:
+        outcome: `200`, `429`, `422` or `504`, as in HTTP.
+        retry_s: the wait that a refusal promised.
+    """
+
+    began: float
+    job: Job
+    outcome: str = ""
+    answered: float = 0.0
+    retry_s: float = 0.0
+    future: Future[JobResult] | None = None
+
+
+class Service:
+    """A simulated engine with one model, `net`; a call costs `call_s`, and `row_s` for each row."""
+
+    def __init__(self, net: Checkpoint, call_s: float = 5e-4, row_s: float = 8e-5, slower: Sequence[Any] = ()) -> None:
+        self.world, self.attempts = World(), []
+        self.calls: list[tuple[float, int]] = []  # time and number of rows
+        self.slower = slower  # (from, until, factor)
+        field = Field(net.velocity)
+
+        def hook(x: Tensor, t: Tensor) -> None:
+            now = self.world.now
+            times = next((factor for begin, end, factor in self.slower if begin <= now < end), 1.0)
+            self.calls.append((now, len(x)))
+            self.world.spend(times * (call_s + row_s * len(x)))
+
+        field.hook = hook
+        self.engine = Simulated(Settings(max_queue=1000), None, self.world.clock, self.world)
+        self.engine.load("net", 1, replace(net, velocity=field))
+        self.calls.clear()
+        self.world.now = START
+
+    def ask(self, limit_s: float = 2.0, **arguments: Any) -> Attempt:
+        """Submit a job now."""
+        given = job(**arguments, deadline=self.world.now + limit_s)
+        attempt = Attempt(self.world.now, given)
+        self.attempts.append(attempt)
+        try:
+            attempt.future = self.engine.submit(given)
+        except (Overloaded, TooSlow) as refusal:
+            attempt.outcome, attempt.answered = ("429" if isinstance(refusal, Overloaded) else "422"), self.world.now
+            attempt.retry_s = getattr(refusal, "retry_after_s", 0.0)
+            return attempt
+
+        def answered(future: Future[JobResult]) -> None:
+            attempt.answered = self.world.now
+            attempt.outcome = "504" if isinstance(future.exception(), DeadlineExceeded) else "200"
+
+        attempt.future.add_done_callback(answered)
+        return attempt
+
+    def arrivals(self, rate: float, seconds: float, seed: int, draw: Callable[[Random], dict[str, Any]]) -> None:
+        """Send requests at random times, `rate` per second."""
+        chance, when = Random(seed), self.world.now
+        while True:
+            when += chance.expovariate(rate)
+            if when > self.world.now + seconds:
+                return
+            self.world.at(when, partial(self.ask, **draw(chance)))
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Take turns until nothing is left to do."""
+        while not until():
+            if not self.engine.turn() and not self.world.skip(math.inf):
+                return
+
+    def count(self, outcome: str) -> int:
+        return sum(attempt.outcome == outcome for attempt in self.attempts)

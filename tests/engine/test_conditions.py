@@ -1,0 +1,166 @@
+"""Conditional models in the engine: a condition for each sample, guidance beside none, and its cost."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.admission import Admission
+from engine.arena_queue import ArenaQueue
+from engine.engine import Engine
+from engine.forecast import Demand
+from engine.job import Operation
+from engine.scheduler import Place
+from engine.snapshot import EngineSnapshot
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.saving import save
+from models.conditions import LabelCondition, VectorCondition
+from models.decoder import Decoder
+from models.guidance import Guided
+from models.noise import noise
+from solvers import integrate
+
+from .conftest import Observed, Settings, job
+
+
+def saved(root: Path, name: str, condition: Any) -> Checkpoint:
+    torch.manual_seed(0)
+    model = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=condition))
+    return load(save(root, name, model, Decoder.identity((2,)), dataset={}, training={}, seed=0))
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return saved(tmp_path_factory.mktemp("repository"), "net", LabelCondition(classes=5))
+
+
+@pytest.fixture(scope="module")
+def conditional(labels: Checkpoint) -> Iterator[Engine]:
+    made = Engine(Settings())
+    made.start()
+    made.load("net", 1, labels)
+    yield made
+    made.stop()
+
+
+def kept(engine: Engine) -> int:
+    """Return the jobs with conditions that the arena still keeps."""
+    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    assert arena is not None
+    assert arena.network._conditions is not None
+    return len(arena.network._conditions.rows)
+
+
+def expected(
+    checkpoint: Checkpoint, condition: Any, guidance: float | None, seed: int = 0, **solver: Any
+) -> torch.Tensor:
+    assert checkpoint.card.condition is not None
+    guided = Guided(checkpoint.velocity, checkpoint.card.condition)
+    n = len(condition)
+    strength = None if guidance is None else torch.full((n,), guidance)
+    return integrate(lambda x, t: guided(x, t, condition, strength), noise(0, 0, n, (2,)), **solver).x
+
+
+CONDITION = torch.tensor([0, 3, 4])
+EULER = {"solver": "euler", "steps": 4}
+
+
+@pytest.mark.parametrize("guidance", [None, 0.0, 1.0, 2.5])
+def test_each_sample_has_its_own_condition(conditional: Engine, labels: Checkpoint, guidance: float | None) -> None:
+    arena = conditional.prepared("net", 1, Operation.SAMPLE)
+    assert arena is not None
+    assert arena.path == "fused"
+    result = conditional.submit(job(3, condition=CONDITION, guidance=guidance, **EULER)).result(60)
+    torch.testing.assert_close(result.x, expected(labels, CONDITION, guidance, **EULER), rtol=0, atol=1e-5)
+    assert result.nfe.tolist() == [4, 4, 4]
+    assert result.rows == 12 * (2 if guidance == 2.5 else 1)  # two rows per call only if both velocities are needed
+
+
+def test_no_condition_is_the_null(conditional: Engine) -> None:
+    without = conditional.submit(job(3, **EULER)).result(60)
+    null = conditional.submit(job(3, condition=torch.full((3,), 5), **EULER)).result(60)
+    off = conditional.submit(job(3, condition=CONDITION, guidance=0.0, **EULER)).result(60)
+    assert torch.equal(without.x, null.x)
+    assert torch.equal(without.x, off.x)
+
+
+def test_alone_and_among_others_are_the_same_bits(conditional: Engine) -> None:
+    requests = [
+        {"condition": torch.arange(n) % 5, "guidance": guidance, "seed": n, **solver}
+        for n, guidance in ((3, None), (17, 2.0), (64, 0.0), (5, 1.5), (1, 1.0))
+        for solver in (EULER, {"solver": "dopri5", "rtol": 1e-4, "atol": 1e-4})
+    ]
+    alone = [conditional.submit(job(len(each["condition"]), **each)).result(60) for each in requests]
+    futures = [conditional.submit(job(len(each["condition"]), **each)) for each in requests]
+    for before, future in zip(alone, futures, strict=True):
+        result = future.result(60)
+        assert torch.equal(before.x, result.x)
+        assert before.rows == result.rows
+    assert kept(conditional) == 0  # nothing is kept of finished jobs
+
+
+def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
+    many = torch.arange(9000) % 5  # over the row budget, so it is admitted in slices
+    whole = conditional.submit(job(9000, condition=many, guidance=2.0, **EULER)).result(60)
+    part = conditional.submit(job(2, condition=many[8990:8992], guidance=2.0, first_index=8990, **EULER)).result(60)
+    assert torch.equal(whole.x[8990:8992], part.x)
+
+
+def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> None:
+    arena = conditional.prepared("net", 1, Operation.SAMPLE)
+    assert arena is not None
+    snapshot = ArenaQueue(0, "net", arena).snapshot()
+    admission = Admission(100, time.monotonic, EngineSnapshot)
+    admission.open(0, snapshot)
+    requests = [(1, None), (1, 0.0), (1, 1.0), (2, 2.5)]
+    entries = [admission.take(0, job(3, condition=CONDITION, guidance=guidance, **EULER)) for _, guidance in requests]
+    assert [entry.rows for entry in entries] == [3 * width for width, _ in requests]
+    for n in (4, 3000):  # a small job and a large one
+        pair = job(n, condition=torch.zeros(n, dtype=torch.int64), guidance=2.5, **EULER)
+        plain = job(2 * n, condition=torch.zeros(2 * n, dtype=torch.int64), **EULER)
+        budget = snapshot.interactive.budget
+        guided, twice = (Demand.of(Place.of(admission.take(0, each), budget), 0, 0.0) for each in (pair, plain))
+        assert guided.small is (n == 4)
+        assert replace(guided, number=0) == replace(twice, number=0)
+
+
+def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoint, observed: Observed) -> None:
+    engine = Engine(Settings(), observed)
+    engine.start()
+    arena = engine.load("net", 1, labels)
+    budget = arena.budget
+    try:
+        engine.submit(job(2 * budget, condition=torch.arange(2 * budget) % 5, guidance=2.0, **EULER)).result(60)
+        sizes = arena.tick_cost._sizes
+    finally:
+        engine.stop()
+    called = [rows for _, rows, _, _ in observed.batches]
+    assert sum(called) == 4 * 2 * 2 * budget
+    assert max(called) <= budget
+    # The cost of ticks is learned by network rows too.
+    assert {rows.bit_length() for rows in called} <= set(sizes)
+
+
+def test_vectors(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path, "net", VectorCondition(width=3, null=False))
+    engine = Engine(Settings())
+    engine.start()
+    engine.load("net", 1, checkpoint)
+    try:
+        condition = torch.randn(4, 3)
+        result = engine.submit(job(4, condition=condition, **EULER)).result(60)
+    finally:
+        engine.stop()
+    torch.testing.assert_close(result.x, expected(checkpoint, condition, None, **EULER), rtol=0, atol=1e-5)
+
+
+def test_cancelled_jobs_leave_nothing(conditional: Engine) -> None:
+    future = conditional.submit(job(5, condition=torch.zeros(5, dtype=torch.int64), solver="euler", steps=9000))
+    conditional.cancel(future)
+    conditional.submit(job(3, condition=CONDITION, **EULER)).result(60)
+    assert kept(conditional) == 0

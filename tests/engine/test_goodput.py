@@ -1,0 +1,173 @@
+"""Overload on a simulated clock: accepted jobs finish in time, and refusals are truthful."""
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from engine.job import Priority
+from models.architectures.analytic import Mixture
+from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.saving import save
+from models.decoder import Decoder
+
+from .simulation import START, Attempt, Service
+
+DOPRI5 = {"num_samples": 20, "solver": "dopri5"}
+SATURATION = 10.7
+"""Requests per second that keep the simulated device busy: 58 calls per sample, 80 microseconds per row."""
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Samples under error control take 50 to 110 calls, so that forecasts cannot be exact."""
+    path = tmp_path_factory.mktemp("mixture")
+    return load(save(path, "net", Mixture(), Decoder.identity((2,)), dataset={}, training={}, seed=0))
+
+
+def loaded(mixture: Checkpoint, rate: float, *kinds: dict[str, Any], seconds: float = 15, **world: Any) -> Service:
+    """Send requests of several kinds, equally likely, for some seconds."""
+    service, seeds = Service(mixture, **world), iter(range(10**6))
+
+    def draw(chance: Random) -> dict[str, Any]:
+        return {"dtype": torch.float64, "seed": next(seeds), **chance.choice(kinds)}
+
+    service.arrivals(rate, seconds, 1, draw)
+    service.run()
+    assert {attempt.outcome for attempt in service.attempts} <= {"200", "429", "504"}
+    return service
+
+
+def late_share(attempts: list[Attempt]) -> float:
+    taken = [each for each in attempts if each.outcome in ("200", "504")]
+    return sum(each.outcome == "504" for each in taken) / len(taken)
+
+
+def test_goodput_holds_at_twice_and_four_and_a_half_times_what_can_be_done(mixture: Checkpoint) -> None:
+    full = loaded(mixture, SATURATION, DOPRI5).count("200")
+    for times in (2, 4.5):
+        service = loaded(mixture, times * SATURATION, DOPRI5)
+        assert service.count("200") >= 0.85 * full
+        assert late_share(service.attempts) < 0.02
+        assert all(attempt.answered <= attempt.began + 2.05 for attempt in service.attempts)
+
+
+def test_a_machine_that_is_slow_for_some_seconds_costs_few(mixture: Checkpoint) -> None:
+    usual = loaded(mixture, 2 * SATURATION, DOPRI5)
+    slow = loaded(mixture, 2 * SATURATION, DOPRI5, slower=[(START + 5, START + 10, 1.5)])
+    assert slow.count("200") > 0.75 * usual.count("200")
+    assert late_share(slow.attempts) < 0.1
+
+
+MIXES = [
+    [DOPRI5, {"num_samples": 1, "solver": "rk4", "steps": 5}],
+    [DOPRI5, {"num_samples": 300, "solver": "euler", "steps": 30, "limit_s": 6.0}],
+    [DOPRI5, {"num_samples": 5, "solver": "euler", "steps": 800, "limit_s": 8.0}],
+    [DOPRI5, {"num_samples": 20, "solver": "rk4", "steps": 20, "priority": Priority.BULK, "limit_s": 20.0}],
+    [{"num_samples": 20, "solver": "rk4", "steps": 15}, {"num_samples": 40, "solver": "heun2", "steps": 10}],
+]
+
+
+@pytest.mark.parametrize("kinds", MIXES)
+def test_mixed_loads_keep_their_promises_and_starve_nobody(mixture: Checkpoint, kinds: list[dict[str, Any]]) -> None:
+    service = loaded(mixture, 2 * SATURATION, *kinds)
+    assert late_share(service.attempts) < 0.02
+    for kind in kinds:
+        of_kind = [attempt for attempt in service.attempts if attempt.job.num_samples == kind["num_samples"]]
+        assert sum(attempt.outcome == "200" for attempt in of_kind) >= 5
+
+
+@pytest.mark.parametrize("limit_s", [0.6, 2.0, 10.0])
+@pytest.mark.parametrize("many", [1, 5])
+def test_retry_after_is_true_within_a_factor_of_two(mixture: Checkpoint, limit_s: float, many: int) -> None:
+    """Without other requests, the same request, sent again and again, is accepted at about the promised time."""
+    settings = {"num_samples": 20, "solver": "rk4", "steps": 15, "limit_s": limit_s, "dtype": torch.float64}
+    service = Service(mixture)
+    while (attempt := service.ask(**settings | {"num_samples": 20 * many})).outcome != "429":
+        pass
+    refused, world = service.ask(**settings), service.world
+    while refused.outcome != "429":
+        refused = service.ask(**settings)
+    again = refused
+
+    def ask_again() -> None:
+        nonlocal again
+        again = service.ask(**settings)
+        if again.outcome == "429":
+            world.at(world.now + 0.005, ask_again)
+
+    world.at(world.now + 0.005, ask_again)
+    service.run()
+    truth = again.began - refused.began
+    assert again.outcome == "200"
+    assert attempt.retry_s > 0
+    assert 0.5 * truth <= refused.retry_s <= max(2 * truth, 0.1)
+
+
+def test_what_is_too_slow_even_alone_is_refused_unless_a_part_is_of_use(mixture: Checkpoint) -> None:
+    service = Service(mixture)
+    slow = {"num_samples": 20, "solver": "euler", "steps": 2000, "dtype": torch.float64}  # 4.2 s
+    assert service.ask(**slow).outcome == "422"
+    partial, enough = service.ask(**slow, partial=True), service.ask(**slow, limit_s=60.0)
+    service.run()
+    assert partial.future is not None
+    assert set(partial.future.result().status) == {"deadline"}
+    assert enough.outcome == "200"
+
+
+def test_a_kind_of_error_control_that_was_seen_is_known_to_be_too_slow(mixture: Checkpoint) -> None:
+    service, settings = Service(mixture), {**DOPRI5, "dtype": torch.float64, "limit_s": 0.1}
+    unknown = service.ask(**settings)
+    service.run()
+    assert unknown.outcome == "504"  # this could not be known before
+    service.ask(**settings | {"limit_s": 5.0})
+    service.run()
+    assert service.ask(**settings).outcome == "422"
+
+
+def test_a_job_of_one_sample_does_not_wait_for_one_of_a_hundred_thousand(mixture: Checkpoint) -> None:
+    service, euler = Service(mixture), {"solver": "euler", "dtype": torch.float64}
+    large = service.ask(num_samples=100_000, steps=10, limit_s=600.0, **euler)
+    service.run(lambda: len(service.calls) > 5)
+    one = service.ask(num_samples=1, steps=10, **euler)
+    calls = len(service.calls)
+    service.run(lambda: bool(one.outcome))
+    assert one.outcome == "200"
+    assert len(service.calls) - calls <= 12
+    assert not large.outcome
+
+
+def test_a_long_request_with_little_time_to_spare_keeps_short_ones_from_nothing(mixture: Checkpoint) -> None:
+    service = Service(mixture)
+    kind: dict[str, Any] = {"dtype": torch.float64}
+    service.ask(num_samples=3, solver="euler", steps=10_000, limit_s=9.0, **kind)  # 7.4 s alone
+    service.run(lambda: len(service.calls) > 5)
+    short = [service.ask(num_samples=1, solver="rk4", steps=5, **kind) for _ in range(20)]
+    service.run()
+    assert {attempt.outcome for attempt in short} == {"200"}
+
+
+def test_who_cannot_be_in_time_is_refused_early_and_leaves_the_rest_in_time(mixture: Checkpoint) -> None:
+    """The machine becomes three times slower once eight jobs have been accepted."""
+    service = Service(mixture, slower=[(START + 0.05, START + 100, 3.0)])
+    attempts = [service.ask(num_samples=20, solver="rk4", steps=15, dtype=torch.float64) for _ in range(8)]
+    service.run()
+    assert {each.outcome for each in attempts} == {"200", "504"}
+    assert sum(each.outcome == "200" for each in attempts) >= 3  # otherwise, none
+    assert any(each.answered < each.began + 1.5 for each in attempts if each.outcome == "504")
+
+
+def test_it_is_known_about_when_jobs_will_be_done(mixture: Checkpoint) -> None:
+    service, euler = Service(mixture), {"solver": "euler", "dtype": torch.float64, "limit_s": 600.0}
+    attempts = [service.ask(num_samples=n, steps=10 * n, **euler) for n in (1, 4, 20)]
+    attempts.append(service.ask(num_samples=20_000, steps=10, priority=Priority.BULK, **euler))
+    for before in (0, 5):
+        service.run(lambda before=before: len(service.calls) >= before)
+        now, ends = service.world.now, service.engine.ends_s()
+        assert set(ends) == {each.future for each in attempts}
+        forecasts = [(each, now + ends[each.future]) for each in attempts if each.future is not None]
+    service.run()
+    for each, end in forecasts:
+        assert 0.6 * (each.answered - now) < end - now < 1.6 * (each.answered - now)
+    assert service.engine.ends_s() == {}

@@ -1,0 +1,22 @@
+"""Threads of a network if the settings name no number."""
+
+import os
+
+import pytest
+
+from engine.engine import default_threads
+
+
+@pytest.mark.parametrize(("cores", "threads"), [({0}, 1), ({0, 1}, 1), ({2, 5, 7}, 2), (set(range(64)), 63)])
+def test_one_for_each_core_that_may_be_used_but_one(
+    cores: set[int], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: cores, raising=False)
+    assert default_threads() == threads
+
+
+@pytest.mark.parametrize(("count", "threads"), [(None, 1), (1, 1), (8, 7)])
+def test_where_the_system_does_not_say_which(count: int | None, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    assert default_threads() == threads
