@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.loading import Checkpoint
-from models.exported import exported
-from models.fused import Prepared, prepare
+from models.forms.choice import choose
+from models.forms.form import Form
 from models.named_conditions import Conditioning
 from models.velocity import Condition, VelocityField, rows_of
 
@@ -78,15 +78,11 @@ class Device:
         """Whether nothing can run on the device after this error, so that the process must be restarted."""
         return False
 
-    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
-        """Return the field in the form to call: fused or exported if possible."""
-        velocity = checkpoint.velocity
+    def form(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Form:
+        """Return the form in which to evaluate the field: fused or exported if possible."""
         if not self._compile:
-            return Prepared(velocity, "eager", "PATHLINE_COMPILE is off")
-        made = prepare(velocity, condition)
-        if made.path == "fused" or made.failed:
-            return made
-        return exported(velocity, made.reason, checkpoint.path, checkpoint.digest)
+            return Form(checkpoint.velocity, reason="PATHLINE_COMPILE is off")
+        return choose(checkpoint.velocity, condition, checkpoint.path, checkpoint.digest)
 
 
 class Cuda(Device):
@@ -143,16 +139,16 @@ class Cuda(Device):
         """A CUDA error other than lack of memory leaves the context unusable."""
         return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
 
-    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
+    def form(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Form:
         """Return the field, with graph capture if that was requested."""
         velocity = checkpoint.velocity
-        return Prepared(Captured(velocity) if self._graphs else velocity, "eager", "fused forms are for the CPU")
+        return Form(Captured(velocity) if self._graphs else velocity, reason="fused forms are for the CPU")
 
 
 class Captured:
     """A field with its calls captured as CUDA graphs, once for each row count, and then replayed.
 
-    Calls arrive padded to a few row counts (`models.row_padding`); here they are padded further, to powers of two, and
+    Calls arrive padded to a few row counts (`models.forms.counts`); here they are padded further, to powers of two, and
     beyond 16 recordings the least recently used is dropped. Larger calls go to the field itself.
     """
 

@@ -27,7 +27,6 @@ class Settings:
     max_queue: int = 500
     cuda_graphs: bool = False
     compile: str = "auto"
-    calibration_s: float = 60.0
 
 
 @dataclass

@@ -18,7 +18,7 @@ from engine.job import Job
 from engine.stages import Pass, prelude_pass
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
-from models.fused import Prepared
+from models.forms.form import Form
 from models.named_conditions import Conditioning
 from tests.service import latent
 from tests.service.named import imported
@@ -81,14 +81,14 @@ def test_memory_is_given_back_before_a_call_is_tried_in_parts(net: Checkpoint) -
     device = Elsewhere()
     arena = Arena(net, device)
     device.counts.clear()
-    inside = arena.network.velocity._call.function
+    inside = arena.network.call.function
 
     def crowded(*arguments: Tensor) -> Tensor:
         if len(arguments[0]) > 8:
             raise torch.OutOfMemoryError("no memory for so many rows")
         return inside(*arguments)
 
-    arena.network.velocity._call.function = crowded
+    arena.network.call.function = crowded
     found = _run(arena, job(16, solver="euler", steps=3))
     assert len(found[0]) == 16
     assert device.counts["free"] >= 3
@@ -145,8 +145,8 @@ def test_calls_with_conditions_are_never_recorded() -> None:
 class FarAway(Elsewhere):
     """A device that reports support for graphs."""
 
-    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
-        return Prepared(Captured(checkpoint.velocity), "eager", "pretended")
+    def form(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Form:
+        return Form(Captured(checkpoint.velocity), reason="pretended")
 
 
 def test_a_model_with_named_conditions_has_the_same_bits_where_graphs_are_asked_for(tmp_path: Path) -> None:
