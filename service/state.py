@@ -44,7 +44,6 @@ class Service:
         started: whether it has been started.
         draining: whether it takes no more requests.
         failed: set when every model was tried and none can be served.
-        on_drain: called when the service starts to drain.
         worker_counts: returns what its HTTP workers have counted.
     """
 
@@ -59,7 +58,6 @@ class Service:
     started: bool = False
     draining: bool = False
     failed: StartError | None = None
-    on_drain: Callable[[], None] = lambda: None
     worker_counts: Callable[[], Awaitable[Sequence[Counts]]] = _no_counts
     parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _watch: Watch | None = None
@@ -124,7 +122,6 @@ class Service:
     def drain(self) -> None:
         """Refuse new requests; those in progress go on."""
         self.draining = True
-        self.on_drain()
         self.engine.drain()
 
     def stop(self) -> None:
