@@ -33,10 +33,10 @@ $(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.serve
 	@touch $@
 
 # Servers for the benchmarks to compare with. Their pins conflict with ours (numpy < 2); they use the other packages of .venv.
-$(VENV)/peers/.done: benchmarks/serving/peers/requirements.txt $(VENV)/.dev
+$(VENV)/peers/.done: studies/serving/peers/requirements.txt $(VENV)/.dev
 	@echo "setup: LitServe and Triton, to compare with"
 	@$(PYTHON) -m venv $(VENV)/peers
-	@$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/serving/peers/requirements.txt
+	@$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check -r studies/serving/peers/requirements.txt
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  "$$($(VENV)/peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_pathline.pth"
 	@touch $@
@@ -95,15 +95,15 @@ lock: $(VENV)/.dev ## write the hashes of the image's packages, after changing c
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m deploy.locks.generate
 
 bench: $(VENV)/.dev ## compare the speed with other software
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m studies bench
 
 bench-peers: $(VENV)/peers/.done ## install LitServe and Triton for the benchmarks
 
 bench-quick: $(VENV)/.dev models ## compare the service with others in four minutes and print a table
-	@$(BIN)/python -m benchmarks.serving --rounds 1 --seconds 3
+	@$(BIN)/python -m studies.serving --rounds 1 --seconds 3
 
 soak: $(VENV)/.dev ## ten minutes of mixed load against a real service
-	@$(BIN)/python -m benchmarks.soak
+	@$(BIN)/python -m studies.soak
 
 clean: ## remove the virtual environment and caches (models are kept)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis

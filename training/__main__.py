@@ -1,4 +1,4 @@
-"""The command `python -m training`: fit, evaluate, tune, reproduce, study and defaults."""
+"""The command `python -m training`: fit, evaluate, tune and defaults."""
 
 import argparse
 import os
@@ -27,32 +27,6 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         "--runs-dir", type=Path, default=runs_dir, metavar="DIR", help="folder for unfinished runs (now: %(default)s)"
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
-
-
-def _add_reproduce(parser: argparse.ArgumentParser, out: Path) -> None:
-    parser.add_argument("--quick", action="store_true", help="run all experiments at reduced size, in minutes")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="experiment to run; can be repeated"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=out, metavar="DIR", help="folder for results (default: %(default)s)"
-    )
-    parser.add_argument("--force", action="store_true", help="repeat earlier measurements; models are kept")
-    parser.add_argument("--measured", action="store_true", help="measure nothing; report earlier measurements")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
-    parser.add_argument(
-        "--note", default="", metavar="TEXT", help="sentence for the report, such as the machine's load"
-    )
-    data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
-    parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (MNIST: IDX files)")
-    models_dir = os.environ.get("PATHLINE_MODELS_DIR", "").strip() or "checkpoints"
-    parser.add_argument(
-        "--models-dir",
-        type=Path,
-        default=models_dir,
-        metavar="DIR",
-        help="repository of models to reuse (now: %(default)s)",
-    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,10 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
     _add_places(fit)
-    paper = commands.add_parser("reproduce", help="measure every result of the paper and write a report")
-    _add_reproduce(paper, Path("reports/paper"))
-    study = commands.add_parser("study", help="measure what makes a flow cheap to solve and write a report")
-    _add_reproduce(study, Path("reports/cheap-flows"))
     _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a model; write the results into its card"))
     _add_tune(commands.add_parser("tune", help="learn solvers for one model, to be served with it"))
     _add_places(commands.add_parser("defaults", help="make the default models that the repository lacks"))
@@ -273,29 +243,6 @@ def _fit(arguments: argparse.Namespace) -> None:
     fit(recipe, places)
 
 
-def _reproduce(arguments: argparse.Namespace) -> None:
-    if arguments.measured and (arguments.force or arguments.only):
-        raise UsageError("--measured measures nothing; leave --force and --only out")
-    if arguments.threads is not None and arguments.threads < 1:
-        raise UsageError(f"--threads is {arguments.threads}; it must be 1 or more")
-    from training.reproduce import Options, reproduce, sizes_of
-
-    reproduce(
-        Options(
-            out=arguments.out,
-            only=arguments.only,
-            sizes=sizes_of(arguments.quick),
-            models_dir=arguments.models_dir,
-            data_dir=arguments.data_dir,
-            force=arguments.force,
-            threads=arguments.threads,
-            conditions=arguments.note,
-            study=arguments.command == "study",
-            measured=arguments.measured,
-        )
-    )
-
-
 def _defaults(arguments: argparse.Namespace) -> None:
     from training.defaults import make_defaults
 
@@ -312,8 +259,6 @@ def main(argv: list[str] | None = None) -> int:
         run = {
             "fit": _fit,
             "evaluate": _evaluate,
-            "reproduce": _reproduce,
-            "study": _reproduce,
             "tune": _tune,
             "defaults": _defaults,
         }[arguments.command]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.examples import CASES, REQUESTS, ROUNDING, Served, apart, serving
 from engine.engine import Engine
 from engine.job import Job, JobResult
 from engine.loop import Loop
+from studies.examples import CASES, REQUESTS, ROUNDING, Served, apart, serving
 
 pytestmark = pytest.mark.anyio
 

@@ -162,7 +162,7 @@ def test_work_is_spread_and_a_client_that_leaves_is_seen(fleet: Any) -> None:
             clients.enter_context(sent(url, model="moons", **ENDLESS))
         until("all four running", lambda: active(0) + active(1) == 4)
         assert (active(0), active(1)) == (2, 2)
-    until("no job", lambda: active(0) + active(1) == 0, 15)  # benchmarks.fleet times this
+    until("no job", lambda: active(0) + active(1) == 0, 15)  # studies.fleet times this
 
 
 def test_all_full_is_429_with_retry_after(fleet: Any) -> None:

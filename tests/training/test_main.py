@@ -130,23 +130,6 @@ def test_help_needs_no_torch():
     assert "defaults" in done.stdout
 
 
-def test_reproduce_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    out = str(tmp_path / "out")
-    assert main(["reproduce", "--only", "figure1", "--out", out]) == 2
-    assert "--only is 'figure1'; experiments are convergence" in capsys.readouterr().err
-    assert main(["reproduce", "--threads", "0", "--out", out]) == 2
-    assert "--threads is 0; it must be 1 or more" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_reproduce_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["reproduce", "--quick", "--only", "numbers", "--out", str(tmp_path)]) == 0
-    assert "quick run at reduced size" in (tmp_path / "quick" / "REPORT.md").read_text()
-    (tmp_path / "file").touch()
-    assert main(["reproduce", "--only", "numbers", "--out", str(tmp_path / "file")]) == 1
-    assert "cannot be written to" in capsys.readouterr().err
-
-
 def test_the_first_lines_of_a_run_say_what_was_read_and_skipped(
     tmp_path: Path, places: list[str], capsys: pytest.CaptureFixture[str]
 ):

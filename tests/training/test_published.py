@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from studies.experiments.trained import training_seconds
 from training import published
-from training.experiments.trained import training_seconds
 
 GOOD = {"training": {"recipe_hash": "abc", "recipe": {"epochs": 1}, "train_s": 2.0}}
 

@@ -12,10 +12,10 @@ import httpx
 import numpy as np
 import torch
 
-from benchmarks.examples import example as load_example
 from models.noise import noise
 from service.app import create_app
 from service.settings import Settings
+from studies.examples import example as load_example
 
 torch.set_num_threads(1)
 example = load_example("lerobot_policy")

@@ -1,4 +1,0 @@
-"""Experiments for every result of the paper, one per file; `python -m training reproduce` runs them.
-
-Xiao, "From Euler to Dormand-Prince: ODE Solvers for Flow Matching Generative Models", arXiv:2605.00836, 2026.
-"""
