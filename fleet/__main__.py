@@ -1,10 +1,9 @@
-"""The `python -m fleet` command: bulk jobs, replicas and capacity plans."""
+"""The `python -m fleet` command: bulk jobs and replicas."""
 
 import argparse
 import sys
 
 from fleet.bulk.command import add_export, add_sample, add_verify, guarded
-from fleet.capacity.plan import add_plan
 from fleet.serve_command import add_serve
 
 
@@ -12,7 +11,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="python -m fleet", description=__doc__)
     commands = made.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_sample, add_verify, add_export, add_serve, add_plan):
+    for add in (add_sample, add_verify, add_export, add_serve):
         add(commands)
     return made
 

@@ -23,7 +23,7 @@ from fleet.bulk.formats import Rows
 from fleet.bulk.spec import FIELDS, JobSpec
 from fleet.errors import FleetError, UsageError
 from models.checkpoint.card import Card, CheckpointError, read_card
-from models.conditions import ONE
+from models.conditions import ONE, LabelCondition, class_numbers
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
@@ -163,9 +163,16 @@ class Maker:
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
-        conditions = job.conditions if isinstance(given, Table) else None
-        row_conditions = None if conditions is None else conditions[ONE].expanded(rows).numpy()
-        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, row_conditions)
+        conditions = self._recorded(given.of(first, rows)[ONE]) if isinstance(given, Table) else None
+        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, conditions)
+
+    def _recorded(self, conditions: list[Any]) -> NDArray[Any]:
+        """Return the conditions of a table as arrays hold them: names of classes as numbers, vectors as they came."""
+        if isinstance(conditions[0], list):
+            return np.asarray(conditions, self.model.card.dtype)
+        takes = self.model.conditioning
+        numbers = class_numbers(takes.names if isinstance(takes, LabelCondition) else None)
+        return np.asarray([numbers.get(each, each) for each in conditions])
 
     def _prepare(self, job: Job) -> None:
         """Prepare the engine for the shape of a job.

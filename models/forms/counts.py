@@ -29,12 +29,12 @@ CALL_WORK = {"cpu": 4e9}
 _OTHER_WORK = 4e12
 _NUMBER_WORK = 8.0  # floating-point operations that take as long as writing a number
 _ROUND = 128  # larger limits are multiples of this
-_PADDING = 16  # a lone row may be padded to this many
+_PADDING = 32  # a lone row may be padded to this many, or a quarter of the limit
 _SMALL = 4  # calls of fewer rows take other instructions most often, and are tested only if that means something
 _ENOUGH = 4096  # numbers to compare that mean something
 _FEWEST = 8  # different rows to try
 _COMPARED = 128  # rows compared at each number of rows, at least, unless they hold enough numbers
-_TRIALS = ((4, 8), (16, 4), (128, 2))
+_TRIALS = ((4, 8), (32, 4), (128, 2))
 """Up to how many rows -> calls that are compared, at least; larger calls are compared once."""
 
 RowFunction = Callable[..., Tensor]
@@ -119,7 +119,7 @@ class _Test:
 
     def _candidates(self, least: int) -> Iterator[int]:
         """Numbers of rows, ascending: padding to the next wastes a quarter at most, but for a few rows."""
-        small = self._limit <= 2 * _PADDING or self._compared * self._numbers >= _ENOUGH
+        small = self._limit <= _PADDING or self._compared * self._numbers >= _ENOUGH
         rows = 1 if small else _SMALL
         while rows < self._limit:
             if rows >= least:

@@ -1,1 +1,1 @@
-"""Benchmarks past one machine: overhead of balancers, scaling of bulk jobs, and accuracy of capacity plans."""
+"""Benchmarks past one machine: overhead of balancers, and scaling of bulk jobs."""
