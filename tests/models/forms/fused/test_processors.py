@@ -22,7 +22,7 @@ print(network(noise(0, 0, 40, (2,)), torch.linspace(0, 1, 40)).numpy().tobytes()
 
 
 def _bits(environment: dict[str, str]) -> str:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     done = subprocess.run(
         [sys.executable, "-c", _CODE],
         cwd=root,
