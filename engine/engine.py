@@ -193,19 +193,10 @@ class Engine:
             )
             self._thread.start()
 
-    def deliver_on(
-        self, loop: asyncio.AbstractEventLoop, first: Callable[[Outcomes], Outcomes] = lambda outcomes: outcomes
-    ) -> None:
-        """Complete futures on an event loop from now on, all of a tick in one call, not on the engine's thread.
-
-        Args:
-            loop: the event loop.
-            first: called in the engine's thread with the outcomes; returns those that remain for the loop.
-        """
+    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Complete futures on an event loop from now on, all of a tick in one call, not on the engine's thread."""
 
         def deliver(outcomes: Outcomes) -> None:
-            if not (outcomes := first(outcomes)):
-                return
             try:
                 loop.call_soon_threadsafe(settle, outcomes)
             except RuntimeError:  # it has been closed
@@ -374,12 +365,8 @@ class Engine:
                 self._admission.close(number)
             self._loop.commands.put(Retire(numbers))
 
-    def submit(self, job: Job, future: Future[JobResult] | None = None) -> Future[JobResult]:
+    def submit(self, job: Job) -> Future[JobResult]:
         """Queue a job.
-
-        Args:
-            job: the job.
-            future: to complete; by default a new one.
 
         Raises:
             Draining: the engine takes no more.
@@ -398,7 +385,7 @@ class Engine:
                 raise Overloaded("requests have too many different shapes at once", _BUSY_S)
             arena, made = arenas[job.operation, job.sizes]
             entry = self._admission.take(arena, job, made.stages_s(job) if made.stages else 0.0)
-            future = self._futures[entry.number] = Future[JobResult]() if future is None else future
+            future = self._futures[entry.number] = Future[JobResult]()
             self._loop.commands.put(Submit(arena, job, entry, future))
         if self._loop.closed:  # it has ended meanwhile, perhaps without seeing this command
             settle([(future, EngineFailed(STOPPED))])

@@ -140,7 +140,6 @@ class Job:
         constants: (num_samples, constants) of the operation's field, see `solvers.derived`; None if it has none.
         decode: whether the states are to be decoded by the model's decoder program; without one they are left as they
             are.
-        bytes, condition_bytes: memory reserved for it and for its conditions until its response is sent.
         variants: conditions of each variant (see `job_rows.variants_of`) as made by a prelude; None until then.
     """
 
@@ -167,8 +166,6 @@ class Job:
     constants: torch.Tensor | None = None
     follows: bool = False
     decode: bool = False
-    bytes: int = 0
-    condition_bytes: int = 0
     variants: tuple[Mapping[str, Distinct], ...] | None = None
 
 

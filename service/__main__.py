@@ -1,13 +1,12 @@
 """The command ``python -m service``: load the models, serve, and print what to try."""
 
 import argparse
-import os
 import sys
 import threading
 from collections.abc import Callable
 
 from service.console import ProgressPrinter, greeting, log_to_stderr, opening
-from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
+from service.settings import Settings, SettingsError, StartError, load_settings, unknown_variables
 
 USAGE, FAILED = 2, 1  # exit codes: an invalid setting; a part that is missing
 
@@ -15,14 +14,10 @@ USAGE, FAILED = 2, 1  # exit codes: an invalid setting; a part that is missing
 def main(arguments: list[str] | None = None) -> int:
     """Run the service until it is stopped; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
-    parser.add_argument(
-        "--workers", type=int, default=1, help="must be 1: one process owns the device; run replicas to use more"
-    )
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     log_to_stderr()
     try:
         settings = load_settings()
-        _refuse_workers(options.workers)
     except SettingsError as error:
         return _fail(str(error), USAGE)
     for name in unknown_variables():
@@ -40,17 +35,13 @@ def _serve(settings: Settings) -> int:
     # torch takes seconds to import: report invalid settings before that
     from service.app import create_app
     from service.server import freeze, listen, run, url
-    from service.workers.hub import Hub
 
     bound = listen(settings)
     progress = ProgressPrinter()
     try:
         app = create_app(settings)
         service = app.state.service
-        registry, base = service.registry, settings.public_url or url(bound[0])
-        workers = Hub(app, service, bound) if settings.http_workers else None
-        if workers is not None:
-            workers.spawn()
+        registry, base = service.registry, settings.public_url or url(bound)
 
         def greet() -> None:
             progress.stop()
@@ -67,11 +58,10 @@ def _serve(settings: Settings) -> int:
             greet_once_ready()
 
         service.start(in_thread=True, on_loaded=on_loaded)
-        return run(app, settings, bound, on_ready, workers)
+        return run(app, settings, bound, on_ready)
     finally:
         progress.stop()
-        for each in bound:
-            each.close()
+        bound.close()
 
 
 class _Last:
@@ -86,20 +76,6 @@ class _Last:
             if self._left:
                 return
         self._then()
-
-
-def _refuse_workers(workers: int) -> None:
-    """Check that only one process is requested.
-
-    Raises:
-        SettingsError: ``--workers`` or ``WEB_CONCURRENCY`` is not 1.
-    """
-    for name, value in (
-        ("--workers", str(workers)),
-        ("WEB_CONCURRENCY", os.environ.get("WEB_CONCURRENCY", "").strip() or "1"),
-    ):
-        if value != "1":
-            raise SettingsError(f"{name}={value} is not allowed; it must be 1, because {ONE_PROCESS}")
 
 
 def _fail(message: str, code: int) -> int:

@@ -27,9 +27,7 @@ from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
 
 
-def create_app(
-    settings: Settings | None = None, engine: Engine | None = None, service: Service | None = None
-) -> FastAPI:
+def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
     """Make the ASGI application; its parts are in ``app.state.service``.
 
     The models are loaded when the application starts (its lifespan). Call ``app.state.service.start(in_thread=True)``
@@ -38,14 +36,13 @@ def create_app(
     Args:
         settings: from the environment by default.
         engine: replaces the real engine, in tests.
-        service: replaces all parts, in an HTTP worker.
 
     Raises:
         SettingsError: a setting in the environment is invalid.
         StartError: the model repository is missing or cannot be read, or the device does not exist.
     """
     settings = load_settings() if settings is None else settings
-    service = _assemble(settings, engine) if service is None else service
+    service = _assemble(settings, engine)
     app = FastAPI(
         title="Pathline",
         summary="Samples from flow-matching models, each request with its own solver",

@@ -100,7 +100,6 @@ class Ledger:
         now: a clock like `time.monotonic`.
         ends_s: seconds until jobs are done, as far as known; see `service.ports.Engine`.
         purpose: of the memory.
-        on_end: called with each hold that has ended, on the thread that ended it.
     """
 
     def __init__(
@@ -109,9 +108,8 @@ class Ledger:
         now: Callable[[], float] = time.monotonic,
         ends_s: Callable[[], Ends] = dict,
         purpose: Purpose = Purpose(),
-        on_end: "Callable[[Hold], object]" = lambda hold: None,
     ) -> None:
-        self.now, self._limit, self._ends_s, self._purpose, self._on_end = now, limit, ends_s, purpose, on_end
+        self.now, self._limit, self._ends_s, self._purpose = now, limit, ends_s, purpose
         self._reserved = 0
         self._holds: dict[int, Hold] = {}
         self._numbers = itertools.count()
@@ -207,4 +205,3 @@ class Ledger:
             self._reserved -= hold.bytes
             weight = min(0.5, hold.bytes / self._limit)  # small holds say little
             self._mean_s += (self.now() - hold.begun - self._mean_s) * weight
-        self._on_end(hold)

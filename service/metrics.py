@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, disable_created_metrics
-from prometheus_client.core import HistogramMetricFamily, Metric, Sample
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -46,30 +46,6 @@ _NFE = (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 500, 1_000, 2_0
 _CALL = ("model", "operation")
 _RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 10.0, 100.0)
 _STEP = geometric(1e-5, 1.0, 10**0.25)
-
-
-_USED = ("process_resident_memory_bytes", "process_virtual_memory_bytes", "process_open_fds")
-"""Gauges of a process that are added for several."""
-
-_ENDS = ("", "_total", "_bucket", "_count", "_sum")
-"""Ends of the names of samples, after the name of their family."""
-
-Counts = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-"""Values by the name and the labels of samples."""
-
-
-def added(one: Counts, other: Counts) -> Counts:
-    """Return the sums of two processes' counts."""
-    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}
-
-
-def _adds_up(family: Metric) -> bool:
-    return family.type in ("counter", "histogram") or family.name in _USED
-
-
-def _key(sample: Sample) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return sample.name, tuple(sorted(sample.labels.items()))
-
 
 _FEW = 16
 """Up to this many values, counting one by one is faster than array operations."""
@@ -376,44 +352,9 @@ class Metrics:
         self.active_lanes.set_function(lanes)
         self.job_bytes.set_function(job_bytes)
 
-    def counts(self) -> Counts:
-        """Return what this process has counted, for `text` of another process; counters at 0 are left out."""
-        return {
-            _key(sample): sample.value
-            for family in self.registry.collect()
-            if _adds_up(family)
-            for sample in family.samples
-            if sample.value or family.type == "histogram"
-        }
-
-    def text(self, others: Iterable[Counts] = ()) -> bytes:
-        """Return all metrics in the Prometheus text format.
-
-        Args:
-            others: `counts` of other processes, which are added.
-        """
-        total: Counts = {}
-        for counts in others:
-            total = added(total, counts)
-        return generate_latest(_Sum(self.registry, total) if total else self.registry)
-
-
-class _Sum(Collector):
-    """The metrics of a registry, with counts of other processes added."""
-
-    def __init__(self, registry: CollectorRegistry, others: Counts) -> None:
-        self._registry, self._others = registry, others
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the families, with series that only other processes have last."""
-        left = dict(self._others)
-        for family in self._registry.collect():
-            if _adds_up(family):
-                here = [sample._replace(value=sample.value + left.pop(_key(sample), 0.0)) for sample in family.samples]
-                names = [family.name + end for end in _ENDS]
-                there = [Sample(name, dict(labels), left[name, labels]) for name, labels in left if name in names]
-                family.samples = here + there
-            yield family
+    def text(self) -> bytes:
+        """Return all metrics in the Prometheus text format."""
+        return generate_latest(self.registry)
 
 
 def _histogram(

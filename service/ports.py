@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 
 from engine.job import Job, JobResult, Operation, Priority, Sizes
-from engine.job_table import Outcomes
 from engine.snapshot import Workload
 from models.checkpoint.loading import Checkpoint
 
@@ -90,13 +89,8 @@ class Engine(Protocol):
         """Start the engine's thread."""
         ...
 
-    def deliver_on(self, loop: asyncio.AbstractEventLoop, first: Callable[[Outcomes], Outcomes] = ...) -> None:
-        """Complete futures on an event loop from now on; their callbacks run there.
-
-        Args:
-            loop: the event loop.
-            first: called in the engine's thread with the outcomes; returns those that remain for the loop.
-        """
+    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Complete futures on an event loop from now on; their callbacks run there."""
         ...
 
     def drain(self) -> None:
@@ -142,8 +136,8 @@ class Engine(Protocol):
         """
         ...
 
-    def submit(self, job: Job, future: Future[JobResult] | None = None) -> Future[JobResult]:
-        """Queue a job; complete this future, or a new one."""
+    def submit(self, job: Job) -> Future[JobResult]:
+        """Queue a job."""
         ...
 
     def cancel(self, future: Future[JobResult]) -> None:

@@ -1,6 +1,5 @@
 """The HTTP server: its socket, its limits, its signals, and the end of the process."""
 
-import asyncio
 import contextlib
 import errno
 import gc
@@ -12,15 +11,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI
 
 from service.http.connections import RESERVED, Connection, protocol
-from service.metrics import Metrics
 from service.settings import Settings, StartError
 from service.state import Service
 
@@ -32,12 +29,8 @@ _FAILED = 1
 _log = logging.getLogger("pathline")
 
 
-def listen(settings: Settings) -> list[socket.socket]:
+def listen(settings: Settings) -> socket.socket:
     """Bind the address of the settings, so that a port in use is reported before models are loaded.
-
-    Returns:
-        One socket, or one for each HTTP worker, among which the system divides the connections. Those for workers
-        listen at once: until a socket of the address listens, a second service could share the port.
 
     Raises:
         StartError: the address cannot be bound; the message says why and what to do.
@@ -51,36 +44,19 @@ def listen(settings: Settings) -> list[socket.socket]:
         raise StartError(
             f"PATHLINE_HOST={host!r} is not an address of this machine; try 127.0.0.1 or 0.0.0.0"
         ) from None
-
-    def bind(address: Any, shared: bool) -> socket.socket:
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            bound.bind(address)
-        except OSError:
-            bound.close()
-            raise
-        return bound
-
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        alone = bind(address, shared=False)  # several can only be bound if each allows that, even to strangers
-        if not settings.http_workers:
-            return [alone]
-        address = alone.getsockname()
-        alone.close()
-        bound = [bind(address, shared=settings.http_workers > 1) for _ in range(settings.http_workers)]
-        for each in bound:
-            each.listen(_BACKLOG)
-        return bound
+        bound.bind(address)
     except OSError as error:
+        bound.close()
         advice = {
             errno.EADDRINUSE: "something else uses it; stop that or set PATHLINE_PORT to another port",
             errno.EACCES: "this user may not use it; set PATHLINE_PORT to 1024 or above",
             errno.EADDRNOTAVAIL: "it is not an address of this machine; set PATHLINE_HOST",
         }.get(error.errno or 0, str(error))
         raise StartError(f"cannot listen on {host} port {port}: {advice}") from None
+    return bound
 
 
 def url(bound: socket.socket) -> str:
@@ -123,53 +99,11 @@ def within_files(settings: Settings) -> Settings:
     return settings.model_copy(update={"max_connections": fitting})
 
 
-class Workers(Protocol):
-    """The HTTP workers, which accept the connections if there are any; see `service.workers.hub.Hub`."""
-
-    failed: bool
-
-    async def open(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Connect to them; requests that they pass on become tasks."""
-        ...
-
-    @property
-    def ready(self) -> bool:
-        """Whether all accept connections."""
-        ...
-
-    def tick(self) -> None:
-        """Look after them."""
-        ...
-
-    async def close(self, wait_s: float) -> None:
-        """End them, waiting for responses being sent."""
-        ...
-
-
-def server_config(app: Any, settings: Settings, metrics: Metrics) -> uvicorn.Config:
-    """Return the configuration of a server with the limits of the settings."""
-    return uvicorn.Config(
-        app,
-        interface="asgi3",
-        http=protocol(settings, metrics),
-        ws="none",
-        log_config=None,  # log like the rest of the service
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=True,
-        timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
-        backlog=_BACKLOG,
-    )
-
-
 def run(
     app: FastAPI,
     settings: Settings,
-    bound: Sequence[socket.socket],
+    bound: socket.socket,
     on_ready: Callable[[], None],
-    workers: Workers | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; requests in progress then have `drain_s` seconds to finish.
 
@@ -182,7 +116,6 @@ def run(
         settings: limits of the server.
         bound: from `listen`.
         on_ready: called once connections are accepted.
-        workers: accept the connections in place of this process; None if there are none.
 
     Returns:
         The exit code: 0 after a signal, 1 if the engine has died.
@@ -191,9 +124,23 @@ def run(
         StartError: none of the models, which are loaded while the service answers, can be loaded.
     """
     service: Service = app.state.service
-    settings = within_files(settings) if workers is None else settings
-    server = _Server(server_config(app, settings, service.metrics), service, settings.drain_s, on_ready, workers)
-    server.run(sockets=list(bound) if workers is None else [])
+    settings = within_files(settings)
+    config = uvicorn.Config(
+        app,
+        interface="asgi3",
+        http=protocol(settings, service.metrics),
+        ws="none",
+        log_config=None,  # log like the rest of the service
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+        backlog=_BACKLOG,
+    )
+    server = _Server(config, service, settings.drain_s, on_ready)
+    server.run(sockets=[bound])
     if service.failed is not None:
         raise service.failed
     return server.code
@@ -202,37 +149,18 @@ def run(
 class _Server(uvicorn.Server):
     """uvicorn's server with our signal handling: its own would close the socket first and exit with 143."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        service: Service,
-        drain_s: float,
-        on_ready: Callable[[], None],
-        workers: Workers | None = None,
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service, self._drain_s, self._on_ready, self._workers = service, drain_s, on_ready, workers
+        self._service, self._drain_s, self._on_ready = service, drain_s, on_ready
         self._drained_by: float | None = None
-        self._ends_by = 0.0
-        self._announced = self._gave_up = False
+        self._gave_up = False
         self.code = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         freeze()
         await super().startup(sockets)
-        if self._workers is not None:
-            await self._workers.open(self.server_state.tasks)
-        elif self.started:
-            self._announce()
-
-    def _announce(self) -> None:
-        self._announced = True
-        self._on_ready()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        if self._workers is not None:
-            await self._workers.close(max(1.0, self._ends_by - time.monotonic()))
+        if self.started:
+            self._on_ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -252,10 +180,6 @@ class _Server(uvicorn.Server):
         self._service.drain()
 
     async def on_tick(self, counter: int) -> bool:
-        if self._workers is not None:
-            self._workers.tick()
-            if self._workers.ready and not self._announced:
-                self._announce()
         if self._service.failed is not None:
             self.should_exit = True
         if not self.should_exit:
@@ -267,9 +191,6 @@ class _Server(uvicorn.Server):
         engine, now = self._service.engine, time.monotonic()
         if self._service.started and not engine.alive:
             _log.error("the engine has stopped; the process ends so that it can be restarted")
-            self.code = _FAILED
-            self._end(_LET_GO_S)
-        elif self._workers is not None and self._workers.failed:
             self.code = _FAILED
             self._end(_LET_GO_S)
         elif engine.turn_s > 2 * self._service.settings.stall_s:
@@ -287,7 +208,6 @@ class _Server(uvicorn.Server):
     def _end(self, wait_s: float) -> None:
         """Shut down, waiting `wait_s` for responses; a part that hangs after that does not keep the process alive."""
         self.should_exit = True
-        self._ends_by = time.monotonic() + wait_s
         self.config.timeout_graceful_shutdown = max(1, round(wait_s))
         fuse = threading.Timer(wait_s + _LAST_S, self._exit_now, (self.code or _FAILED, "shutdown hangs"))
         fuse.daemon = True

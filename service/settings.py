@@ -76,12 +76,6 @@ Names = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode]
 Secret = Annotated[SecretStr, AfterValidator(_key)] | None
 Secrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], NoDecode]
 
-ONE_PROCESS = (
-    "one process owns a device and batches all requests together: run one service per device, each on its own port, "
-    "behind a load balancer"
-)
-"""Why there is one worker."""
-
 _ORIGIN = re.compile(r"https?://[^\s/?#,]+|\*")
 _PUBLIC_URL = re.compile(r"https?://[^\s/?#,'\"\\]+(/[A-Za-z0-9._~-]+)*/?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
@@ -213,14 +207,6 @@ class Settings(BaseSettings):
         ge=1024,
         description="bytes of a request's first line and headers: an integer of at least 1024",
     )
-    http_workers: int = Field(
-        default=0,
-        ge=0,
-        le=64,
-        description="processes that take requests for the engine's process: an integer from 0 (it takes them itself) "
-        "to 64; one or more need a core each",
-    )
-    workers: int = Field(default=1, description="processes of this service: always 1")
     cors_origins: Names = Field(
         default=(),
         description="origins whose web pages may use the service: none, * for all, or comma-separated https://name",
@@ -248,12 +234,6 @@ class Settings(BaseSettings):
     access_log: bool = Field(default=False, description="one log line for each request: true or false")
 
     @model_validator(mode="after")
-    def _one_process(self) -> Self:
-        if self.workers != 1:
-            raise ValueError(f"{PREFIX}WORKERS={self.workers} is not allowed; it must be 1, because {ONE_PROCESS}")
-        return self
-
-    @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.timeout_s > self.max_timeout_s:
             raise ValueError(
@@ -278,13 +258,6 @@ class Settings(BaseSettings):
     def url_path(self) -> str:
         """Path under which users reach the service: that of the public address, or a proxy's; else empty."""
         return urlsplit(self.public_url).path or self.root_path
-
-    def as_arguments(self) -> dict[str, Any]:
-        """Return JSON-ready arguments for `load_settings` that give the same settings; keys are in plain text."""
-        fields = self.model_dump(mode="json", exclude={*_SECRETS})
-        fields["api_keys"] = [key.get_secret_value() for key in self.api_keys]
-        fields["admin_key"] = None if self.admin_key is None else self.admin_key.get_secret_value()
-        return fields
 
     def changed(self) -> list[str]:
         """Return a line for each setting that differs from its default: variable and value, secrets hidden."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from service import VERSION as VERSION
 from service.errors import SHUTTING_DOWN, Kind, ProblemError
 from service.http.middleware import BurstLimiter
 from service.ledger import Hold, Ledger
-from service.metrics import Counts, Metrics
+from service.metrics import Metrics
 from service.ports import Engine
 from service.registry.disk import Watch
 from service.registry.registry import Registry
@@ -26,10 +26,6 @@ from service.settings import Settings, StartError
 _RETRY_S = 2.0  # at start, while the repository cannot be read
 
 _log = logging.getLogger("pathline")
-
-
-async def _no_counts() -> Sequence[Counts]:
-    return ()
 
 
 @dataclass
@@ -45,7 +41,6 @@ class Service:
         draining: whether it takes no more requests.
         failed: set when every model was tried and none can be served.
         on_drain: called when the service starts to drain.
-        worker_counts: returns what its HTTP workers have counted.
     """
 
     settings: Settings
@@ -60,7 +55,6 @@ class Service:
     draining: bool = False
     failed: StartError | None = None
     on_drain: Callable[[], None] = lambda: None
-    worker_counts: Callable[[], Awaitable[Sequence[Counts]]] = _no_counts
     parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _watch: Watch | None = None
     _starter: threading.Thread | None = None

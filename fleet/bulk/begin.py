@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pathline.bulk_folder import BLOCK, Arrays, JobSpec, RowConditions, Table, shard_rows
+from pathline.bulk_folder import BLOCK, JobSpec, RowConditions, Table, shard_rows
 from pathline.errors import BulkConflict
 
 from fleet.bulk.conditions import fitted, read_table
@@ -67,7 +66,7 @@ def begin(arguments: Arguments, target: Target, settings: Settings) -> tuple[Job
         target.create(spec, conditions)
         return spec, True
     if spec.by_client:
-        raise UsageError(f"{target.store.address}: a service makes this job; resume it with pathline.Client.bulk")
+        raise UsageError(f"{target.address}: a service makes this job; resume it with pathline.Client.bulk")
     _, card = find(settings, spec.model, spec.version)
     spec.refuse_other(
         {
@@ -106,7 +105,7 @@ def await_job(target: Target, seconds: float = _WAIT_S) -> JobSpec:
         if spec is not None:
             return spec
         if time.monotonic() > end:
-            raise FleetError(f"{target.store.address}: worker 0 did not start the job within {seconds:.0f} s; check its log")
+            raise FleetError(f"{target.address}: worker 0 did not start the job within {seconds:.0f} s; check its log")
         time.sleep(0.5)
 
 
@@ -124,7 +123,9 @@ def _total(arguments: Arguments, table: Table | None) -> int | None:
     return table.total
 
 
-def _new(arguments: Arguments, total: int | None, table: Table | None, settings: Settings) -> tuple[JobSpec, RowConditions | None]:
+def _new(
+    arguments: Arguments, total: int | None, table: Table | None, settings: Settings
+) -> tuple[JobSpec, RowConditions | None]:
     lacking = [f"--{name}" for name, value in (("total", total), ("seed", arguments.seed)) if value is None]
     if arguments.model is None or lacking:
         raise UsageError(f"a new job needs {', '.join((['a model'] if arguments.model is None else []) + lacking)}")

@@ -226,13 +226,15 @@ def _opening(spec: JobSpec, target: Target, new: bool) -> str:
     size = spec.range(0)[1]
     return (
         f"fleet: {what}: {spec.total:,} samples of {spec.model}/{spec.version}, seed {spec.seed}, "
-        f"{spec.shards} shards of {size:,} rows, to {target.store.address}"
+        f"{spec.shards} shards of {size:,} rows, to {target.address}"
     )
 
 
 def _report(spec: JobSpec, target: Target) -> None:
     summary = target.summary(spec)
-    print(f"{summary.rows:,} samples in {spec.shards} shards, {summary.nfe:,} NFE, {summary.seconds:,.1f} worker seconds")
+    print(
+        f"{summary.rows:,} samples in {spec.shards} shards, {summary.nfe:,} NFE, {summary.seconds:,.1f} worker seconds"
+    )
     odd = {name: count for name, count in summary.status.items() if name != "success"}
     if odd:
         print("not every sample succeeded: " + ", ".join(f"{count} {name}" for name, count in sorted(odd.items())))

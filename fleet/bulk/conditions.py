@@ -1,4 +1,4 @@
-"""Conditions of a bulk job as a user gives them: a table with counts, or arrays by name; `pathline.bulk_folder` stores them."""
+"""Conditions of a bulk job as a user gives them: a table with counts, or arrays by name."""
 
 from __future__ import annotations
 

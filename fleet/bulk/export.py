@@ -35,14 +35,14 @@ def export_pairs(target: Target, file: Path) -> int:
     spec = _complete(target)
     if spec.request.get("decode", True):
         raise UsageError(
-            f"{target.store.address}: holds decoded samples, but pairs are states of the flow; run the job with --states"
+            f"{target.address}: holds decoded samples, but pairs are states of the flow; run the job with --states"
         )
     if spec.noise != SCHEME:
         raise UsageError(
-            f"{target.store.address}: holds samples of a model with free axes, but `training` takes pairs of one fixed shape"
+            f"{target.address}: holds samples of a model with free axes, but `training` takes pairs of one fixed shape"
         )
     if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
-        raise UsageError(f"{target.store.address}: {failed} samples did not reach the end of their paths; use a finer solver")
+        raise UsageError(f"{target.address}: {failed} samples did not reach the end of their paths; use a finer solver")
     solving = {name: spec.request[name] for name in SOLVING if name in spec.request}
     about = {
         "model": spec.model,
@@ -53,7 +53,7 @@ def export_pairs(target: Target, file: Path) -> int:
         "first_index": spec.first_index,
     }
     states, conditions = _rows(target, spec)
-    x0 = noise(spec.seed, spec.first_index, spec.total, tuple(spec.shape), getattr(torch, spec.dtype)).numpy()
+    x0 = noise(spec.seed, spec.first_index, spec.total, spec.shape, getattr(torch, spec.dtype)).numpy()
     about_bytes = np.frombuffer(json.dumps(about).encode(), np.uint8)
     _write(file, lambda handle: np.savez(handle, noise=x0, states=states, about=about_bytes, **conditions))
     return len(states)
@@ -88,10 +88,10 @@ def _complete(target: Target) -> JobSpec:
     spec, done = target.job(), set[int]()
     for shard, outcome in target.verify(spec):
         if isinstance(outcome, str):
-            raise UsageError(f"{target.store.address}: shard {shard}: {outcome}; delete its receipt and run `sample` again")
+            raise UsageError(f"{target.address}: shard {shard}: {outcome}; delete its receipt and run `sample` again")
         done.add(shard)
     if missing := spec.shards - len(done):
-        raise UsageError(f"{target.store.address}: {missing} shards are missing; run `sample` again first")
+        raise UsageError(f"{target.address}: {missing} shards are missing; run `sample` again first")
     return spec
 
 

@@ -21,7 +21,7 @@ from engine.engine import Engine
 from engine.job import EngineFailed, Job, Priority, Progress
 from fleet.errors import FleetError, UsageError
 from models.checkpoint.card import Card, CheckpointError, read_card
-from models.conditions import ONE
+from models.conditions import ONE, LabelCondition, class_numbers
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
@@ -162,8 +162,16 @@ class Maker:
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
-        row_conditions = job.conditions[ONE].expanded(rows).numpy() if isinstance(conditions, Table) and job.conditions else None
-        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, row_conditions)
+        recorded = self._recorded(conditions.of(first, rows)[ONE]) if isinstance(conditions, Table) else None
+        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)
+
+    def _recorded(self, conditions: list[Any]) -> NDArray[Any]:
+        """Return the conditions of a table as arrays hold them: names of classes as numbers, vectors as they came."""
+        if isinstance(conditions[0], list):
+            return np.asarray(conditions, self.model.card.dtype)
+        takes = self.model.conditioning
+        numbers = class_numbers(takes.names if isinstance(takes, LabelCondition) else None)
+        return np.asarray([numbers.get(each, each) for each in conditions])
 
     def _prepare(self, job: Job) -> None:
         """Prepare the engine for the shape of a job.
@@ -187,7 +195,13 @@ class Maker:
         return self._ledger.take(wanted, deadline)
 
     def _job(
-        self, request: Mapping[str, Any], seed: int, first_index: int, first: int, rows: int, conditions: RowConditions | None
+        self,
+        request: Mapping[str, Any],
+        seed: int,
+        first_index: int,
+        first: int,
+        rows: int,
+        conditions: RowConditions | None,
     ) -> tuple[Validated, Job]:
         members = {name: request[name] for name in FIELDS if name in request}
         members |= {"model": self.model.name, "num_samples": rows, "seed": seed, "first_index": first_index + first}

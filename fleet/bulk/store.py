@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Literal
 
 import numpy as np
-from pathline.bulk_folder import Folder, JobSpec, RowConditions, Rows
+from pathline.bulk_folder import Folder, JobSpec, Rows
 from pathline.errors import BulkConflict
 
 from fleet.errors import FleetError, TargetError, UsageError, missing
@@ -68,7 +68,7 @@ class FsspecStore:
 
     def names(self, folder: str) -> list[str]:
         """Return the names of what a folder holds, without the folder; none if it is missing."""
-        with self._reaching("read"):
+        with self.reaching("read"):
             self._fs.invalidate_cache()  # others write here too
             try:
                 return [each.rstrip("/").rsplit("/", 1)[-1] for each in self._fs.ls(self._at(folder), detail=False)]
@@ -77,18 +77,18 @@ class FsspecStore:
 
     def read(self, names: Sequence[str]) -> list[bytes]:
         """Return the contents of files; raise a FileNotFoundError for one that is missing."""
-        with self._reaching("read"):
+        with self.reaching("read"):
             return self._fs.cat_ranges([self._at(name) for name in names], None, None, on_error="raise")
 
     def open(self, name: str) -> IO[bytes]:
         """Open a file to read parts of it."""
-        with self._reaching("read"):
+        with self.reaching("read"):
             return self._fs.open(self._at(name), "rb")
 
     def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         """Write a file that appears only once it is complete."""
         written, final = self._at(f"tmp/{uuid.uuid4().hex}"), self._at(name)
-        with self._reaching("write"):
+        with self.reaching("write"):
             if not _OBJECT_STORES & set(self._protocols):
                 for path in (written, final):
                     self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -117,7 +117,7 @@ class FsspecStore:
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        with self._reaching("write"), contextlib.suppress(FileNotFoundError):
+        with self.reaching("write"), contextlib.suppress(FileNotFoundError):
             if self._fs.exists(self._at(name)):
                 self._fs.rm_file(self._at(name))
 
@@ -130,7 +130,7 @@ class FsspecStore:
                 self._fs.rmdir(self._at("tmp"))
 
     @contextmanager
-    def _reaching(self, what: Literal["read", "write"]) -> Iterator[None]:
+    def reaching(self, what: Literal["read", "write"]) -> Iterator[None]:
         """Turn file system exceptions into one-line errors."""
         try:
             yield
@@ -164,12 +164,14 @@ class Target(Folder):
             TargetError: it cannot be read.
         """
         if (spec := self.spec()) is None:
-            raise BulkConflict(f"{self.store.address}: holds no job; check the address")
+            raise BulkConflict(f"{self.address}: holds no job; check the address")
         return spec
 
-    def create(self, spec: JobSpec, conditions: RowConditions | None) -> None:
-        """Create a job; the spec is written last. Raise a TargetError if that is not possible."""
-        if spec.format == "zarr":
+    def prepare(self, spec: JobSpec) -> None:
+        """Create the Zarr array, if that is the format; raise a TargetError if that is not possible."""
+        if spec.format != "zarr":
+            return
+        with self.store.reaching("write"):
             self._zarr().create_array(
                 **self._place(),
                 shape=(spec.total, *spec.shape),
@@ -178,13 +180,13 @@ class Target(Folder):
                 overwrite=False,
                 attributes={"model": spec.model, "version": spec.version, "seed": spec.seed, "job": spec.digest},
             )
-        super().create(spec, conditions)
 
     def write_rows(self, spec: JobSpec, shard: int, rows: Rows) -> None:
         """Store the rows of a shard; raise a TargetError if that is not possible."""
         if spec.format != "zarr":
-            return super().write_rows(spec, shard, rows)
-        with self.store._reaching("write"):
+            super().write_rows(spec, shard, rows)
+            return
+        with self.store.reaching("write"):
             array = self._zarr().open_array(mode="r+", **self._place())
             array[rows.first : rows.first + len(rows.samples)] = rows.samples
 
@@ -199,7 +201,7 @@ class Target(Folder):
         if spec.format != "zarr":
             return super().rows(spec, shard)
         first, count = spec.range(shard)
-        with self.store._reaching("read"):
+        with self.store.reaching("read"):
             array = self._zarr().open_array(mode="r", **self._place())
             return Rows(first, np.asarray(array[first : first + count]))
 
@@ -211,6 +213,6 @@ class Target(Folder):
         return zarr
 
     def _place(self) -> dict[str, Any]:
-        url = self.store.address
+        url = self.address
         options = {"storage_options": self.store.options} if "://" in url else {}
         return {"store": f"{url.rstrip('/')}/samples.zarr", **options}

@@ -113,7 +113,6 @@ class Entries:
     Attributes:
         table: the entries; replaced, never changed.
         closed: if set, nothing more is loaded.
-        on_change: called after each change, in the loading thread.
     """
 
     def __init__(
@@ -134,7 +133,6 @@ class Entries:
         self.table: dict[str, ModelEntry] = {}
         self._pinned: set[Key] = set()  # requested by number: a newer version does not replace them
         self.closed = False
-        self.on_change: Callable[[], object] = lambda: None
 
     def current(self) -> list[Key]:
         """(name, version) of each model's current version."""
@@ -143,18 +141,6 @@ class Entries:
     def loaded(self) -> list[ModelVersion]:
         """Every version that can be leased without loading it."""
         return [model for entry in self.table.values() for model in entry.loaded.values()]
-
-    def answering(self) -> list[ModelVersion]:
-        """The current version of each model that has it in memory, and no better one that cannot be loaded."""
-        return [
-            entry.loaded[entry.current]
-            for _, entry in sorted(self.table.items())
-            if entry.current is not None and entry.current in entry.loaded and entry.fallback_from is None
-        ]
-
-    def touch(self, model: ModelVersion) -> None:
-        """Note the use of a version, so that it is not among the least recently used."""
-        self._memory.used[model.name, model.version] = self._clock()
 
     def entry(self, name: str) -> ModelEntry:
         """The entry of a model; an empty one if there is none."""
@@ -359,7 +345,6 @@ class Entries:
             _log.error("model %s version %d %s: %s", name, version, how, reason)
         if before.fallback_from != entry.fallback_from:
             self._tell_fallback(entry)
-        self.on_change()
 
     def _tell_fallback(self, entry: ModelEntry) -> None:
         better = entry.fallback_from

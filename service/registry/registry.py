@@ -148,18 +148,6 @@ class Registry:
         """Return every version that can be leased without loading it."""
         return self._entries.loaded()
 
-    def answering(self) -> list[ModelVersion]:
-        """Return the current version of each model that has it in memory, and no better one that cannot be loaded."""
-        return self._entries.answering()
-
-    def touch(self, model: ModelVersion) -> None:
-        """Note the use of a version that is leased for longer than a request."""
-        self._entries.touch(model)
-
-    def call_on_change(self, on_change: Callable[[], object]) -> None:
-        """Call a function after each change of the entries, in the loading thread."""
-        self._entries.on_change = on_change
-
     def broken(self) -> dict[str, dict[int, str]]:
         """Return name -> version -> why it cannot be loaded; version 0 means a folder that cannot be read."""
         entries = self._entries.table.items()

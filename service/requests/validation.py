@@ -221,8 +221,6 @@ def job_of(
         trace=trace,
         priority=Priority(request.priority),
         on_logged=logged_beyond(hold, num_samples * kept_steps(solve, trace)),
-        bytes=hold.bytes,
-        condition_bytes=0 if hold.companion is None else hold.companion.bytes,
         **others,
     )
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.job import Job, JobResult
+from models.named_conditions import class_names
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import Difference, digest_of, token_of
@@ -59,6 +60,7 @@ def sample_response(
         "path": model.path,
         "solver": job.solve.settings,
         **({} if budget is None else {"budget": budget}),
+        **_class_of(model, job),
         "shape": list(samples.shape),
         **how,
         "digest": digest,
@@ -75,6 +77,19 @@ def sample_response(
         document["trace"] = trace.document
     limits = model.card.decoder.clip if decode else None
     return ArrayResponse(document, arrays, context.elapsed, timings(result), limits)
+
+
+def _class_of(model: ModelVersion, job: Job) -> dict[str, Any]:
+    """Return the member `class`: the name of the class that was drawn, or a list with that of each sample.
+
+    Null is no class. A model with several conditions has an object instead, with these for each condition.
+    """
+    if model.conditioning is None or job.conditions is None:
+        return {}
+    found = class_names(model.conditioning, job.conditions)
+    if not found:
+        return {}
+    return {"class": found if len(model.conditioning.inputs) > 1 else next(iter(found.values()))}
 
 
 def replay_response(response: ArrayResponse, matches: bool, differences: Sequence[Difference]) -> ArrayResponse:

@@ -82,7 +82,5 @@ async def load(request: Request) -> Any:
 )
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
-    service = service_of(request)
-    counts = await service.worker_counts()
-    text = await asyncio.to_thread(service.metrics.text, counts)
+    text = await asyncio.to_thread(service_of(request).metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})

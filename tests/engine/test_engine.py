@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
 from engine.job import JobResult, Operation, Priority
-from engine.job_table import Outcomes
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from solvers import integrate, resolve
@@ -355,26 +353,6 @@ def test_what_ends_in_one_turn_is_delivered_in_one_call(engine: Engine, field: F
     assert crossings.delivered == [2, 20]  # the first and the late one between two ticks
     crossings.closed = True
     assert engine.submit(job(1, solver="euler", steps=1)).result(60).rows == 1
-
-
-def test_outcomes_may_be_taken_in_the_engines_thread(engine: Engine) -> None:
-    crossings, given = Crossings(), Future[JobResult]()
-    taken: list[tuple[Any, str]] = []
-    ended = threading.Event()
-
-    def first(outcomes: Outcomes) -> Outcomes:
-        taken.extend((outcome, threading.current_thread().name) for future, outcome in outcomes if future is given)
-        ended.set()
-        return [each for each in outcomes if each[0] is not given]
-
-    engine.deliver_on(crossings, first)  # pyright: ignore[reportArgumentType]
-    assert engine.submit(job(1, solver="euler", steps=2), given) is given
-    assert ended.wait(60)
-    [(outcome, thread)] = taken
-    assert (outcome.rows, thread) == (2, "pathline-engine")
-    assert crossings.delivered == []
-    assert engine.submit(job(1, solver="euler", steps=1)).result(60).rows == 1
-    assert crossings.delivered == [1]
 
 
 def test_a_dead_thread_answers_everybody(engine: Engine, field: Field) -> None:

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from engine.job import Job, JobResult, Operation, Sizes
-from engine.job_table import Outcomes
 from engine.snapshot import ArenaLoad, Workload
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
@@ -87,7 +86,7 @@ class FakeEngine:
     def start(self) -> None:
         self.alive = True
 
-    def deliver_on(self, loop: asyncio.AbstractEventLoop, first: Callable[[Outcomes], Outcomes] = list) -> None:
+    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
         pass
 
     def ends_s(self) -> dict[Future[JobResult], float]:
@@ -123,11 +122,11 @@ class FakeEngine:
         self.ready.append((name, version, operation))
         return FakeArena(name, version, self.deterministic)
 
-    def submit(self, job: Job, future: Future[JobResult] | None = None) -> Future[JobResult]:
+    def submit(self, job: Job) -> Future[JobResult]:
         if self.refuse is not None:
             raise self.refuse
         self.jobs.append(job)
-        future = Future() if future is None else future
+        future = Future[JobResult]()
         self.submitted.append(future)
         if self.fail is not None:
             future.set_exception(self.fail)

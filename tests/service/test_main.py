@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def environment(repository: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name in list(os.environ):
-        if name.startswith("PATHLINE_") or name == "WEB_CONCURRENCY":
+        if name.startswith("PATHLINE_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PATHLINE_MODELS_DIR", str(repository))
     monkeypatch.setenv("PATHLINE_PORT", "0")
@@ -258,18 +258,6 @@ def test_a_blank_key(
     environment.setenv(name, blank)
     code, message = _run(environment, capsys)
     assert (code, message) == (2, f"service: {name} is set but blank; give it a key, or unset it to have none")
-
-
-@pytest.mark.parametrize("value", ["4", "0", "x"])
-def test_workers(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str) -> None:
-    environment.setenv("WEB_CONCURRENCY", value)
-    code, message = _run(environment, capsys)
-    assert code == 2
-    assert f"WEB_CONCURRENCY={value} is not allowed; it must be 1, because" in message
-    environment.delenv("WEB_CONCURRENCY")
-    if value == "4":
-        code, message = _run(environment, capsys, "--workers", value)
-        assert (code, message.startswith("service: --workers=4 is not allowed")) == (2, True)
 
 
 def test_missing_repository(

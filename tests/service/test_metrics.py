@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from service import VERSION
 from service.errors import Kind
-from service.metrics import REFUSALS, Histogram, Metrics, added, geometric
+from service.metrics import REFUSALS, Histogram, Metrics, geometric
 
 
 def _value(metrics: Metrics, name: str, /, **labels: str) -> float | None:
@@ -165,39 +165,3 @@ def test_geometric_bounds() -> None:
     ratios = np.array(bounds[1:]) / np.array(bounds[:-1])
     assert ratios.min() > 1.38
     assert ratios.max() < 1.42
-
-
-def test_the_text_adds_what_other_processes_counted() -> None:
-    here, there, idle = Metrics(), Metrics(), Metrics()
-    for metrics, nfe in ((here, 4), (there, 8)):
-        metrics.solved("moons", "rk4", [nfe], 0.1, 0.2, 0.1)
-        metrics.answered("/v1/sample", "200", 0.25)
-    there.answered("/v1/sample", "404", 0.25)
-    there.solved("digits", "euler", [3, 3], 0.1, 0.2, 0.1)
-    there.active_jobs.set(7)
-    counts = there.counts()
-    assert counts["pathline_requests_total", (("outcome", "404"), ("route", "/v1/sample"))] == 1
-    text = here.text([counts, idle.counts()]).decode()
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    found = dict(line.rsplit(" ", 1) for line in lines)
-    assert len(found) == len(lines)
-    assert found['pathline_requests_total{outcome="200",route="/v1/sample"}'] == "2.0"
-    assert found['pathline_requests_total{outcome="404",route="/v1/sample"}'] == "1.0"
-    assert found['pathline_nfe_sum{model="moons",solver="rk4"}'] == "12.0"
-    assert found['pathline_nfe_bucket{le="5.0",model="moons",solver="rk4"}'] == "1.0"
-    assert found['pathline_nfe_bucket{le="10.0",model="moons",solver="rk4"}'] == "2.0"
-    buckets = [name for name in found if name.startswith('pathline_nfe_bucket{le="') and "digits" in name]
-    assert len(buckets) == len([name for name in found if name.startswith("pathline_nfe_bucket") and "moons" in name])
-    assert found["pathline_active_jobs"] == "0.0"  # a gauge of this process
-    assert (
-        float(found["process_resident_memory_bytes"])
-        > 1.5 * dict(Metrics().counts())["process_resident_memory_bytes", ()]
-    )
-    names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
-    assert len(set(names)) == len(names)
-
-
-def test_counts_add_up() -> None:
-    one, other = {("a", ()): 1.0, ("b", (("l", "x"),)): 2.0}, {("b", (("l", "x"),)): 3.0, ("c", ()): 4.0}
-    assert added(one, other) == {("a", ()): 1.0, ("b", (("l", "x"),)): 5.0, ("c", ()): 4.0}
-    assert added({}, one) == one

@@ -129,14 +129,6 @@ def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "cret" not in str(caught.value)
 
 
-def test_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATHLINE_WORKERS", "4")
-    with pytest.raises(
-        SettingsError, match="PATHLINE_WORKERS=4 is not allowed; it must be 1, because one process owns"
-    ):
-        load_settings()
-
-
 def _file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str) -> Path:
     path = tmp_path / "settings.toml"
     path.write_text(content)
@@ -163,7 +155,6 @@ def test_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("port = 70000", "settings.toml: port=70000 is not allowed; TCP port"),
         ("port = = 1", "is not TOML: "),
         ("port = 1\nport = 2", "is not TOML: "),
-        ("workers = 2", "PATHLINE_WORKERS=2 is not allowed; it must be 1"),
         ('api_keys = ["a b"]', r"settings.toml: api_keys=\(hidden\) is not allowed"),
     ],
 )

@@ -7,6 +7,7 @@ I/O itself: a client drives one flow for each worker.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -21,7 +22,7 @@ import numpy as np
 
 from pathline._bar import Follow, following
 from pathline._calls import Calls, Do, Flow, Wait
-from pathline._conditions import NAMED, shape_of
+from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
 from pathline._plot import needed
 from pathline._request import chosen_seed, integer, plain_options, sample_request
@@ -55,6 +56,9 @@ from pathline.errors import (
     ServerError,
     Unavailable,
 )
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+"""Names of classes that are whole numbers."""
 
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
 """How many samples of each condition: a mapping, or pairs where conditions are vectors."""
@@ -402,21 +406,21 @@ class Job:
             (shard, why), *others = sorted(self._failed.items())
             more = f", and {len(others)} more" if others else ""
             raise BulkIncomplete(
-                f"{self._folder.store.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
+                f"{self._folder.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
                 "call again to make the rest",
                 self._failed,
             )
         yield Do(self._folder.store.clear)
         spec = self.spec
         return BulkResult(
-            Path(self._folder.store.address),
+            Path(self._folder.address),
             spec.model,
             spec.version,
             spec.checkpoint,
             spec.seed,
             spec.first_index,
             summary.rows,
-            tuple(spec.shape),
+            spec.shape,
             summary.nfe,
             summary.status,
             summary.fingerprint,
@@ -550,9 +554,14 @@ def _served(info: Any, version: int | None) -> Mapping[str, Any]:
     return served[0] if served else {}
 
 
-def _labels(info: Any, version: int) -> dict[str, int]:
-    condition = (_served(info, version).get("card") or {}).get("condition") or {}
-    return {name: label for label, name in enumerate(condition.get("names") or ())}
+def _labels(info: Any, version: int) -> dict[Any, int]:
+    """Return the numbers that stand for named classes: the names themselves if all are numbers, else the labels."""
+    names = ((_served(info, version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
+    whole = {name: int(name) for name in names if _WHOLE.fullmatch(name)}
+    if whole and len(whole) == len(names):
+        return whole
+    labels = {name: label for label, name in enumerate(names)}
+    return {**labels, **{number: labels[name] for name, number in whole.items()}}
 
 
 def shown(progress: bool | Follow | None) -> AbstractContextManager[Follow]:

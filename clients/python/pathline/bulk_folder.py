@@ -126,21 +126,23 @@ class JobSpec:
     total: int
     table: str
     arrays: Mapping[str, str]
-    shape: Sequence[int]
+    shape: tuple[int, ...]
     dtype: str
     format: str
     shard_rows: int
     bulk: int = 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.shape, list):  # from JSON
+            object.__setattr__(self, "shape", tuple(self.shape))
+        if not isinstance(self.shape, tuple) or not isinstance(self.request, dict) or not isinstance(self.arrays, dict):
+            raise ValueError("shape must be a list, request and arrays objects")
         texts = (self.model, self.checkpoint, self.path, self.noise, self.plan, self.table, self.dtype, self.format)
         numbers = (self.version, self.threads, self.seed, self.first_index, self.total, self.shard_rows, *self.shape)
         if not all(isinstance(text, str) for text in texts) or self.dtype not in ("float32", "float64"):
             raise ValueError("a text is missing, or the dtype is not float32 or float64")
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or self.total < 1:
             raise ValueError("a number is missing or out of range")
-        if not isinstance(self.request, dict) or not isinstance(self.arrays, dict):
-            raise ValueError("request and arrays must be objects")
         if self.bulk != 1 or self.shard_rows < BLOCK or self.shard_rows % BLOCK:
             raise ValueError(f"bulk is {self.bulk!r} and shard_rows {self.shard_rows}; 1 and a multiple of {BLOCK}")
 
@@ -586,6 +588,11 @@ class Folder:
     def __init__(self, store: Store) -> None:
         self.store = store
 
+    @property
+    def address(self) -> str:
+        """Where it is, for messages."""
+        return self.store.address
+
     def spec(self) -> JobSpec | None:
         """Return the spec of the job in this folder; None if the folder is empty or missing.
 
@@ -596,14 +603,12 @@ class Folder:
         names = set(self.store.names(""))
         if _JOB not in names:
             if names - _BEFORE_JOB:
-                raise BulkConflict(
-                    f"{self.store.address}: is not empty and holds no job; choose an empty or new folder"
-                )
+                raise BulkConflict(f"{self.address}: is not empty and holds no job; choose an empty or new folder")
             return None
         try:
             return JobSpec.from_json(self.store.read([_JOB])[0])
         except ValueError as error:
-            raise BulkConflict(f"{self.store.address}/{_JOB}: is not a job of this release: {error}") from None
+            raise BulkConflict(f"{self.address}/{_JOB}: is not a job of this release: {error}") from None
 
     def conditions(self, spec: JobSpec) -> RowConditions | None:
         """Return the job's table or arrays of conditions, if it has any.
@@ -616,15 +621,13 @@ class Folder:
             return Arrays({name: self._array(name, digest) for name, digest in spec.arrays.items()}, spec.total)
         if not spec.table:
             return None
-        try:
-            members = json.loads(self.store.read([_CONDITIONS])[0])
+        [content] = self.store.read([_CONDITIONS])
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            members = json.loads(content)
             table = Table(members["condition"], members["count"])
-            same = table.digest == spec.table
-        except (ValueError, LookupError, TypeError):
-            same = False
-        if not same:
-            raise BulkConflict(f"{self.store.address}/{_CONDITIONS}: {_CHANGED}")
-        return table
+            if table.digest == spec.table:
+                return table
+        raise BulkConflict(f"{self.address}/{_CONDITIONS}: {_CHANGED}")
 
     def _array(self, name: str, digest: str) -> StoredArray:
         place = f"{_ARRAYS}/{name}.npy"
@@ -632,7 +635,7 @@ class Folder:
             array = StoredArray(lambda: self.store.open(place))
             if digest_of_array(array) == digest:
                 return array
-        raise BulkConflict(f"{self.store.address}/{place}: {_CHANGED}")
+        raise BulkConflict(f"{self.address}/{place}: {_CHANGED}")
 
     def create(self, spec: JobSpec, conditions: RowConditions | None) -> None:
         """Create a job in this folder; the spec is written last. Raise an OSError if that is not possible."""
@@ -642,7 +645,11 @@ class Folder:
         elif conditions is not None:
             for name, source in conditions.sources.items():
                 self.store.write(f"{_ARRAYS}/{name}.npy", lambda file, source=source: write_array(source, file))
+        self.prepare(spec)
         self._write_json(_JOB, spec.plain(), indent=2)
+
+    def prepare(self, spec: JobSpec) -> None:
+        """Make what the format needs before the first shard; files need nothing."""
 
     def done(self) -> set[int]:
         """Return the shards that have receipts; raise an OSError if they cannot be listed."""
@@ -663,12 +670,10 @@ class Folder:
                 try:
                     receipt = Receipt.from_json(content)
                 except (ValueError, TypeError):
-                    raise BulkConflict(
-                        f"{self.store.address}/{name}: is damaged; delete it to remake the shard"
-                    ) from None
+                    raise BulkConflict(f"{self.address}/{name}: is damaged; delete it to remake the shard") from None
                 if receipt.shard != shard:
                     other = f"is the receipt of shard {receipt.shard}; delete it to remake the shard"
-                    raise BulkConflict(f"{self.store.address}/{name}: {other}")
+                    raise BulkConflict(f"{self.address}/{name}: {other}")
                 yield receipt
 
     def commit(self, spec: JobSpec, rows: Rows, receipt: Receipt) -> None:
@@ -702,7 +707,7 @@ class Folder:
         for receipt in self.receipts(self.done()):
             if fault := _misplaced(spec, receipt):
                 raise BulkConflict(
-                    f"{self.store.address}: shard {receipt.shard}: {fault}; delete its receipt to remake the shard"
+                    f"{self.address}: shard {receipt.shard}: {fault}; delete its receipt to remake the shard"
                 )
             summary.add(receipt)
         return summary

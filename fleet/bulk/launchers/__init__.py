@@ -11,6 +11,7 @@ from pathline.errors import BulkConflict
 
 from fleet.errors import FleetError, TargetError, UsageError
 
+
 @dataclass(frozen=True)
 class Event:
     """An event in the making of a shard.
