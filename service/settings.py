@@ -122,7 +122,6 @@ class Settings(BaseSettings):
         le=1024,
         description="CPU threads of the networks: an integer from 0 (all cores but one) to 1024",
     )
-    cuda_graphs: bool = Field(default=False, description="capture small network calls as CUDA graphs: true or false")
     compile: Literal["auto", "off"] = Field(
         default="auto", description="evaluate networks in a compiled form where possible: auto or off"
     )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooSlow
+from engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooManySamples, TooSlow
 from models.noise import noise
 from service.responses.schemas import SampleResponse
 
@@ -206,6 +206,7 @@ async def test_a_sheet_has_a_size(running: Any, monkeypatch: pytest.MonkeyPatch)
     [
         (Overloaded("the queue is full", 2.5), 429, "overloaded"),
         (TooSlow(3.2), 422, "invalid-request"),
+        (TooManySamples(300, 128), 422, "invalid-request"),
         (Draining(), 503, "draining"),
         (DeadlineExceeded(), 504, "deadline-exceeded"),
         (EngineFailed("out of memory"), 500, "engine-failed"),
