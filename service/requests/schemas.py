@@ -1,22 +1,35 @@
 """Request bodies as pydantic models: the fields that all requests to solve share, and the body of a sample request."""
 
 import time
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
 from models.guidance import MAX_TERMS
+from service.requests.tensors import Tensor, array_too
 from solvers import catalogue
 
 INTEGER_LIMIT = 2**63
 """Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
 
+DRAWN_LIMIT = 2**53
+"""Seeds that the service draws are below it."""
+
 Count = Annotated[int, Field(ge=1, lt=INTEGER_LIMIT)]
 Index = Annotated[int, Field(ge=0, lt=INTEGER_LIMIT)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Times = Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)]
 DEFAULT_NUM_SAMPLES = 256
 
 Version = Annotated[Count | None, Field(description="version of the model; the highest if omitted")]
@@ -106,7 +119,9 @@ class Drawn(Body):
     """Samples of a seed."""
 
     num_samples: Count = Field(default=DEFAULT_NUM_SAMPLES, description="number of samples")
-    seed: Index | None = Field(default=None, description="an integer in [0, 2**63); drawn and echoed if omitted")
+    seed: Index | None = Field(
+        default=None, description="an integer in [0, 2**63); drawn below 2**53 and echoed if omitted"
+    )
     first_index: Index = Field(default=0, description="index of the first sample in the seed's stream")
 
 
@@ -118,7 +133,7 @@ class Solving(Body):
     steps: Count | None = Field(default=None, description="number of fixed steps")
     rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
     atol: Positive | None = Field(default=None, description="absolute tolerance of error control")
-    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA)] = "uniform"
+    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA), Tensor(axes=1)] = "uniform"
     start: str | None = Field(default=None, description="start of a multistep method: ramp or rk")
     error_control: str = Field(
         default="sample", description="sample: each sample has its own steps; batch: all share them"
@@ -129,11 +144,11 @@ class Solving(Body):
         default=None, description="longest step under error control, in units of t; unbounded by default"
     )
     max_nfe: Count = Field(default=10_000, description="maximum velocity evaluations of a sample")
-    condition: Any = Field(
+    condition: Annotated[Any, Tensor()] = Field(
         default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
     )
-    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA)] = None
-    negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA)] = None
+    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
+    negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA), Tensor(named=True)] = None
     shape: Annotated[Any, WithJsonSchema(SHAPE_SCHEMA)] = None
     guidance: AnyGuidance | None = Field(
         default=None, description="strength of classifier-free guidance, or its terms, interval and channels"
@@ -143,21 +158,11 @@ class Solving(Body):
         default="interactive", description="bulk yields to interactive requests, which take most of the time"
     )
     _came: float = PrivateAttr(default_factory=time.monotonic)
-    _dtypes: "Mapping[str, np.dtype[Any]] | None" = PrivateAttr(default=None)
 
     @property
     def came(self) -> float:
         """When the request was parsed, in `time.monotonic`; its time limit runs from then, model loading included."""
         return self._came
-
-    def in_original_dtype(self, name: str) -> Any:
-        """Return a field that holds times; as an array if their original dtype tells how they were rounded."""
-        dtype = None if self._dtypes is None else self._dtypes.get(name)
-        return getattr(self, name) if dtype is None else np.array(getattr(self, name), dtype=dtype)
-
-    def note_dtypes(self, dtypes: "Mapping[str, np.dtype[Any]]") -> None:
-        """Note the dtype in which each field was sent; JSON numbers are doubles."""
-        self._dtypes = dtypes
 
 
 class Budget(Body):
@@ -182,14 +187,14 @@ class Budget(Body):
 class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
-    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
-    t_span: Annotated[tuple[Finite, Finite], Field(strict=False)] = Field(
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
+    t_span: Annotated[tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1)] = Field(
         default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
     )
     trace: Literal["none", "summary", "full"] = Field(
         default="summary", description="how much to report about the steps"
     )
-    save_at: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)] | None = Field(
+    save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1)] = Field(
         default=None, description="times at which to report the states, too"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
@@ -197,3 +202,8 @@ class SampleRequest(Solving, Drawn, Named):
     on_timeout: Literal["error", "partial"] = Field(
         default="error", description="at the time limit: fail, or return the states reached"
     )
+
+    @property
+    def saved_times(self) -> int:
+        """The number of times at which to report the states."""
+        return 0 if self.save_at is None else len(self.save_at)

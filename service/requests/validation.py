@@ -22,7 +22,7 @@ from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
 from service.requests.budget import Choice
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import INTEGER_LIMIT, Drawn, SampleRequest, Solving
+from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import chosen, span_of, times_of
@@ -99,7 +99,7 @@ def validate_sample(
         ProblemError: 422 with the field, its value and the allowed values; 406 if the format cannot represent the
             samples; any error of `take`.
     """
-    n, saved = request.num_samples, len(request.save_at or ())
+    n, saved = request.num_samples, request.saved_times
     check_limit("num_samples", n, settings.max_samples)
     check_limit("save_at", saved, settings.max_saved, " times")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
@@ -118,7 +118,7 @@ def validate_sample(
             f"first_index = {request.first_index} with error_control 'batch': all samples of such a request share "
             "their steps, so it cannot be continued; use first_index 0 or error_control 'sample'",
         )
-    x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
+    deadline = deadline_of(request, settings)
     hold = take(memory, deadline, checked.bytes)
     job = job_of(
         request,
@@ -131,7 +131,7 @@ def validate_sample(
         trace=request.trace,
         seed=seed_of(request.seed),
         first_index=request.first_index,
-        x0=x0,
+        x0=start_of(request.x0, n, model),
         save_at=save_at,
         partial=request.on_timeout == "partial",
         decode=request.decode and model.decodes_in_engine,
@@ -239,8 +239,8 @@ def check_indices(request: Drawn) -> None:
 
 
 def seed_of(seed: int | None) -> int:
-    """Return the seed, or draw one."""
-    return secrets.randbelow(INTEGER_LIMIT) if seed is None else seed
+    """Return the seed, or draw one that a double holds exactly, as JavaScript and jq read any number as a double."""
+    return secrets.randbelow(DRAWN_LIMIT) if seed is None else seed
 
 
 def deadline_of(request: Solving, settings: Settings) -> float:
@@ -248,27 +248,35 @@ def deadline_of(request: Solving, settings: Settings) -> float:
     return request.came + (request.timeout_s or settings.timeout_s)
 
 
-def to_array(nested: Any, shape: Sequence[int], name: str = "x0", event: str = "event_shape") -> NDArray[np.float64]:
-    """Return nested lists of numbers, or an array of them, as an array.
+def to_array(
+    nested: Any, shape: Sequence[int], dtype: torch.dtype, name: str = "x0", event: str = "event_shape"
+) -> torch.Tensor:
+    """Return nested lists of numbers, or an array of them, as a tensor.
 
     Args:
         nested: the value sent in the request.
         shape: the shape it must have, (num_samples, *event_shape).
+        dtype: float32 or float64.
         name, event: the names of the field and of the shape of one sample.
 
     Raises:
-        ProblemError: 422 for another shape, for non-numeric values, including booleans, and for an integer too large
-            for double precision.
+        ProblemError: 422 for another shape, for non-numeric values, including booleans, for an integer too large for
+            double precision, and for numbers that are not finite in the dtype.
     """
     wanted = f"(num_samples, *{event}) = {list(shape)}"
     if not isinstance(nested, np.ndarray):
         try:
-            return to_floats(nested, tuple(shape), name, wanted)
+            nested = to_floats(nested, tuple(shape), name, wanted)
         except NestedError as error:
             raise invalid(name, str(error)) from None
     if nested.shape != tuple(shape):
         raise invalid(name, f"{name} has the shape {list(nested.shape)}; it must be {wanted}")
-    return nested.astype(np.float64)
+    kind = "float64" if dtype == torch.float64 else "float32"
+    with np.errstate(over="ignore"):
+        found = torch.from_numpy(nested.astype(kind))
+    if not found.isfinite().all():
+        raise invalid(name, f"{name} holds a number that is not finite in {kind}")
+    return found
 
 
 def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | None:
@@ -277,9 +285,4 @@ def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | N
     Raises:
         ProblemError: 422 for another shape, or for numbers that are not finite in that dtype.
     """
-    if x0 is None:
-        return None
-    states = torch.from_numpy(to_array(x0, (num_samples, *model.event_shape))).to(model.dtype)
-    if not states.isfinite().all():
-        raise invalid("x0", f"x0 holds a number that is not finite in {model.card.dtype}")
-    return states
+    return None if x0 is None else to_array(x0, (num_samples, *model.event_shape), model.dtype)
