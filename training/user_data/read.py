@@ -34,14 +34,16 @@ class Read:
         samples: (samples, *shape); rows of numbers are float64, pictures float32 (samples, channels, height, width) in
             [0, 1].
         condition: what they are conditioned on, or None.
-        conditions: labels (samples,) int64 or vectors (samples, width) float32, or None.
+        conditions: labels (samples,) int64 or vectors (samples, width) float64, or None.
         notes: lines for the user that describe what was read.
+        names: names of the columns of rows; empty for pictures.
     """
 
     samples: NDArray[np.floating[Any]]
     condition: LabelCondition | VectorCondition | None = None
     conditions: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class Columns:
     names: Sequence[str]
 
 
+def listed(items: Sequence[str]) -> str:
+    """Return the first items, separated by commas."""
+    return ", ".join(items[:LISTED]) + (", ..." if len(items) > LISTED else "")
+
+
 def checked(
     path: Path, samples: Columns, labels: NDArray[Any] | None, vectors: Columns | None, notes: tuple[str, ...] = ()
 ) -> Read:
@@ -69,7 +76,7 @@ def checked(
         raise DataError(f"data {path}: label and condition are both given; a model takes one of them")
     rows = _numbers(path, "the samples", samples, np.float64)
     read = f"read {len(rows):,} rows from {path}: {_ranges(rows, samples.names)}"
-    notes = (read, *notes)
+    notes, names = (read, *notes), tuple(samples.names)
     if labels is not None:
         if labels.shape != (len(rows),):
             raise DataError(f"data {path}: labels have shape {labels.shape}; one per sample is needed, ({len(rows)},)")
@@ -77,13 +84,13 @@ def checked(
             found = labels[place].item()
             raise DataError(f"data {path}: the label of sample {place} (counted from 0) is missing: it is {found!r}")
         condition, numbers = classes(path, labels)
-        return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)))
+        return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)), names)
     if vectors is None:
-        return Read(rows, notes=notes)
+        return Read(rows, notes=notes, names=names)
     conditions = _numbers(path, "the conditions", vectors, np.float32)
     if len(conditions) != len(rows):
         raise DataError(f"data {path}: {len(conditions)} conditions for {len(rows)} samples; one each is needed")
-    return Read(rows, VectorCondition(width=conditions.shape[1]), conditions.astype(np.float32), notes)
+    return Read(rows, VectorCondition(width=conditions.shape[1]), conditions, notes, names)
 
 
 def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | type[np.float64]) -> NDArray[np.float64]:
@@ -197,8 +204,7 @@ def describe_classes(condition: LabelCondition, numbers: NDArray[np.int64]) -> s
     """Return a line with the classes and the number of samples of each."""
     counts = np.bincount(numbers, minlength=condition.classes)
     names = condition.names or tuple(map(str, range(condition.classes)))
-    listed = ", ".join(f"{name} {count:,}" for name, count in zip(names[:LISTED], counts, strict=False))
-    line = f"{condition.classes} classes: {listed}{', ...' if condition.classes > LISTED else ''}"
+    line = f"{condition.classes} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
     values: dict[float, str] = {}
     for name in filter(is_number, names):
         if (other := values.setdefault(float(name), name)) != name:
