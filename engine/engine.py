@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -25,7 +26,6 @@ from engine.arena import Arena
 from engine.arena_queue import ArenaQueue
 from engine.device import Device, choose_device, device_of
 from engine.job import (
-    DeadlineExceeded,
     Draining,
     EngineFailed,
     Job,
@@ -34,17 +34,16 @@ from engine.job import (
     Overloaded,
     Priority,
     Sizes,
-    TooSlow,
+    TooManySamples,
 )
 from engine.job_table import STOPPED, Observer, Outcomes, settle
 from engine.loop import Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
+from engine.scheduler import part_of
 from engine.snapshot import Workload
 from engine.stages import decoder_sizes
 from models.calibration import Allowance
 from models.checkpoint.loading import Checkpoint
-
-__all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
-
+from models.guidance import network_rows
 
 MAX_SIZES = 16
 """Maximum number of arenas that a version keeps for sizes of its free axes."""
@@ -69,11 +68,6 @@ class EngineSettings(Protocol):
     @property
     def threads(self) -> int:
         """CPU threads of the networks; 0 for `default_threads`."""
-        ...
-
-    @property
-    def cuda_graphs(self) -> bool:
-        """Whether to capture calls of few rows as CUDA graphs; no effect on the CPU."""
         ...
 
     @property
@@ -120,7 +114,7 @@ class Engine:
     ) -> None:
         self.device = choose_device(settings.device)
         self.threads = settings.threads or default_threads()
-        self._tools = tools or device_of(self.device, settings.cuda_graphs, settings.compile == "auto")
+        self._tools = tools or device_of(self.device, settings.compile == "auto")
         self._calibration_s = settings.calibration_s
         self._loop = Loop(self._tools, observer, clock)
         self._thread: threading.Thread | None = None
@@ -370,6 +364,7 @@ class Engine:
 
         Raises:
             Draining: the engine takes no more.
+            TooManySamples: they share their steps, and one part of the row budget does not hold them.
             TooSlow: the job would miss its deadline even with the machine to itself.
             Overloaded: the queue is full, or the job would miss its deadline or make another miss its own.
             EngineFailed: the thread has died.
@@ -384,6 +379,7 @@ class Engine:
             if job.sizes and (job.operation, job.sizes) not in arenas:  # retired since it was prepared
                 raise Overloaded("requests have too many different shapes at once", _BUSY_S)
             arena, made = arenas[job.operation, job.sizes]
+            job = _grouped(job, made.budget)
             entry = self._admission.take(arena, job, made.stages_s(job) if made.stages else 0.0)
             future = self._futures[entry.number] = Future[JobResult]()
             self._loop.commands.put(Submit(arena, job, entry, future))
@@ -416,3 +412,21 @@ class Engine:
         torch.set_num_threads(self.threads)
         with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+def _grouped(job: Job, budget: int) -> Job:
+    """Return a job with the priority of the lanes that it joins: one that is larger than a part joins the bulk jobs.
+
+    A job with samples that share their steps needs all of them in the same call, and so the room of small jobs.
+
+    Raises:
+        TooManySamples: there is not enough of that.
+    """
+    part, width = part_of(budget), network_rows(job.guidance)
+    if job.solve.batch and job.num_samples > 1:
+        if job.num_samples * width > part:
+            raise TooManySamples(job.num_samples, max(1, part // width))
+        return job if job.priority is Priority.INTERACTIVE else replace(job, priority=Priority.INTERACTIVE)
+    if job.num_samples * width > part and job.priority is Priority.INTERACTIVE:
+        return replace(job, priority=Priority.BULK)
+    return job

@@ -23,7 +23,6 @@ from models.guidance import Guidance, Term, combined
 from models.named_conditions import Distinct
 from models.row_padding import Chosen, RowStable
 from solvers.lanes import Finished, Lanes
-from solvers.parted import Parted
 
 _log = logging.getLogger("pathline")
 
@@ -171,7 +170,7 @@ class Network:
         """The number of rows of a job that its guidance did not need (see `Conditions.skipped`)."""
         return 0 if self._conditions is None else self._conditions.skipped(owner)
 
-    def __call__(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes | Parted], failed: dict[int, str]) -> Tensor:
+    def __call__(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes], failed: dict[int, str]) -> Tensor:
         """Call the network once for all lanes.
 
         Args:
@@ -198,13 +197,13 @@ class Network:
         self.seconds += time.perf_counter() - begin
         return v
 
-    def run(self, lanes: Lanes | Parted, calls: int, more: int) -> tuple[Finished | None, int] | None:
+    def run(self, lanes: Lanes, calls: int, more: int) -> tuple[Finished | None, int] | None:
         """Make up to `calls` calls for one group of lanes in compiled code; None if the field cannot do that.
 
         Once a lane has ended there are at most `more` calls.
         """
         field = self.velocity.velocity
-        if isinstance(lanes, Parted) or self.velocity.buckets[:1] != (1,) or not isinstance(field, FusedResidualMLP):
+        if self.velocity.buckets[:1] != (1,) or not isinstance(field, FusedResidualMLP):
             return None
         if self._conditions is not None and self._conditions.guided:
             return None
@@ -271,7 +270,7 @@ class Network:
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _owners(chosen: Sequence[Lanes | Parted]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _owners(chosen: Sequence[Lanes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (n,) the job of each lane, and (n,) its sample in that job."""
     owner, index = (np.concatenate([lanes.records[name] for lanes in chosen]) for name in ("owner", "index"))
     return owner, index

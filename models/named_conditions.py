@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
-from models.conditions import ConditionError, Device, LabelCondition, VectorCondition
+from models.conditions import ONE, ConditionError, Device, LabelCondition, VectorCondition
 from models.shapes import MAX_NUMBERS, NAME, Axis, AxisName, Size, free_axes, sized
 
 DTYPES = {
@@ -188,6 +188,26 @@ class Distinct:
             return self
         first = np.unique(place, return_index=True)[1]
         return Distinct(self.rows[torch.from_numpy(first)], None if len(places) == 1 else place[self.index])
+
+
+def class_names(takes: Conditioning, conditions: Mapping[str, Distinct]) -> dict[str, str | list[str | None] | None]:
+    """Return the names of the classes that samples have, by condition; those without names are called by number.
+
+    Returns:
+        For each condition that is one label: the name for all samples, or a list with one for each; None for the null.
+    """
+    entries = takes.entries if isinstance(takes, NamedConditions) else {ONE: takes}
+    found: dict[str, str | list[str | None] | None] = {}
+    for name, entry in entries.items():
+        if isinstance(entry, VectorCondition) or entry.classes is None or name not in conditions:
+            continue
+        if isinstance(entry, NamedCondition) and entry.shape:
+            continue
+        names = entry.names or range(entry.classes)
+        of = conditions[name]
+        named = [str(names[label]) if 0 <= label < entry.classes else None for label in of.rows.tolist()]
+        found[name] = named[0] if of.index is None else [named[row] for row in of.index.tolist()]
+    return found
 
 
 def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.job import Job
-from models.conditions import ONE
+from models.conditions import ONE, LabelCondition, numbers_are_names
 from models.exported import installed
 from models.guidance import document_of
-from models.named_conditions import Distinct
+from models.named_conditions import Distinct, class_names
 from service import VERSION
 from service.registry.version import ModelVersion
 
@@ -173,6 +173,9 @@ def token_of(
         "digest": digest,
     }
     values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
+    takes = model.conditioning
+    if "condition" in values and isinstance(takes, LabelCondition) and numbers_are_names(takes.classes, takes.names):
+        values["condition"] = class_names(takes, job.conditions or {})[ONE]
     usual = {
         "plan": (job.solve.tuned or None, None),
         "t_span": (job.solve.t_span, (0.0, 1.0)),

@@ -20,6 +20,7 @@ from solvers.grids import TimesSpec
 from solvers.integrate import Velocity, integrate_indexed
 from solvers.plan import resolve
 from solvers.saving import check_save_at
+from solvers.state import widened
 
 MAX_WIDTH = 256
 """The largest width of one sample; the cost of eigenvalues grows with its third power."""
@@ -115,7 +116,7 @@ def spectrum(
     Args:
         velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone. It must be
             differentiable by `torch.autograd`. Bind the condition of a conditional field first.
-        x0: (samples, *event) starting states, float32 or float64.
+        x0: (samples, *event) starting states, floating point, see `solvers.integrate`.
         times: strictly ascending times in [0, 1]. With fixed steps these must be grid points, up to rounding.
         solver, steps, rtol, atol, max_step, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for
             error control.
@@ -129,6 +130,7 @@ def spectrum(
     given: dict[str, Any] = {"rtol": rtol, "atol": atol, "max_step": max_step, "max_nfe": max_nfe}
     solve = resolve(solver=solver, steps=steps, **given, dtype=x0.dtype)
     points = check_save_at(solve, times, "times")
+    velocity, x0 = widened(velocity, x0)
     with torch.no_grad():
         solution = integrate_indexed(lambda x, t, _: velocity(x, t), x0, solve, points)
     assert points is not None and solution.saved is not None  # noqa: S101, PT018  (times were given)

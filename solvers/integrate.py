@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from solvers.grids import GridSpec, TimesSpec
 from solvers.lanes import Admission, Finished, Lanes
 from solvers.plan import Plan, resolve
 from solvers.saving import check_save_at
-from solvers.state import Velocity
+from solvers.state import Velocity, widened
 from solvers.trace import Trace, quantiles_by_bin
 from solvers.tuned import TunedPlans
 
@@ -74,7 +74,8 @@ def integrate(
     Args:
         velocity: (rows, *event), (rows,) -> (rows, *event); any function or torch module. It sees only samples that are
             still running. Its arguments and its result have x0's dtype and device.
-        x0: (samples, *event) starting states, floating point; may be empty.
+        x0: (samples, *event) starting states, floating point; may be empty. Those of half precision are summed in
+            float32, and the results rounded once.
         solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_step, max_nfe: see
             `solvers.resolve`.
         save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid points,
@@ -95,7 +96,10 @@ def integrate(
         dtype=x0.dtype, tuned=tuned,
     )  # fmt: skip
     points = check_save_at(solve, save_at)
-    return _drive(lambda x, t, _: velocity(x, t), x0, solve, points, progress)
+    asked, wide = widened(velocity, x0)
+    solution = _drive(lambda x, t, _: asked(x, t), wide, solve, points, progress)
+    saved = None if solution.saved is None else solution.saved.to(x0.dtype)
+    return replace(solution, x=solution.x.to(x0.dtype), saved=saved)
 
 
 def integrate_indexed(

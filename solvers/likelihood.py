@@ -15,7 +15,7 @@ from solvers.derived import LogDensityField
 from solvers.errors import SolverError, Status
 from solvers.integrate import integrate_indexed
 from solvers.plan import resolve
-from solvers.state import Velocity
+from solvers.state import Velocity, widened
 from solvers.trace import Trace
 
 EXACT_UP_TO = 16
@@ -79,7 +79,8 @@ def log_density(
     Args:
         velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone. It must be
             differentiable by `torch.autograd` (no in-place changes of its input).
-        x: (samples, *event) data, floating point; float64 gives more digits of log p.
+        x: (samples, *event) data, floating point; float64 gives more digits of log p. Data of half precision are summed
+            in float32, with their velocity in half precision.
         solver, steps, rtol, atol, controller, error_control, max_step, max_nfe: see `solvers.resolve`.
         t_span: (time of the data, time of the noise).
         divergence: `exact`, `hutchinson`, or `auto`: exact up to 16 dimensions.
@@ -95,18 +96,19 @@ def log_density(
     """
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 1:
         raise SolverError("x", "x must be a floating-point tensor of shape (samples, *event)")
-    width = math.prod(x.shape[1:])
+    dtype, width = x.dtype, math.prod(x.shape[1:])
     method = _check(divergence, probes, seed, width)
     derived = LogDensityField(tuple(x.shape[1:]), 0 if method == "exact" else probes)
+    asked, x = widened(velocity, x)
     drawn = _rademacher(x, derived.probes, seed)
 
     def field(state: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
         query = torch.cat((state, drawn[torch.from_numpy(index).to(drawn.device)]), dim=1)
-        return derived(velocity, query, t)[:, : derived.width]
+        return derived(asked, query, t)[:, : derived.width]
 
     solve = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, error_control=error_control, controller=controller,
-        max_step=max_step, max_nfe=max_nfe, t_span=t_span, dtype=x.dtype,
+        max_step=max_step, max_nfe=max_nfe, t_span=t_span, dtype=dtype,
     )  # fmt: skip
     start = torch.cat((x.reshape(len(x), width), x.new_zeros(len(x), 1)), dim=1)
     solution = integrate_indexed(field, start, solve, progress=progress)
@@ -116,7 +118,7 @@ def log_density(
     log_p = base - solution.x[:, -1].double()
     failed = torch.tensor([status != Status.SUCCESS for status in solution.status], dtype=torch.bool)
     log_p[failed.to(log_p.device)] = math.nan
-    latent = solution.x[:, :-1].reshape(x.shape)
+    latent = solution.x[:, :-1].reshape(x.shape).to(dtype)
     return LogDensity(log_p, latent, solution.nfe, solution.status, solution.trace, method, solution.settings)
 
 

@@ -113,6 +113,22 @@ def checked(v: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch
     )
 
 
+def widened(velocity: Velocity, x: Tensor) -> tuple[Velocity, Tensor]:
+    """Return a velocity and its states as a solve sums them: in float32 if they are of half precision, else unchanged.
+
+    In half precision, a state of 1 would stand still under steps of 1/1000. The velocity itself is still asked in the
+    dtype of x, and must return it.
+    """
+    dtype = x.dtype
+    if dtype in (torch.float32, torch.float64):
+        return velocity, x
+
+    def asked(state: Tensor, t: Tensor) -> Tensor:
+        return checked(velocity(state.to(dtype), t.to(dtype)), tuple(state.shape), dtype, state.device).float()
+
+    return asked, x.float()
+
+
 @dataclass(frozen=True)
 class Attempts:
     """The outcome of m attempted steps, before any is accepted.

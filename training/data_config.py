@@ -87,6 +87,7 @@ class VectorsData(_OwnData):
         condition: columns of the .csv, or the one array of the .npz, with a condition vector.
         header: whether the first line of the .csv has column names: `yes`, `no`, or `auto`, which decides by the
             content of the line and refuses a line that may be either.
+        round: whether samples are rounded in the columns that have whole numbers in every row.
     """
 
     name: Literal["vectors"]
@@ -94,6 +95,7 @@ class VectorsData(_OwnData):
     label: str = ""
     condition: list[str] = []
     header: Literal["auto", "yes", "no"] = "auto"
+    round: bool = True
 
 
 class ImagesData(_OwnData):

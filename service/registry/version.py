@@ -195,7 +195,7 @@ class ModelVersion:
     def plain(self) -> bool:
         """Whether states are data already, so that decoding changes nothing."""
         decoder = self.card.decoder
-        return decoder.kind == "identity" and decoder.clip is None and decoder.event_shape == decoder.data_shape
+        return decoder.reshapes_only and decoder.event_shape == decoder.data_shape
 
     @property
     def decodes_in_engine(self) -> bool:

@@ -46,6 +46,7 @@ def test_seeds_are_drawn_anew_before_sending(service: FakeService, client: Clien
     seeds = {client.sample("moons", 1).seed for _ in range(8)}
     assert len(seeds) == 8
     assert {body["seed"] for body in bodies(service)} == seeds
+    assert all(int(float(seed)) == seed < 2**53 for seed in seeds)  # JavaScript and jq do not round it
 
 
 @pytest.mark.parametrize(

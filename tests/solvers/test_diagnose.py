@@ -37,6 +37,14 @@ def test_a_rotation_has_imaginary_eigenvalues_and_condition_one():
     np.testing.assert_allclose(found.condition, 1)
 
 
+def test_half_precision_follows_its_paths_in_single():
+    def field(x: Tensor, t: Tensor) -> Tensor:
+        return torch.where(t[:, None] < 1, torch.ones_like(x), x * x / 2)
+
+    found = spectrum(field, torch.ones(1, 1).bfloat16(), [1.0], solver="euler", steps=1000)
+    assert found.real.tolist() == [[[2.0]]]  # the slope where the path ends, at 2
+
+
 def test_the_gaussian_field_has_its_known_slope_at_every_time():
     s = 0.5
     field = Gaussian(GaussianConfig(dim=3, m=2.0, s=s))

@@ -255,10 +255,30 @@ def test_any_event_shape(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_narrow_dtypes(dtype: torch.dtype) -> None:
-    solution = integrate(decay, ones(2, dtype=dtype), solver="heun2", steps=8)
-    assert solution.x.dtype == dtype
-    assert solution.x.float().flatten().tolist() == pytest.approx([math.exp(-1)] * 2, abs=0.02)
+@pytest.mark.parametrize("solver", ["euler-1000", "rk4-500", "ab4-1000", "dopri5@1e-4+max_step=0.001"])
+def test_half_precision_does_not_stand_still(solver: str, dtype: torch.dtype) -> None:
+    """A step of 1/1000 is less than the rounding of 1: states are summed in float32, the velocity asked in half."""
+    watched = Watched(lambda x, t: torch.ones_like(x))
+    solution = integrate(watched, ones(2, dtype=dtype), solver=solver, save_at=[0.0, 0.5, 1.0])
+    assert set(solution.status) == {Status.SUCCESS}
+    assert solution.x.flatten().tolist() == [2.0] * 2
+    assert solution.saved is not None
+    assert solution.saved[0].flatten().tolist() == [1.0, 1.5, 2.0]
+    assert solution.x.dtype == solution.saved.dtype == dtype
+    assert all(x.dtype == t.dtype == dtype for x, t in watched.queries)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_follows_the_velocity_of_its_own_dtype(dtype: torch.dtype) -> None:
+    """The Euler steps of float32 states with velocities in half precision, bit for bit."""
+    x = torch.linspace(-1, 1, 6).to(dtype).reshape(3, 2)
+    found = integrate(decay, x, solver="euler", steps=64)
+    state = x.float()
+    for _ in range(64):
+        state = state + decay(state.to(dtype), torch.zeros(3)).float() / 64
+    assert torch.equal(found.x, state.to(dtype))
+    with pytest.raises(SolverError, match=rf"must return a tensor like x, \(3, 2\) {dtype}.*torch.float32"):
+        integrate(lambda x, t: x.float(), x, solver="euler", steps=2)
 
 
 def test_inputs_are_left_alone() -> None:

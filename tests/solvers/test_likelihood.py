@@ -107,6 +107,24 @@ def test_a_network_integrates_to_one() -> None:
     assert not found.log_p.requires_grad
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_sums_paths_and_densities_in_single(dtype: torch.dtype) -> None:
+    """dx/dt = -x from the data back: x grows by e, and log p with it, in steps far below the rounding of half."""
+    x = torch.tensor([[1.0, -0.5]], dtype=dtype)
+    kinds: set[torch.dtype] = set()
+
+    def field(x: Tensor, t: Tensor) -> Tensor:
+        kinds.update((x.dtype, t.dtype))
+        return -x
+
+    found = log_density(field, x, solver="euler", steps=1000)
+    exact = log_density(lambda x, t: -x, x.double(), solver="euler", steps=1000)
+    assert kinds == {dtype}
+    assert found.latent.dtype == dtype
+    assert found.latent.double()[0].tolist() == pytest.approx(exact.latent[0].tolist(), rel=0.01)
+    assert found.log_p.item() == pytest.approx(exact.log_p.item(), abs=0.05)
+
+
 def test_a_sample_that_fails_has_no_density() -> None:
     def field(x: Tensor, t: Tensor) -> Tensor:
         return torch.where((x > 5) & (t[:, None] < 0.5), math.nan, -x)
