@@ -33,6 +33,7 @@ COPY engine /opt/pathline/engine
 COPY training /opt/pathline/training
 COPY service /opt/pathline/service
 COPY fleet /opt/pathline/fleet
+COPY clients/python/pathline /opt/pathline/pathline
 # Bytecode is compiled here, because the running containers cannot write it.
 RUN python -m compileall -q --invalidation-mode unchecked-hash /opt/pathline
 # So is the machine code of the solvers' loops and of fused networks. It is stored beside their sources, and each start

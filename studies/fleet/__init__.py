@@ -1,1 +1,1 @@
-"""Benchmarks past one machine: overhead of balancers, and scaling of bulk jobs."""
+"""Benchmarks of the fleet: scaling of bulk jobs."""

@@ -161,7 +161,7 @@ class Reader:
             if name == "error":
                 raise problem_of(found, self._response)
             return self._built(name, found)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             if isinstance(error, ProtocolError):
                 raise
             raise ProtocolError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -17,7 +18,56 @@ import httpx
 from pathline import errors
 from pathline._route import Route
 
+MAX_BYTES = 1 << 30
+"""Most bytes of a response, as sent and as unpacked: a server is not trusted with this process's memory."""
+
+_MAX_ERROR_BYTES = 1 << 20
+_LEAST_RATE = 1 << 16  # bytes a second, past a response's time limit
 _SHOWN = 200  # characters of an unexpected body that a message quotes
+
+
+class Intake:
+    """What one response may send: at most `MAX_BYTES`, and no endless trickle.
+
+    Args:
+        url: Where it comes from.
+        success: Whether its status is 2xx; an error is short.
+        seconds: Time that its body may take; longer, if at least 64 KiB arrive a second.
+        clock: Seconds.
+    """
+
+    def __init__(self, url: str, success: bool, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url, self._most, self._seconds = url, MAX_BYTES if success else _MAX_ERROR_BYTES, seconds
+        self._clock, self._begin, self._bytes = clock, clock(), 0
+
+    @classmethod
+    def of(cls, response: httpx.Response, seconds: float | None) -> Intake:
+        """Return that of a response whose head has arrived."""
+        return cls(str(response.request.url), response.is_success, math.inf if seconds is None else seconds)
+
+    def add(self, part: bytes) -> bytes:
+        """Count bytes that arrived, and return them.
+
+        Raises:
+            ProtocolError: They are too many.
+            RequestTimeout: They took too long.
+        """
+        self._bytes += len(part)
+        if self._bytes > self._most:
+            raise errors.ProtocolError(
+                f"{self._url} sent more than {self._most:,} bytes; ask for fewer samples at a time, with iter_samples "
+                "or bulk"
+            )
+        if self._clock() - self._begin > self._seconds + self._bytes / _LEAST_RATE:
+            raise errors.RequestTimeout(
+                f"the response of {self._url} has not ended in time; raise timeout_s, or the client's timeout"
+            )
+        return part
+
+
+def printable(text: str) -> str:
+    """Return a server's text without the control characters that would command a terminal."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
 
 
 @dataclass(frozen=True)
@@ -82,10 +132,10 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
     listed = document.get("errors")
     error = kind(
         status,
-        ("" if foreign else str(document.get("detail") or "")) or _undocumented(response),
-        title=str(document.get("title") or response.reason),
-        type=str(document.get("type") or ""),
-        request_id=str(document.get("request_id") or response.headers.get("x-request-id", "")),
+        printable(("" if foreign else str(document.get("detail") or "")) or _undocumented(response)),
+        title=printable(str(document.get("title") or response.reason)),
+        type=printable(str(document.get("type") or "")),
+        request_id=printable(str(document.get("request_id") or response.headers.get("x-request-id", ""))),
         errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
         retry_after_s=_retry_after(document.get("retry_after_s"), response.headers.get("retry-after")),
     )
@@ -99,7 +149,7 @@ def _document(response: Response) -> dict[str, Any]:
         return {}
     try:
         document = json.loads(response.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 

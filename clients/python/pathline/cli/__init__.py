@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from pathline._calls import SERVICE_TIMEOUT_S
+from pathline._response import printable
 from pathline.cli import commands
 from pathline.cli.arguments import flags_in, parse, parser
 from pathline.cli.output import STDOUT
@@ -85,5 +86,5 @@ def _advice(error: PathlineError, timeout_s: float | None) -> str:
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"pathline: {' '.join(message.split())}", file=sys.stderr)
+    print(f"pathline: {printable(' '.join(message.split()))}", file=sys.stderr)
     return status
