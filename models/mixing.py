@@ -75,8 +75,8 @@ def find_mixing(
 ) -> Mixing | None:
     """Evaluate a few rows alone and in batches; return None if they differ by no more than rounding can explain.
 
-    The other rows vary in states, times, conditions, order and number. This is a look at a few rows, to tell people what
-    is wrong with their network; what it misses differs in bits, and is called with one row at a time (see
+    The other rows vary in states, times, conditions, order and number. This is a look at a few rows, to tell people
+    what is wrong with their network; what it misses differs in bits, and is called with one row at a time (see
     `models.forms.counts`).
 
     Args:

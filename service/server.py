@@ -156,7 +156,9 @@ def end_unless_called_again(seconds: float) -> None:
     The timer is a thread outside Python, so that it also ends a process in which some code does not let go of Python's
     lock, and no other thread could.
     """
-    with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # stderr may be closed
+    if sys.__stderr__ is None:
+        return
+    with contextlib.suppress(ValueError, OSError, RuntimeError):  # it may be closed
         faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
 
 

@@ -185,8 +185,8 @@ class _Reader:
         """The conditions on which the outputs do not depend.
 
         Raises:
-            ForeignError: they do not depend on one of the needed inputs. An export from the same tensor for two arguments
-                merges these, and the second has no effect.
+            ForeignError: they do not depend on one of the needed inputs. An export merges two arguments that were given
+                the same tensor, and the second has no effect.
         """
         used = {self.names[name] for name in outputs}
         for step in reversed(steps):

@@ -1,8 +1,8 @@
 """The operations that a program may use: functions of ATen that only compute, and arithmetic of sizes.
 
-The list is explicit, and each entry was reviewed: it changes no argument, draws no random number, opens no file, exposes
-no memory that it has not written, and checks its arguments, or is checked here (`_CHECKS`). No gradients are among them,
-as they trust their indices, and nothing that loops as often as an argument says.
+The list is explicit, and each entry was reviewed: it changes no argument, draws no random number, opens no file,
+exposes no memory that it has not written, and checks its arguments, or is checked here (`_CHECKS`). No gradients are
+among them, as they trust their indices, and nothing that loops as often as an argument says.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NAMES = frozenset(
     silu sin sinc sinh softplus softshrink special_entr special_erfcx special_i0e special_i1 special_i1e
     special_log_ndtr special_ndtri special_xlog1py sqrt square sub tan tanh threshold true_divide trunc where xlogy
 
-    _log_softmax _safe_softmax _softmax all amax amin any argmax argmin cumsum log_softmax max mean min prod softmax sort
-    sum topk var
+    _log_softmax _safe_softmax _softmax all amax amin any argmax argmin cumsum log_softmax max mean min prod softmax
+    sort sum topk var
 
     addmm baddbmm bmm einsum linear matmul mm outer _cdist_forward scaled_dot_product_attention
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d convolution embedding

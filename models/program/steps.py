@@ -1,8 +1,10 @@
 """Steps: a program as a list of ATen operations, checked once and then run one by one.
 
 Programs come from `torch.export` (see `models.importing.programs`). The card stores the steps as plain JSON, the
-weights file their tensors. Before a program first computes with inputs of some shapes, it runs on tensors without numbers,
-so that a program whose results would not fit into memory fails before they are made. torch's own loader, which can be made to unpickle and to evaluate text, is not used.
+weights file their tensors. torch's own loader, which can be made to unpickle and to evaluate text, is not used.
+
+Before a program first computes with inputs of some shapes, it runs on tensors without numbers, so that one whose
+results would not fit into memory fails before they are made.
 """
 
 from __future__ import annotations
@@ -148,8 +150,10 @@ class Steps:
             # The prefix keeps the names apart from the module's own attributes.
             module.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
         dead = _dead(steps, outputs)
-        self._calls: list[tuple[Callable[..., Any], Step, list[str]]] = [
-            (operation(step.op), step, last) for step, last in zip(steps, dead, strict=True)
+        functions = [operation(step.op) for step in steps]
+        self._calls: list[tuple[Callable[..., Any], Step, list[str], bool]] = [
+            (function, step, last, _is_placed(function))
+            for function, step, last in zip(functions, steps, dead, strict=True)
         ]
         self._sized: dict[tuple[tuple[int, ...], ...], int] = {}  # shapes of a row -> most rows that fit into memory
 
@@ -198,12 +202,12 @@ class Steps:
         for name in self._stored:
             stored = getattr(module, f"data_{name}")
             values[name] = stored.to("meta") if sizing else stored
-        for function, step, dead in self._calls:
+        for function, step, dead, placed in self._calls:
             try:
-                found = function(
-                    *(_argument(value, values, device, dtypes) for value in step.args),
-                    **{name: _argument(value, values, device, dtypes) for name, value in step.kwargs.items()},
-                )
+                named = {name: _argument(value, values, device, dtypes) for name, value in step.kwargs.items()}
+                if placed:
+                    named["device"] = device
+                found = function(*(_argument(value, values, device, dtypes) for value in step.args), **named)
             except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, NotImplementedError) as error:
                 name, why = step.out[0] if step.out else step.op, first_line(error)
                 if "index out of range" in why:
@@ -222,6 +226,12 @@ class Steps:
                 del values[name]
                 held.pop(name, None)
         return tuple(values[name] for name in self._outputs)
+
+
+def _is_placed(function: Any) -> bool:
+    """Whether a function makes a tensor on a device of its own choice unless it is told one."""
+    arguments = function._schema.arguments if hasattr(function, "_schema") else ()
+    return any(argument.name == "device" and argument.kwarg_only for argument in arguments)
 
 
 def _bytes(value: Any) -> int:

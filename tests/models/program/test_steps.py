@@ -17,7 +17,8 @@ def program(*steps: tuple[str, tuple[Any, ...]]) -> Function:
     return Function(FunctionConfig(inputs={"x": "float32"}, outputs={"y": f"y{len(steps)}"}, tensors={}, steps=listed))
 
 
-X, SIZE = {"value": "c_x"}, ("torch.ops.aten.sym_size.int", ({"value": "c_x"}, 1))
+X: Any = {"value": "c_x"}
+SIZE = ("torch.ops.aten.sym_size.int", ({"value": "c_x"}, 1))
 
 
 def test_results_beyond_memory_are_refused_before_they_are_made() -> None:
@@ -50,7 +51,7 @@ def test_views_and_results_that_are_used_no_more_take_no_memory() -> None:
 
 def test_powers_of_sizes_end_at_once() -> None:
     powers = program(SIZE, ("_operator.pow", ({"value": "y1"}, 10**12)), ("torch.ops.aten.add.Tensor", (X, X)))
-    with pytest.raises(VelocityError, match="step y2 .*64 bits"):
+    with pytest.raises(VelocityError, match=r"step y2 .*64 bits"):
         powers({"x": torch.ones(1, 3)})
 
 
