@@ -1,6 +1,7 @@
 """Request bodies as pydantic models: the fields that all requests to solve share, and the body of a sample request."""
 
 import time
+from enum import Enum, auto
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -18,6 +19,7 @@ from pydantic import (
 from models.guidance import MAX_TERMS
 from service.requests.tensors import Tensor, array_too
 from solvers import catalogue
+from solvers.spec import DEFAULTS
 
 INTEGER_LIMIT = 2**63
 """Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
@@ -32,7 +34,23 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Times = Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)]
 DEFAULT_NUM_SAMPLES = 256
 
-Version = Annotated[Count | None, Field(description="version of the model; the highest if omitted")]
+SOLVER_FIELDS = tuple(name for name in DEFAULTS if name != "t_span")
+"""Fields that are also fields of a `SolverSpec`: the solver and its settings."""
+
+SHORT_TEXT = 200
+"""Characters; what follows from a longer text of a solver is not kept for later requests."""
+
+
+class Mark(Enum):
+    """What a field means beyond its type.
+
+    `SAME_NEEDS`: requests that differ in it alone take the same solver, memory and bytes of response.
+    """
+
+    SAME_NEEDS = auto()
+
+
+Version = Annotated[Count | None, Mark.SAME_NEEDS, Field(description="version of the model; the highest if omitted")]
 
 GRID_SCHEMA = {
     "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
@@ -111,7 +129,7 @@ AnyGuidance = Annotated[
 class Named(Body):
     """The model, named in the body."""
 
-    model: str = Field(min_length=1, max_length=200, description="name of the model")
+    model: Annotated[str, Mark.SAME_NEEDS] = Field(min_length=1, max_length=200, description="name of the model")
     version: Version = None  # as in `Solving`; here it comes after the model
 
 
@@ -119,10 +137,12 @@ class Drawn(Body):
     """Samples of a seed."""
 
     num_samples: Count = Field(default=DEFAULT_NUM_SAMPLES, description="number of samples")
-    seed: Index | None = Field(
+    seed: Annotated[Index | None, Mark.SAME_NEEDS] = Field(
         default=None, description="an integer in [0, 2**63); drawn below 2**53 and echoed if omitted"
     )
-    first_index: Index = Field(default=0, description="index of the first sample in the seed's stream")
+    first_index: Annotated[Index, Mark.SAME_NEEDS] = Field(
+        default=0, description="index of the first sample in the seed's stream"
+    )
 
 
 class Solving(Body):
@@ -153,8 +173,10 @@ class Solving(Body):
     guidance: AnyGuidance | None = Field(
         default=None, description="strength of classifier-free guidance, or its terms, interval and channels"
     )
-    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, queueing included")
-    priority: Literal["interactive", "bulk"] = Field(
+    timeout_s: Annotated[Positive | None, Mark.SAME_NEEDS] = Field(
+        default=None, description="time limit in seconds, queueing included"
+    )
+    priority: Annotated[Literal["interactive", "bulk"], Mark.SAME_NEEDS] = Field(
         default="interactive", description="bulk yields to interactive requests, which take most of the time"
     )
     _came: float = PrivateAttr(default_factory=time.monotonic)
@@ -199,7 +221,7 @@ class SampleRequest(Solving, Drawn, Named):
     )
     decode: bool = Field(default=True, description="turn latent states into data")
     budget: Budget | None = Field(default=None, description="instead of a solver: the service chooses one")
-    on_timeout: Literal["error", "partial"] = Field(
+    on_timeout: Annotated[Literal["error", "partial"], Mark.SAME_NEEDS] = Field(
         default="error", description="at the time limit: fail, or return the states reached"
     )
 

@@ -15,14 +15,14 @@ import solvers
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
 from service.requests.budget import Choice, choose
-from service.requests.schemas import SampleRequest, Solving
+from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
 from solvers.errors import SolverError
 from solvers.grids import distinct_texts, snapped
 from solvers.plan import Plan
 from solvers.saving import check_save_at
-from solvers.spec import DEFAULT_TOLERANCE, DEFAULTS, read_solver
+from solvers.spec import DEFAULT_TOLERANCE, read_solver
 from solvers.tuned import TUNED
 
 WHOLE = (0.0, 1.0)
@@ -31,8 +31,7 @@ WHOLE = (0.0, 1.0)
 AVERAGE = "euler"
 """The solver of fields of average velocity."""
 
-_APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
-"""Request fields that are also fields of a `SolverSpec`."""
+_APART = tuple(name for name in SOLVER_FIELDS if name != "solver")
 
 
 def chosen(
@@ -95,13 +94,13 @@ def compiled(
     made_for = (model.dtype, model.plans, model.compute)
     grid = request.grid
     try:
-        if isinstance(grid, str):
+        if isinstance(grid, str) and len(grid) + len(solver) <= SHORT_TEXT:
             return solvers.compile(_spec(solver, given, *rest), *made_for)
         if isinstance(grid, list | np.ndarray):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
-        elif not isinstance(grid, dict):
+        elif not isinstance(grid, dict | str):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
-        given = (*given, ("grid", grid))
+        given = (*(item for item in given if item[0] != "grid"), ("grid", grid))
         return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
     except SolverError as error:
         raise invalid(error.field, f"{error}{_fault_of_plans(error, model)}") from None

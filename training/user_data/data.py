@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.conditions import LabelCondition
+from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Column
 from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
@@ -18,7 +18,7 @@ from training.errors import DataError
 from training.spaces import MAX_COLUMNS, columns_of, components, pixels, standardised
 from training.split import Rows, split
 from training.user_data.pictures import picture_files, read_images
-from training.user_data.read import Read, listed
+from training.user_data.read import Read, listed, outliers
 from training.user_data.rows import read_vectors
 
 
@@ -80,8 +80,8 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
     lines = _only_trained(found, held_out)
     if isinstance(config, VectorsData):
         columns = columns_of(found.names, samples[train], samples[held_out], config.round)
-        made = standardised(samples[train], samples[held_out], columns, config.path)
-        lines += _kept(columns, samples[held_out])
+        made = standardised(samples[train], samples[held_out], columns, config.path, config.scale == "robust")
+        lines = [*_far(found, config), *lines, *_kept(columns, samples[held_out])]
     else:
         shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]
         flat = samples.reshape(len(samples), -1).astype(np.float64)
@@ -125,6 +125,18 @@ def _only_trained(found: Read, held_out: Rows) -> list[str]:
     if not small:
         return []
     return [f"no sample is held out of {listed(small)}, so nothing is measured on them"]
+
+
+def _far(found: Read, config: VectorsData) -> list[str]:
+    """Return lines on values that are far from the others of their column, of samples and of conditions."""
+    advice = "correct or remove such rows if they are wrong"
+    more = ', or use --scale robust (data.scale = "robust"), which scales by median and quartiles'
+    robust = config.scale == "robust"
+    lines = outliers(found.samples, found.names, found.lines, "it is scaled by quartiles" if robust else advice + more)
+    if isinstance(found.condition, VectorCondition) and found.conditions is not None:
+        given = config.condition if len(config.condition) == found.condition.width else range(found.condition.width)
+        lines += outliers(found.conditions, [f"{name} of the condition" for name in given], found.lines, advice)
+    return lines
 
 
 def _kept(columns: Sequence[Column], held_out: NDArray[np.floating[Any]]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import llvmlite.binding as llvm
 from numba import extending, types
 
-from models.fused.vectors import F32, I64, LANES, Emitter, fill
+from models.forms.fused.vectors import F32, I64, LANES, Emitter, fill
 
 BYTES = 4
 PANEL = BYTES * LANES

@@ -8,9 +8,10 @@ from torch import Tensor
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.conventions import TimeCard, adapt
-from models.fused import FusedError, FusedResidualMLP, can_fuse, prepare
+from models.forms.choice import choose
+from models.forms.fused import FusedError, FusedResidualMLP, can_fuse
+from models.forms.rows import field_rows
 from models.noise import noise
-from models.row_padding import RowStable
 from models.velocity import VelocityError
 
 LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)
@@ -98,8 +99,8 @@ def test_the_number_of_threads_changes_no_bit(condition: ConditionConfig | None)
 
 
 def test_rows_are_not_padded() -> None:
-    field = RowStable(FusedResidualMLP(network(dim=2, hidden=130, blocks=2)), (2,), torch.float32, unpadded=True)
-    assert field.buckets[0] == 1
+    field = field_rows(FusedResidualMLP(network(dim=2, hidden=130, blocks=2)), (2,), torch.float32, independent=True)
+    assert field.counts.counts == ()
     x, t, _ = inputs(100, 2)
     whole = field(x, t)
     assert all(torch.equal(field(x[:rows], t[:rows]), whole[:rows]) for rows in range(1, 100))
@@ -198,19 +199,19 @@ def test_the_rule_looks_at_the_network() -> None:
 
 def test_a_network_of_another_convention_is_fused_inside_of_its_adapter() -> None:
     net = adapt(network(dim=2, hidden=32, blocks=1), TimeCard(noise_at=1, data_at=0, scale=1000.0, sign=-1))
-    prepared = prepare(net)
-    assert prepared.path == "fused"
+    form = choose(net)
+    assert form.path == "fused"
     x, t, _ = inputs(9, 2)
-    torch.testing.assert_close(prepared.velocity(x, t), net(x, t), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(form.velocity(x, t), net(x, t), rtol=1e-4, atol=1e-4)
 
 
 def test_a_fused_form_that_is_not_as_good_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     net = network(dim=2, hidden=32, blocks=1)
     monkeypatch.setattr(FusedResidualMLP, "__call__", lambda self, x, t, condition=None: net(x, t) * 1.001)
-    prepared = prepare(net)
-    assert prepared.velocity is net
-    assert prepared.path == "eager"
-    assert "rms" in prepared.reason
+    form = choose(net)
+    assert form.velocity is net
+    assert form.path == "eager"
+    assert "rms" in form.reason
 
 
 def test_without_a_compiler_the_network_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +219,6 @@ def test_without_a_compiler_the_network_is_used_as_it_is(monkeypatch: pytest.Mon
         raise OSError("no room\nleft")
 
     net = network(dim=2, hidden=32, blocks=1)
-    prepare(net)
-    monkeypatch.setattr("models.fused.residual_mlp._evaluate", fail)
-    assert prepare(net).reason == "the fused form could not be compiled: OSError: no room"
+    choose(net)
+    monkeypatch.setattr("models.forms.fused.residual_mlp._evaluate", fail)
+    assert choose(net).reason == "the fused form could not be compiled: OSError: no room"

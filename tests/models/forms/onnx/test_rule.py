@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import models.exported
+import models.forms.onnx
 from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
 from models.conditions import ConditionConfig, LabelCondition, VectorCondition
-from models.conventions import Adapted, TimeCard
-from models.exported import _kept, can_export, exported
+from models.forms.choice import choose
+from models.forms.onnx import _kept, can_export
 
 UNFUSED = "UNet has no fused form"
 
@@ -31,7 +31,7 @@ def unet(condition: ConditionConfig | None = None, **fields: Any) -> UNet:
 @pytest.fixture
 def present(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra is installed."""
-    monkeypatch.setattr(models.exported, "find_spec", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(models.forms.onnx, "find_spec", lambda name: SimpleNamespace(name=name))
 
 
 @pytest.mark.usefixtures("present")
@@ -40,7 +40,6 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (unet(), None),
         (unet(LabelCondition(classes=3)), None),
-        (Adapted(unet(), TimeCard(noise_at=1, data_at=0)), None),
         (ResidualMLP(ResidualMLPConfig(dim=2, hidden=8)), None),
         (unet(average=True), "a field of average velocity is not exported"),
         (unet().double(), "weights are float32, float64; only float32 is exported"),
@@ -55,7 +54,7 @@ def test_the_rule_looks_at_the_network(network: nn.Module, message: str | None) 
 
 def test_without_the_extra_the_module_serves_and_the_reason_names_it() -> None:
     net = unet()
-    made = exported(net, UNFUSED, Path("nowhere"), "sha256:")
+    made = choose(net)
     assert (made.velocity, made.path, made.failed) == (net, "eager", False)
     missing = "the extra `onnx`, with which onnxruntime evaluates it, is not installed"
     assert made.reason == f"{UNFUSED}, and {missing}"
@@ -63,14 +62,14 @@ def test_without_the_extra_the_module_serves_and_the_reason_names_it() -> None:
 
 @pytest.mark.usefixtures("present")
 def test_a_network_that_is_never_exported_keeps_its_reason() -> None:
-    made = exported(unet(average=True), "a field of average velocity has no fused form", Path("nowhere"), "sha256:")
-    assert made.reason == "a field of average velocity has no fused form"
+    made = choose(unet(average=True))
+    assert made.reason == UNFUSED
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[nn.Module], Callable[..., Tensor]]) -> None:
     """Let another function stand for the exported form."""
-    monkeypatch.setattr(models.exported, "_kept", lambda folder, digest: b"")
-    monkeypatch.setattr(models.exported, "OnnxField", lambda network, content: answer(network))
+    monkeypatch.setattr(models.forms.onnx, "_kept", lambda folder, digest: b"")
+    monkeypatch.setattr(models.forms.onnx, "OnnxField", lambda network, content: answer(network))
 
 
 @pytest.mark.usefixtures("present")
@@ -81,8 +80,8 @@ def test_a_form_that_is_as_good_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
         return lambda x, t, c: torch.cat([network(x[k : k + 1], t[k : k + 1], c[k : k + 1]) for k in range(len(x))])
 
     answering(monkeypatch, row_by_row)
-    made = exported(net, UNFUSED, Path("nowhere"), "sha256:")
-    assert (made.path, made.reason, made.unpadded) == ("onnx", "", True)
+    made = choose(net, net.condition)
+    assert (made.path, made.reason, made.independent) == ("onnx", "", False)
 
 
 @pytest.mark.usefixtures("present")
@@ -102,7 +101,7 @@ def test_a_form_that_is_not_as_good_is_refused(
         return lambda x, t, c: change(exact(x.double(), t.double())).float()
 
     answering(monkeypatch, changed)
-    made = exported(unet(), UNFUSED, Path("nowhere"), "sha256:")
+    made = choose(unet())
     assert (made.path, made.failed) == ("eager", True)
     assert made.reason.startswith(message)
 
@@ -110,8 +109,8 @@ def test_a_form_that_is_not_as_good_is_refused(
 @pytest.mark.usefixtures("present")
 def test_an_export_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(models.exported, "version", lambda name: "1.0")
-    made = exported(unet(), UNFUSED, tmp_path / "no-checkpoint", "sha256:")
+    monkeypatch.setattr(models.forms.onnx, "version", lambda name: "1.0")
+    made = choose(unet(), folder=tmp_path / "no-checkpoint", digest="sha256:")
     assert (made.path, made.failed) == ("eager", True)
     assert made.reason.startswith("the network could not be exported: ExportError: ")
     assert "\n" not in made.reason
@@ -127,8 +126,8 @@ def test_an_export_is_kept_once_and_made_again_if_it_cannot_be(tmp_path: Path, m
         to.write_bytes(b"onnx")
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(models.exported, "version", lambda name: "1.0")
-    monkeypatch.setattr(models.exported, "_in_a_process", make)
+    monkeypatch.setattr(models.forms.onnx, "version", lambda name: "1.0")
+    monkeypatch.setattr(models.forms.onnx, "_in_a_process", make)
     (tmp_path / "onnx").mkdir()
     left = tmp_path / "onnx" / ".other.onnx.0123.part"
     left.touch()

@@ -11,7 +11,7 @@ OLDER = {"x86_64": ("haswell", "+avx2,+fma"), "aarch64": ("cortex-a53", "+neon")
 
 _CODE = """
 import torch
-from models.fused import FusedResidualMLP
+from models.forms.fused import FusedResidualMLP
 from models.noise import noise
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 
@@ -22,7 +22,7 @@ print(network(noise(0, 0, 40, (2,)), torch.linspace(0, 1, 40)).numpy().tobytes()
 
 
 def _bits(environment: dict[str, str]) -> str:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     done = subprocess.run(
         [sys.executable, "-c", _CODE],
         cwd=root,

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from models.architectures.analytic import Gaussian, Mixture
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.calibration import BUCKETS, measure
 from models.conventions import TimeCard, adapt
 from models.decoder import Decoder
+from models.forms.counts import ONE_AT_A_TIME
+from models.forms.rows import field_rows, independent_rows
 from models.noise import noise
-from models.row_padding import RowCaller, RowStable
 from models.velocity import VelocityError
 from solvers.derived import JacobianField, LogDensityField
 
@@ -44,8 +44,8 @@ def trial(limit: int) -> list[Tensor]:
 
 
 def test_rows_of_the_papers_network_do_not_depend_on_their_neighbours(threads: int) -> None:
-    field = RowStable(network(dim=2), (2,), torch.float32, max_rows=256)
-    assert field.deterministic
+    field = field_rows(network(dim=2), (2,), torch.float32, max_rows=256)
+    assert field.counts.deterministic
     x, t = noise(5, 0, 300, (2,)), torch.rand(300, generator=torch.Generator().manual_seed(1))
     whole = field(x, t)
     generator = torch.Generator().manual_seed(threads)
@@ -55,7 +55,7 @@ def test_rows_of_the_papers_network_do_not_depend_on_their_neighbours(threads: i
 
 
 def test_every_number_of_rows_agrees_with_one_thread(one_thread: None) -> None:
-    field = RowStable(network(dim=2), (2,), torch.float32)
+    field = field_rows(network(dim=2), (2,), torch.float32)
     x, t = noise(5, 0, 1024, (2,)), torch.linspace(0, 1, 1024)
     whole = field(x, t)
     for rows in [*range(1, 130), *range(131, 1025, 97)]:
@@ -66,8 +66,8 @@ def test_every_number_of_rows_agrees_with_one_thread(one_thread: None) -> None:
 @pytest.mark.parametrize("hidden", [3, 10, 31, 50, 130])
 def test_odd_widths_have_a_form_whose_rows_do_not_depend_on_their_neighbours(hidden: int, threads: int) -> None:
     velocity = network(dim=2, hidden=hidden)
-    field = RowStable(velocity, (2,), torch.float32, max_rows=256)
-    assert field.deterministic
+    field = field_rows(velocity, (2,), torch.float32, max_rows=256)
+    assert field.counts.deterministic
     x, t = noise(5, 0, 300, (2,)), torch.rand(300, generator=torch.Generator().manual_seed(1))
     whole = field(x, t)
     torch.testing.assert_close(whole, velocity(x, t), rtol=1e-4, atol=1e-5)
@@ -81,15 +81,15 @@ def test_what_is_made_of_a_network_of_odd_width_has_its_forms(kind: str) -> None
     velocity = network(dim=2, hidden=130)
     if kind == "adapted":
         field: Any = adapt(velocity, TimeCard(noise_at=1, data_at=0, scale=1000.0))
-        assert RowStable(field, (2,), torch.float32, max_rows=128).deterministic
+        assert field_rows(field, (2,), torch.float32, max_rows=128).counts.counts
         return
     field = JacobianField((2,)) if kind == "jacobian" else LogDensityField((2,))
     whole = (field.width + field.constants,)
-    stable = RowStable(velocity, whole, torch.float32, max_rows=128, derive=field, examples=field.examples)
-    assert stable.deterministic
+    stable = field_rows(velocity, whole, torch.float32, max_rows=128, derive=field, examples=field.examples)
+    assert stable.counts.deterministic
 
 
-def test_the_first_form_that_agrees_is_taken_and_where_none_does_the_first() -> None:
+def test_the_first_form_that_agrees_is_taken_and_where_none_does_the_first_row_by_row() -> None:
     def placed(x: Tensor, t: Tensor) -> Tensor:
         return x + torch.arange(len(x))[:, None]
 
@@ -106,52 +106,25 @@ def test_the_first_form_that_agrees_is_taken_and_where_none_does_the_first() -> 
     def good(x: Tensor, t: Tensor) -> Tensor:
         return x
 
-    assert RowStable(Forms(placed, good, placed), (2,), torch.float32, max_rows=128).velocity is good
-    field = RowStable(Forms(placed, placed), (2,), torch.float32, max_rows=128)
-    assert (field.velocity, field.deterministic) == (placed, False)
+    x, t = torch.zeros(3, 2), torch.zeros(3)
+    call = field_rows(Forms(placed, good, placed), (2,), torch.float32, max_rows=128)
+    assert (call.counts.limit, call(x, t).tolist()) == (128, x.tolist())
+    call = field_rows(Forms(placed, placed), (2,), torch.float32, max_rows=128)
+    assert (call.counts, call(x, t).tolist()) == (ONE_AT_A_TIME, x.tolist())
 
 
 def test_decoded_rows_do_not_depend_on_their_neighbours(threads: int) -> None:
     generator = torch.Generator().manual_seed(0)
     parts = (torch.randn(size, generator=generator) for size in ((784,), (64, 784), (64,)))
     decoder = Decoder.pca(*parts, data_shape=(28, 28), clip=(-9.0, 9.0))
-    decode = RowCaller(decoder.decode, (noise(0, 0, 256, (64,)),), 256)
-    assert decode.deterministic
+    decode = independent_rows([decoder.decode], lambda rows: (noise(0, 0, rows, (64,)),), 256)
+    assert decode.counts.limit == 256
     x = noise(2, 0, 300, (64,))
     whole = decode(x)
     torch.testing.assert_close(whole, decoder.decode(x))
     for rows in ROWS:
         chosen = torch.randperm(300, generator=generator)[:rows]
         assert torch.equal(decode(x[chosen]), whole[chosen]), f"{rows} rows"
-
-
-def test_buckets_that_differ_in_a_bit_are_dropped() -> None:
-    def spoiled(x: Tensor) -> Tensor:  # bits differ unless the rows are a multiple of 16
-        return x if len(x) % 16 == 0 else x.nextafter(torch.zeros_like(x))
-
-    assert measure(spoiled, trial(512), 512).found.buckets == (16, 32, 64, 128)
-
-
-def test_where_only_small_calls_agree_calls_are_limited() -> None:
-    def spoiled(x: Tensor) -> Tensor:
-        return x if len(x) <= 128 else x.nextafter(torch.zeros_like(x))
-
-    found = measure(spoiled, trial(1024), 1024).found
-    assert found.buckets == BUCKETS
-    assert found.limit == 128
-    call = RowCaller(spoiled, trial(1024), 1024)
-    x = noise(1, 0, 1000, (3,), torch.float64)
-    assert torch.equal(call(x), x)
-
-
-def test_a_function_of_the_place_in_the_batch_is_not_deterministic() -> None:
-    def placed(x: Tensor) -> Tensor:
-        return x + torch.arange(len(x))[:, None]
-
-    call = RowCaller(placed, trial(256), 256)
-    assert not call.deterministic
-    assert call.buckets == ()
-    assert torch.equal(call(torch.zeros(3, 1)), torch.tensor([[0.0], [1.0], [2.0]]))
 
 
 def test_padding_copies_a_live_row() -> None:
@@ -161,7 +134,7 @@ def test_padding_copies_a_live_row() -> None:
         seen.append(x)
         return x * 2
 
-    call = RowCaller(spy, trial(128), 128)
+    call = independent_rows([spy], trial, 128)
     seen.clear()
     x = torch.arange(18.0).reshape(6, 3)
     assert torch.equal(call(x), x * 2)
@@ -177,7 +150,7 @@ def test_calls_over_the_limit_are_made_in_pieces() -> None:
         sizes.append(len(x))
         return x
 
-    call = RowCaller(spy, trial(128), 128)
+    call = independent_rows([spy], trial, 128)
     sizes.clear()
     x = noise(0, 0, 261, (3,))
     assert torch.equal(call(x), x)
@@ -186,8 +159,8 @@ def test_calls_over_the_limit_are_made_in_pieces() -> None:
 
 @pytest.mark.parametrize("field", [Gaussian(), Mixture()])
 def test_analytic_fields_are_deterministic_in_float64(field: Gaussian | Mixture) -> None:
-    stable = RowStable(field, (2,), torch.float64, max_rows=256)
-    assert stable.deterministic
+    stable = field_rows(field, (2,), torch.float64, max_rows=256)
+    assert stable.counts.deterministic
     x, t = noise(0, 0, 257, (2,), torch.float64), torch.linspace(0, 1, 257, dtype=torch.float64)
     whole = stable(x, t)
     assert torch.equal(whole[:1], stable(x[:1], t[:1]))
@@ -195,32 +168,19 @@ def test_analytic_fields_are_deterministic_in_float64(field: Gaussian | Mixture)
     torch.testing.assert_close(whole, field(x, t))
 
 
-def test_calls_are_padded_to_the_smallest_bucket_and_cut_at_the_row_limit_rounded_up() -> None:
+def test_calls_are_padded_to_a_number_that_agrees_and_cut_at_the_limit() -> None:
     seen: list[int] = []
 
     def spy(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         seen.append(len(x))
         return x * 2
 
-    stable = RowStable(spy, (2,), torch.float64, max_rows=200)
+    call = field_rows(spy, (2,), torch.float64, max_rows=300)
     seen.clear()
-    for rows in (5, 256, 257):
-        stable(torch.zeros(rows, 2, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64))
-    assert stable.buckets[0] == 4
-    assert seen == [8, 256, 256, 4]
-
-
-def test_no_rows_are_no_call() -> None:
-    stable = RowStable(Gaussian(), (2,), torch.float64, max_rows=128)
-    empty = torch.zeros(0, 2, dtype=torch.float64)
-    assert stable(empty, empty[:, 0]).shape == (0, 2)
-
-
-def test_a_condition_reaches_the_field() -> None:
-    stable = RowStable(Gaussian(), (2,), torch.float64, max_rows=128)
-    x = torch.zeros(1, 2, dtype=torch.float64)
-    with pytest.raises(VelocityError, match="unconditional"):
-        stable(x, x[:, 0], x)
+    for rows in (5, 256, 257, 130):
+        call(torch.zeros(rows, 2, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64))
+    assert call.counts.limit == 256
+    assert seen == [8, 256, 256, 4, 160]
 
 
 @pytest.mark.parametrize(
@@ -232,12 +192,4 @@ def test_a_wrong_answer_is_a_velocity_error(answer, named: str) -> None:
         return answer(x)
 
     with pytest.raises(VelocityError, match=f"returned .*{named}"):
-        RowStable(field, (2,), torch.float32, max_rows=128)
-
-
-def test_wrong_states_or_times_are_a_velocity_error() -> None:
-    stable = RowStable(Gaussian(), (2,), torch.float64, max_rows=128)
-    good = torch.zeros(3, 2, dtype=torch.float64)
-    for x, t in [(good.float(), good[:, 0]), (good[:, :1], good[:, 0]), (good, good[:2, 0]), (good, good)]:
-        with pytest.raises(VelocityError, match=r"this field takes torch.float64 of shape \(rows, 2\)"):
-            stable(x, t)
+        field_rows(field, (2,), torch.float32, max_rows=128)

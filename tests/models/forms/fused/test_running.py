@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.conditions import ConditionConfig, LabelCondition, VectorCondition
-from models.fused import FusedResidualMLP
+from models.forms.fused import FusedResidualMLP
 from models.noise import noise
 from models.velocity import VelocityError
 from solvers import resolve

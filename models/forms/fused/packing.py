@@ -8,8 +8,8 @@ from torch import Tensor
 
 from models.architectures.residual_mlp import Bare, ResidualMLP
 from models.conditions import LabelCondition
-from models.fused.pieces import BYTES, PANEL
-from models.fused.vectors import LANES
+from models.forms.fused.pieces import BYTES, PANEL
+from models.forms.fused.vectors import LANES
 
 Floats = NDArray[np.float32]
 

@@ -1,4 +1,4 @@
-"""`python -m models.exported FOLDER FILE`: write the network of a checkpoint as ONNX."""
+"""`python -m models.forms.onnx FOLDER FILE`: write the network of a checkpoint as ONNX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from models.checkpoint.loading import load
 from models.conventions import Adapted
-from models.exported import export
+from models.forms.onnx import export
 from models.messages import first_line
 
 

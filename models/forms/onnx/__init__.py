@@ -1,8 +1,7 @@
 """Exported networks: evaluated by onnxruntime (the extra `onnx`), for CPU networks without a fused form.
 
-As for fused networks, a rule decides (`can_export`), never timing, and a form is verified before it is used. A network
-that was loaded from a checkpoint is exported in a separate process: it takes seconds, most of them with Python's lock
-held.
+A network that was loaded from a checkpoint is exported in a separate process: it takes seconds, most of them with
+Python's lock held.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP
 from models.architectures.unet import UNet
-from models.calibration import same_bits
 from models.conditions import LabelCondition, VectorCondition
-from models.conventions import Adapted
-from models.fused import Prepared, accuracy_problem, trial_rows
 from models.network import Network
 from models.noise import noise
 from models.program.network import Program
@@ -37,20 +33,19 @@ from models.velocity import check_float32, refuse_condition
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 """What the extra `onnx` installs."""
 
-_MISSING = "the extra `onnx`, with which onnxruntime evaluates it, is not installed"
+MISSING = "the extra `onnx`, with which onnxruntime evaluates it, is not installed"
+"""Why a network that could be exported is not."""
+
 _EXPORT_S = 300.0
 _MAX_KEPT = 16
-_COUNTS = (1, 2, 3, 5, 8, 16, 17, 32)
-"""Numbers of rows at which the bits of trial rows are compared; all others are tried when the network is calibrated."""
 
 
 class ExportError(RuntimeError):
     """A network could not be exported; the message is one line."""
 
 
-def can_export(velocity: object) -> str | None:
+def can_export(network: object) -> str | None:
     """Return why a network is not exported, or None. The rule looks only at the network and at what is installed."""
-    network = velocity.network if isinstance(velocity, Adapted) else velocity
     if not isinstance(network, UNet | Program | ResidualMLP):
         return f"{type(network).__name__} is not exported"
     if network.average:
@@ -68,39 +63,25 @@ def can_export(velocity: object) -> str | None:
         return "only networks on the CPU are exported"
     if isinstance(network, Program) and network.rows != (1, None):
         return "a program with a limit on its rows is not exported"
-    return None if all(map(find_spec, PACKAGES)) else _MISSING
+    return None if all(map(find_spec, PACKAGES)) else MISSING
 
 
-def exported(velocity: nn.Module, unfused: str, folder: Path, digest: str) -> Prepared:
-    """Return the verified exported form of a loaded network, or the network itself and the reason.
+def make(network: Network[Any], folder: Path, digest: str) -> OnnxField:
+    """Return the exported form of a network.
 
     Args:
-        velocity: a network as a checkpoint loads it, possibly adapted from another convention.
-        unfused: why it has no fused form.
+        network: a network of a checkpoint.
         folder: the checkpoint's.
         digest: the checkpoint's hash.
     """
-    if why := can_export(velocity):
-        return Prepared(velocity, "eager", f"{unfused}, and {why}" if why == _MISSING else unfused)
-    network: Any = velocity.network if isinstance(velocity, Adapted) else velocity
-    try:
-        field = OnnxField(network, _kept(folder, digest))
-        form = Adapted(field, velocity.time) if isinstance(velocity, Adapted) else field
-        given = trial_rows(network.event_shape, network.condition)
-        why = accuracy_problem(velocity, form, given, "exported") or _mixing_problem(field, given)
-    except Exception as error:  # onnxruntime's errors have no common class; after any of them the module serves
-        why = f"the network could not be exported: {type(error).__name__}: {error}".splitlines()[0]
-        return Prepared(velocity, "eager", why, failed=True)
-    if why:
-        return Prepared(velocity, "eager", why, failed=True)
-    return Prepared(form, "onnx", "")
+    return OnnxField(network, _kept(folder, digest))
 
 
 class OnnxField:
     """A network as onnxruntime evaluates it, with as many threads as torch has now."""
 
     def __init__(self, network: Network[Any], model: bytes) -> None:
-        """Make a session of an ONNX model, as `python -m models.exported` writes it."""
+        """Make a session of an ONNX model, as `python -m models.forms.onnx` writes it."""
         import onnxruntime  # pyright: ignore[reportMissingImports]  (an extra)
 
         onnxruntime.disable_telemetry_events()
@@ -149,7 +130,7 @@ def _kept(folder: Path, digest: str) -> bytes:
     It is never read from the checkpoint's folder: a file there could be any other network.
     """
     what = [digest, torch.__version__, *(f"{name} {version(name)}" for name in PACKAGES)]
-    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    sources = sorted(Path(__file__).parents[2].rglob("*.py"))
     name = sha256(b"\0".join([*(each.encode() for each in what), *(each.read_bytes() for each in sources)])).hexdigest()
     place = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent / "__pycache__") / "onnx"
     path = place / f"{name[:32]}.onnx"
@@ -179,8 +160,8 @@ def _in_a_process(folder: Path, to: Path) -> None:
     Raises:
         ExportError: it failed, or took too long.
     """
-    command = [sys.executable, "-m", "models.exported", str(folder), str(to)]
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    command = [sys.executable, "-m", "models.forms.onnx", str(folder), str(to)]
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(  # noqa: S603  (our own interpreter and module)
@@ -191,18 +172,6 @@ def _in_a_process(folder: Path, to: Path) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise ExportError(lines[-1].strip() if lines else f"exit {done.returncode}")
-
-
-def _mixing_problem(field: OnnxField, given: tuple[Tensor, Tensor, Any]) -> str:
-    """Return at how many rows the bits of a row differ from those in a call of all rows, or an empty text."""
-    x, t, condition = given
-    whole = field(x, t, condition)
-    for rows in _COUNTS:
-        chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(rows))[:rows]
-        part = field(x[chosen], t[chosen], None if condition is None else condition[chosen])
-        if not same_bits(part, whole[chosen]):
-            return f"the exported form has other bits in calls of {rows} rows"
-    return ""
 
 
 @cache

@@ -1,8 +1,8 @@
 """The fused residual MLP: one compiled call, designed for many calls with few rows.
 
 A block of rows goes through all layers while its activations stay in the cache; weights are packed in panels of 16
-outputs. The order of operations for each number does not depend on the number of rows (see `models.fused.pieces`), so a
-row has the same bits alone and beside any other rows, with any number of threads.
+outputs. The order of operations for each number does not depend on the number of rows (see
+`models.forms.fused.pieces`), so a row has the same bits alone and beside any other rows, with any number of threads.
 """
 
 from __future__ import annotations
@@ -21,9 +21,21 @@ from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP
 from models.conditions import LabelCondition
-from models.fused.packing import Floats, aligned_zeros, packed, room
-from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, HEIGHTS, OLD, PANEL, WIDTHS, normalise, silu, sinusoids, tile
-from models.fused.vectors import LANES
+from models.forms.fused.packing import Floats, aligned_zeros, packed, room
+from models.forms.fused.pieces import (
+    BIAS,
+    BIAS_AND_OLD,
+    BYTES,
+    HEIGHTS,
+    OLD,
+    PANEL,
+    WIDTHS,
+    normalise,
+    silu,
+    sinusoids,
+    tile,
+)
+from models.forms.fused.vectors import LANES
 from models.velocity import VelocityError, check_float32, refuse_condition
 from solvers.bank import Bank
 from solvers.compiled import Index, Records, array_at, compiled
