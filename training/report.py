@@ -356,7 +356,7 @@ class _Sets:
         config = data.decoder.config
         columns: list[str] = []
         if len(config.data_shape) == 1 and config.kind in ("affine", "identity"):
-            columns = [str(place) for place in range(states[0].shape[1])]
+            columns = [column.name for column in config.columns or ()] or [str(k) for k in range(states[0].shape[1])]
             rows = [data.decoder.decode(torch.from_numpy(np.asarray(x, np.float32))).double().numpy() for x in states]
         else:
             features = Features(states[2])
