@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from models.conditions import LabelCondition
 from models.noise import noise
 from training.config import Recipe
 from training.data import prepare
@@ -65,7 +66,7 @@ def test_folders_whose_names_are_equal_numbers_are_two_classes(tmp_path: Path):
         for number in range(3):
             Image.new("L", (2, 2), 40 * number).save(tmp_path / name / f"{number}.png")
     data = prepare(recipe(name="images", path=str(tmp_path), conditional=True, network={"architecture": "unet"}))
-    assert data.condition is not None
+    assert isinstance(data.condition, LabelCondition)
     assert data.condition.names == ("01", "1")
 
 
