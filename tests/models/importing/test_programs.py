@@ -584,3 +584,26 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "net.pt2")
     with pytest.raises(ForeignError, match="is a named pipe; only regular files are read"):
         take(tmp_path / "net.pt2", tmp_path)
+
+
+def test_two_arguments_exported_from_one_tensor_are_refused(tmp_path: Path) -> None:
+    class TwoTimes(nn.Module):
+        def forward(self, x: Tensor, t: Tensor, r: Tensor) -> Tensor:
+            return x * t[:, None] + r[:, None]
+
+    x, t = torch.randn(4, 2), torch.rand(4)
+    path = export(TwoTimes(), (x, t, t), tmp_path / "merged.pt2")
+    with pytest.raises(ForeignError, match="the result does not depend on t; if one tensor was given for two"):
+        take(path, tmp_path, inputs=["x", "t", "r"], declared=OURS)
+    path = export(TwoTimes(), (x, t, torch.rand(4)), tmp_path / "apart.pt2")
+    assert "warning" not in " ".join(take(path, tmp_path, inputs=["x", "t", "r"], declared=OURS).report)
+
+
+def test_conditions_without_effect_are_reported(tmp_path: Path) -> None:
+    class Deaf(nn.Module):
+        def forward(self, x: Tensor, t: Tensor, a: Tensor, b: Tensor) -> Tensor:
+            return x * t[:, None] + a
+
+    path = export(Deaf(), (torch.randn(4, 2), torch.rand(4), torch.randn(4, 2), torch.randn(4, 2)), tmp_path / "a.pt2")
+    imported = take(path, tmp_path, inputs=["x", "t", "a", "b"], declared=OURS)
+    assert "warning: the velocity does not depend on b" in imported.report
