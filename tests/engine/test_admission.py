@@ -141,8 +141,9 @@ def test_a_job_is_refused_before_its_steps_are_known_if_nothing_could_be_in_time
     loop.scheduler.enough = 16
     loop.publish(-1)
     for _ in range(6):
-        loop.take(16, steps=50, deadline=loop.now + 20.0)  # 0.8 s each; 4.8 s at once, as no more fit into a tick
-    loop.admission.check_early(7, 1, 9.5)
+        loop.take(16, steps=50, deadline=loop.now + 10.0)  # 0.8 s each; 4.8 s in all, one after another
+    loop.now += 4.0  # with the engine held up
+    loop.admission.check_early(7, 1, 9.7)
     for _ in range(2):
         with pytest.raises(Overloaded, match="at capacity"):
             loop.admission.check_early(7, 1, 7.0)
