@@ -19,7 +19,7 @@ from torch import Tensor
 from models.checkpoint.loading import Checkpoint
 from models.exported import exported
 from models.fused import Prepared, prepare
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from models.velocity import Condition, VelocityField, rows_of
 
 _LARGEST_GRAPH = 1024
@@ -78,7 +78,7 @@ class Device:
         """Whether nothing can run on the device after this error, so that the process must be restarted."""
         return False
 
-    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
+    def prepare(self, checkpoint: Checkpoint, condition: NamedConditions | None) -> Prepared:
         """Return the field in the form to call: fused or exported if possible."""
         velocity = checkpoint.velocity
         if not self._compile:
@@ -143,7 +143,7 @@ class Cuda(Device):
         """A CUDA error other than lack of memory leaves the context unusable."""
         return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
 
-    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
+    def prepare(self, checkpoint: Checkpoint, condition: NamedConditions | None) -> Prepared:
         """Return the field, with graph capture if that was requested."""
         velocity = checkpoint.velocity
         return Prepared(Captured(velocity) if self._graphs else velocity, "eager", "fused forms are for the CPU")

@@ -25,7 +25,7 @@ from models.checkpoint.calibrations import keep, key_of, known
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Checkpoint
 from models.decoder import DecoderError
-from models.named_conditions import Distinct, NamedConditions
+from models.named_conditions import Distinct
 from models.noise import noise
 from models.prelude import combinations
 from models.row_padding import RowCaller
@@ -302,7 +302,7 @@ def prelude_of(
 ) -> Stage | None:
     """The prelude of a version for these sizes of the free axes; None if it has none."""
     prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
-    if prelude is None or not isinstance(requested, NamedConditions) or not isinstance(takes, NamedConditions):
+    if prelude is None or requested is None or takes is None:
         return None
     given, makes = requested.sized(dict(sizes)), takes.sized(dict(sizes))
 
@@ -356,8 +356,8 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
     """
     prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
     assert prelude is not None  # noqa: S101
-    assert isinstance(requested, NamedConditions)  # noqa: S101
-    assert isinstance(takes, NamedConditions)  # noqa: S101
+    assert requested is not None  # noqa: S101
+    assert takes is not None  # noqa: S101
     guidance, variants = variants_of(requested.sized(dict(job.sizes)), checkpoint.dtype, job)
     rows: list[list[Tensor]] = []
     places: dict[tuple[int, ...], tuple[slice, Any]] = {}

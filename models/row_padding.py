@@ -27,7 +27,7 @@ from models.calibration import (
     measure,
     measure_apart,
 )
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.velocity import Condition, VelocityError, VelocityField, each, forms, refuse_condition, rows_of
 
@@ -207,7 +207,7 @@ class RowStable:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         max_rows: int = 1024,
-        condition: Conditioning | None = None,
+        condition: NamedConditions | None = None,
         unpadded: bool = False,
         derive: Callable[..., Tensor] | None = None,
         examples: Callable[[Tensor], Tensor] | None = None,
@@ -337,7 +337,7 @@ class RowStable:
 
 
 def _checked(
-    velocity: Callable[..., Tensor], takes: Conditioning | None, x: Tensor, t: Tensor, *conditions: Tensor
+    velocity: Callable[..., Tensor], takes: NamedConditions | None, x: Tensor, t: Tensor, *conditions: Tensor
 ) -> Tensor:
     v = velocity(x, t) if takes is None else velocity(x, t, takes.pack(conditions))
     if v.shape != x.shape or v.dtype != x.dtype:

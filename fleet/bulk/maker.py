@@ -23,7 +23,7 @@ from fleet.bulk.formats import Rows
 from fleet.bulk.spec import FIELDS, JobSpec
 from fleet.errors import FleetError, UsageError
 from models.checkpoint.card import Card, CheckpointError, read_card
-from models.conditions import ONE, LabelCondition, class_numbers
+from models.conditions import ONE, class_numbers
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
@@ -171,7 +171,7 @@ class Maker:
         if isinstance(conditions[0], list):
             return np.asarray(conditions, self.model.card.dtype)
         takes = self.model.conditioning
-        numbers = class_numbers(takes.names if isinstance(takes, LabelCondition) else None)
+        numbers = class_numbers(None if takes is None else takes.entries[ONE].names)
         return np.asarray([numbers.get(each, each) for each in conditions])
 
     def _prepare(self, job: Job) -> None:

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from models.architectures.residual_mlp import ResidualMLP
 from models.architectures.unet import UNet
 from models.calibration import same_bits
-from models.conditions import LabelCondition, VectorCondition
 from models.conventions import Adapted
 from models.fused import Prepared, accuracy_problem, trial_rows
 from models.network import Network
@@ -57,7 +56,7 @@ def can_export(velocity: object) -> str | None:
         return "a field of average velocity is not exported"
     if any(isinstance(size, str) for size in network.event_shape):
         return "a network with free axes is not exported"
-    if not isinstance(network.condition, LabelCondition | VectorCondition | None):
+    if network.condition is not None and (network.condition.single is None or network.condition.axes):
         return "a network with named conditions is not exported"
     tensors = [*network.parameters(), *network.buffers()]
     states = network.config.dtype if isinstance(network, Program) else "float32"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.conventions import Adapted
 from models.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.shapes import Shape, sized
 from models.velocity import VelocityField
@@ -66,7 +66,7 @@ class Prepared:
         return self.path != "eager"
 
 
-def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepared:
+def prepare(velocity: nn.Module, condition: NamedConditions | None = None) -> Prepared:
     """Return the fused form of a loaded network, compiled and verified, or the network itself and the reason.
 
     Args:
@@ -89,7 +89,7 @@ def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepa
     return Prepared(form, "fused", "")
 
 
-def trial_rows(event_shape: Shape, condition: Conditioning | None) -> tuple[Tensor, Tensor, Any]:
+def trial_rows(event_shape: Shape, condition: NamedConditions | None) -> tuple[Tensor, Tensor, Any]:
     """Return states, times over [0, 1] and conditions (64 rows) on which compiled forms are verified."""
     x = noise(0, 0, _TRIAL_ROWS, sized(event_shape, {}), torch.float32)
     given: Any = None if condition is None else condition.examples(_TRIAL_ROWS, torch.float32)

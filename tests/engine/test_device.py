@@ -19,7 +19,7 @@ from engine.stages import Pass, prelude_pass
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from models.fused import Prepared
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from tests.service import latent
 from tests.service.named import imported
 
@@ -145,7 +145,7 @@ def test_calls_with_conditions_are_never_recorded() -> None:
 class FarAway(Elsewhere):
     """A device that reports support for graphs."""
 
-    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
+    def prepare(self, checkpoint: Checkpoint, condition: NamedConditions | None) -> Prepared:
         return Prepared(Captured(checkpoint.velocity), "eager", "pretended")
 
 
