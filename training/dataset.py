@@ -45,6 +45,20 @@ class DataSet:
     noise: Array | None = None
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raise a DataError if a class has no training sample: it would be offered and draw another one."""
+        if not isinstance(self.condition, LabelCondition) or self.conditions is None:
+            return
+        counts = np.bincount(self.conditions, minlength=self.condition.classes)
+        names = self.condition.names or range(self.condition.classes)
+        missing = [str(name) for name, count in zip(names, counts, strict=True) if not count]
+        if missing:
+            more = ", ..." if len(missing) > 10 else ""
+            raise DataError(
+                f"none of the {len(self.train):,} training samples has the label {', '.join(missing[:10])}{more}; "
+                "train on more samples, or leave such labels out of the data"
+            )
+
     @property
     def digest(self) -> str:
         """SHA-256 of samples, conditions and noise, to check that a resumed run has the same data."""

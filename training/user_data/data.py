@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from training import draws
+from models.conditions import LabelCondition
 from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
 from training.dataset import DataSet
-from training.draws import Purpose
 from training.errors import DataError
 from training.spaces import components, pixels, standardised
+from training.split import Rows, split
 from training.user_data.pictures import picture_files, read_images
+from training.user_data.read import LISTED, Read
 from training.user_data.rows import read_vectors
 
 
@@ -68,42 +69,51 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
     if not config.path:
         raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
     found = read_vectors(config) if isinstance(config, VectorsData) else read_images(config)
-    count = len(found.samples)
-    held = max(1, round(config.held_out * count))
-    if count - held < 2:
-        raise DataError(f"data {config.path} has {count} samples; at least 3 are needed, 2 to train on and 1 held out")
-    order = draws.generator(seed, Purpose.DATA).permutation(count)
-    samples = found.samples[order]
-    conditions = None if found.conditions is None else found.conditions[order]
+    samples, conditions = found.samples, found.conditions
+    train, held_out = split(f"data {config.path}", len(samples), config.held_out, seed, conditions)
     if isinstance(config, VectorsData):
-        made = standardised(samples[held:].astype(np.float64), samples[:held].astype(np.float64), config.path)
+        made = standardised(samples[train], samples[held_out], config.path)
     else:
         shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]
-        flat = samples.reshape(count, -1).astype(np.float64)
+        flat = samples.reshape(len(samples), -1).astype(np.float64)
         if config.components and as_picture:
             raise DataError(
                 "data.components needs network.architecture = 'residual_mlp': networks for pictures take pixels"
             )
         if config.components:
-            made = components(flat[held:], flat[:held], config.components, shape, "pictures")
+            made = components(flat[train], flat[held_out], config.components, shape, "pictures")
         else:
-            made = pixels(flat[held:], flat[:held], shape)
+            made = pixels(flat[train], flat[held_out], shape)
     return DataSet(
         train=made.train,
         reference=made.held_out,
-        second_reference=made.train[:held],
-        reference_text=f"{held} held-out samples",
+        second_reference=made.train[: len(held_out)],
+        reference_text=f"{len(held_out)} held-out samples",
         decoder=made.decoder,
         card={
             "name": config.name,
             "source": Path(config.path).name,
             "source_sha256": config.sha256,
-            "samples": count - held,
-            "held_out": held,
+            "samples": len(train),
+            "held_out": len(held_out),
             **made.card,
         },
         condition=found.condition,
-        conditions=None if conditions is None else conditions[held:],
-        reference_conditions=None if conditions is None else conditions[:held],
-        notes=found.notes,
+        conditions=None if conditions is None else conditions[train],
+        reference_conditions=None if conditions is None else conditions[held_out],
+        notes=(*found.notes, *_only_trained(found, held_out)),
     )
+
+
+def _only_trained(found: Read, held_out: Rows) -> list[str]:
+    """Return a line that names the classes without a held-out sample, if there are any."""
+    if not isinstance(found.condition, LabelCondition) or found.conditions is None:
+        return []
+    counts = np.bincount(found.conditions, minlength=found.condition.classes)
+    tested = np.bincount(found.conditions[held_out], minlength=found.condition.classes)
+    names = found.condition.names or range(found.condition.classes)
+    small = [f"{name} ({count:,})" for name, count, held in zip(names, counts, tested, strict=True) if not held]
+    if not small:
+        return []
+    more = ", ..." if len(small) > LISTED else ""
+    return [f"no sample is held out of {', '.join(small[:LISTED])}{more}, so nothing is measured on them"]

@@ -22,7 +22,8 @@ _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
 _COARSE = 2.0**-10
 """Largest spacing of floating-point numbers that resolves a column, as a share of the column's spread."""
 
-_LISTED = 12  # classes or columns listed in the first lines of a run
+LISTED = 12
+"""Classes or columns listed in a line of the first lines of a run."""
 
 
 @dataclass(frozen=True)
@@ -136,13 +137,15 @@ def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
             part = f"column {name} from {low:.{digits}g} to {high:.{digits}g}"
         if len(column) > 2 and low in (0, 1) and np.array_equal(column, np.arange(len(column)) + low):
             part += " (it counts the rows: leave it out if it is an index)"
-        (parts if place < _LISTED or not part.endswith(")") else noted).append(part)
-    more = f", and {len(parts) + len(noted) - _LISTED} more" if len(parts) + len(noted) > _LISTED else ""
-    return ", ".join(parts[:_LISTED]) + more + "".join(f"; {part}" for part in noted)
+        (parts if place < LISTED or not part.endswith(")") else noted).append(part)
+    more = f", and {len(parts) + len(noted) - LISTED} more" if len(parts) + len(noted) > LISTED else ""
+    return ", ".join(parts[:LISTED]) + more + "".join(f"; {part}" for part in noted)
 
 
 def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[np.int64]]:
     """Number the classes of labels, words or whole numbers, in their order; names are kept unless they are 0, 1, 2, ...
+
+    Different texts are different classes: labels are numbers only if each has one way to write it (see `_whole`).
 
     Raises:
         DataError: a label is neither a word nor a whole number.
@@ -169,13 +172,18 @@ def missing(labels: NDArray[Any]) -> list[int]:
 
 
 def _whole(labels: NDArray[np.str_]) -> NDArray[Any]:
-    """Convert words to numbers if all of them are numbers, so that 2 comes before 10 and 1.0 is 1."""
+    """Convert words to integers if all of them are written as such, so that 2 comes before 10.
+
+    A leading zero, a plus, a point or an exponent makes text of all: 02139 is not 2139, and 1.10 is not 1.1. Numbers
+    with fractions that hardly repeat are returned as floats, a quantity.
+    """
     words = labels.tolist()
-    if all(word.isascii() and word.isdecimal() and len(word) < 19 for word in words):
+    if all(map(_INTEGER.fullmatch, words)):
         return labels.astype(np.int64)
-    if not all(is_number(word) for word in words) or any(word.isdecimal() for word in words if len(word) > 15):
-        return labels  # such as identifiers, in which every digit counts
-    return labels.astype(np.float64)
+    if len(set(words)) > len(words) // 2 and all(map(is_number, words)):
+        numbers = labels.astype(np.float64)
+        return labels if (numbers == np.floor(numbers)).all() else numbers
+    return labels
 
 
 def _odd(labels: NDArray[Any]) -> Any:
@@ -189,11 +197,20 @@ def describe_classes(condition: LabelCondition, numbers: NDArray[np.int64]) -> s
     """Return a line with the classes and the number of samples of each."""
     counts = np.bincount(numbers, minlength=condition.classes)
     names = condition.names or tuple(map(str, range(condition.classes)))
-    listed = ", ".join(f"{name} {count:,}" for name, count in zip(names[:_LISTED], counts, strict=False))
-    return f"{condition.classes} classes: {listed}{', ...' if condition.classes > _LISTED else ''}"
+    listed = ", ".join(f"{name} {count:,}" for name, count in zip(names[:LISTED], counts, strict=False))
+    line = f"{condition.classes} classes: {listed}{', ...' if condition.classes > LISTED else ''}"
+    values: dict[float, str] = {}
+    for name in filter(is_number, names):
+        if (other := values.setdefault(float(name), name)) != name:
+            return f"{line}; {other} and {name} are different texts, so different classes"
+    return line
 
 
 _NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)", re.ASCII | re.IGNORECASE)
+
+
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
+"""Integers with one way to write them, which int64 holds."""
 
 
 def is_number(text: str) -> bool:

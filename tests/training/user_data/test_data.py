@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from training.config import Recipe
 from training.data import prepare
@@ -43,6 +44,26 @@ def test_rows_that_nothing_can_be_learned_from(tmp_path: Path, content: str, mes
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         prepare(recipe(name="vectors", path=str(path)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rare_class_is_trained_and_said_to_be_unmeasured(tmp_path: Path, seed: int):
+    path = tmp_path / "t.csv"
+    path.write_text("x,k\n" + "".join(f"{row},{'rare' if row == 50 else 'common'}\n" for row in range(200)))
+    data = prepare(recipe(name="vectors", path=str(path), label="k").model_copy(update={"seed": seed}))
+    assert data.conditions is not None
+    assert np.bincount(data.conditions).tolist() == [179, 1]
+    assert data.notes[-1] == "no sample is held out of rare (1), so nothing is measured on them"
+
+
+def test_folders_whose_names_are_equal_numbers_are_two_classes(tmp_path: Path):
+    for name in ("01", "1"):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            Image.new("L", (2, 2), 40 * number).save(tmp_path / name / f"{number}.png")
+    data = prepare(recipe(name="images", path=str(tmp_path), conditional=True, network={"architecture": "unet"}))
+    assert data.condition is not None
+    assert data.condition.names == ("01", "1")
 
 
 def test_data_without_a_place_are_refused():
@@ -125,7 +146,7 @@ def test_the_first_lines_of_a_run_say_what_was_read(pictures: Path, table: Path)
     found = prepare(recipe(name="images", path=str(pictures), conditional=True)).notes
     assert found[0] == f"read 12 pictures of 4 x 8 pixels from {pictures} as grey"
     assert found[1].startswith("12 of 8-bit grey (L), values ")
-    assert found[-1] == "2 classes: left 6, right 6"
+    assert found[-2] == "2 classes: left 6, right 6"
     found = prepare(recipe(name="vectors", path=str(table), label="kind")).notes
     assert found[0].startswith(f"read 50 rows from {table}: column a from ")
     assert found[-1].startswith("2 classes: cat ")
