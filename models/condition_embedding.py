@@ -11,11 +11,10 @@ from models.named_conditions import NamedCondition
 
 
 def _label_or_vector(entry: NamedCondition) -> NamedCondition:
-    if entry.classes is not None and not entry.shape and entry.null in (None, entry.classes):
+    label = entry.classes is not None and not entry.shape and entry.null in (None, entry.classes)
+    fixed = len(entry.sizes) == len(entry.shape) == 1
+    if label or (entry.classes is None and fixed and entry.moved and entry.null in (None, "nan")):
         return entry
-    if entry.classes is None and len(entry.sizes) == len(entry.shape) == 1 and entry.moved:
-        if entry.null in (None, "nan"):
-            return entry
     raise ValueError(
         "condition must be one label, with the null `classes` or none, or a vector that the network takes in the dtype "
         "of the states, with the null nan or none"

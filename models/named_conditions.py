@@ -285,6 +285,8 @@ class NamedCondition(BaseModel):
         """Return its dtype and shape in words."""
         if self.classes is not None and not self.shape:
             return f"a class label, {describe_labels(self.classes, self.names)}"
+        if self.moved and self.torch_dtype.is_floating_point and len(self.sizes) == len(self.shape) == 1:
+            return f"a vector of {self.sizes[0]} finite numbers"
         axes = [f"{size} up to {self.max[size]}" if isinstance(size, str) else str(size) for size in self.shape]
         return f"{self.dtype} of shape [{', '.join(axes)}]"
 

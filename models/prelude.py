@@ -71,8 +71,8 @@ class PreludeCard(Frozen):
                 raise ValueError(f"the prelude takes and makes {name!r}; give one of them another name")
             if entry.null is not None or entry.default is not None or entry.moved:
                 raise ValueError(
-                    f"{name} is made by the prelude, so requests cannot leave it out: declare null, default, mean and scale "
-                    "for the prelude's own conditions"
+                    f"{name} is made by the prelude, so requests cannot leave it out: declare null, default, mean and "
+                    "scale for the prelude's own conditions"
                 )
         requested = dict(self.conditions)
         for name, entry in taken.items():

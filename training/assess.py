@@ -87,7 +87,7 @@ def evaluate_checkpoint(
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
-    if checkpoint.card.condition is None and tuple(guidances) != (1.0,):
+    if not checkpoint.card.conditions and tuple(guidances) != (1.0,):
         raise UsageError(f"--guidance is for conditional models, and {path} is not conditional; leave it out")
     _check_known(checkpoint.card, path)
     average = checkpoint.card.average
@@ -122,7 +122,7 @@ def evaluate_checkpoint(
 
 def _check_known(card: Card, path: Path) -> None:
     """Raise an error if the shape of states or the conditions are known to requests only."""
-    if card.conditions:
+    if card.conditions and card.condition is None:
         names = ", ".join(card.conditions)
         raise TrainingError(
             f"{path}: takes conditions by name ({names}), and there are no examples of them to evaluate"
@@ -186,7 +186,7 @@ def _conditions(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> T
     if data is not None and data.reference_conditions is not None:
         given = torch.from_numpy(data.reference_conditions[:samples])
         return given.to(checkpoint.dtype) if given.is_floating_point() else given
-    return condition.model_copy(update={"null": False}).examples(samples, checkpoint.dtype)
+    return condition.examples(samples, checkpoint.dtype, nulls=False)
 
 
 def _measure(

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from training.errors import DataError
 
 Array = NDArray[np.float32]
@@ -111,3 +112,25 @@ def _spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     unit = np.where(most > 0, most, 1.0)
     # A column with a single value may differ from its mean by rounding.
     return np.where(rows.max(0) > rows.min(0), unit * np.sqrt(np.square(off / unit).mean(0)), 0.0)
+
+
+def conditioned(
+    condition: NamedCondition | None, values: NDArray[Any] | None, train: NDArray[np.int64]
+) -> tuple[NamedCondition | None, NDArray[Any] | None]:
+    """Return a condition with its mean and scale, and all values as the network takes them.
+
+    Vectors are standardised by the training rows: (value - mean) / deviation, for each column. A column that never
+    changes is always 0 to the network, whatever a request says, as nothing was learned of other values. Labels stay.
+
+    Args:
+        condition: what the samples are conditioned on, or None.
+        values: labels (samples,), or vectors (samples, width) float64, or None.
+        train: the training rows.
+    """
+    if condition is None or values is None or condition.classes is not None:
+        return condition, values
+    mean, deviation = values[train].mean(0), values[train].std(0)
+    changes = values[train].min(0) < values[train].max(0)
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=changes)
+    fitted = NamedCondition.vector(len(mean), condition.nullable, mean.tolist(), scale.tolist())
+    return fitted, fitted.standardised(torch.from_numpy(values), torch.float32).numpy()

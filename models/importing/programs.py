@@ -251,7 +251,7 @@ class _Reader:
         return given
 
     def _arguments(self, given: list[str], output: str) -> list[str]:
-        """Identify states, times and condition by dimensions and dtypes; return `x`, `t` and `condition` in their order.
+        """Identify the arguments by dimensions and dtypes; return `x`, `t` and `condition` in their order.
 
         States have the shape of the result, and come first if a vector condition has it too.
         """

@@ -137,9 +137,9 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     inputs = [_tensor("x0", number, -1, *card.event_shape)]
     takes = model.conditioning
     named = {} if takes is None else {name: takes.entries[name] for name in takes.given}
-    for member in ("condition", "negative"):
+    for member in ("condition",) if tuple(named) == (ONE,) else ("condition", "negative"):
         for name, entry in named.items():
-            key = member if tuple(named) == (ONE,) else f"{member}.{name}"
+            key = ONE if tuple(named) == (ONE,) else f"{member}.{name}"
             inputs.append(_tensor(key, _datatype(entry, number), -1, *entry.shape))
     inputs += [_tensor("grid", "FP64", -1), _tensor("save_at", "FP64", -1), _tensor("t_span", "FP64", 2)]
     outputs = [

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from models.conditions import LabelCondition
 from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
 from training.dataset import DataSet
 from training.errors import DataError
-from training.spaces import components, pixels, standardised
+from training.spaces import components, conditioned, pixels, standardised
 from training.split import Rows, split
 from training.user_data.pictures import picture_files, read_images
 from training.user_data.read import LISTED, Read
@@ -69,8 +68,9 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
     if not config.path:
         raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
     found = read_vectors(config) if isinstance(config, VectorsData) else read_images(config)
-    samples, conditions = found.samples, found.conditions
-    train, held_out = split(f"data {config.path}", len(samples), config.held_out, seed, conditions)
+    samples = found.samples
+    train, held_out = split(f"data {config.path}", len(samples), config.held_out, seed, found.conditions)
+    condition, conditions = conditioned(found.condition, found.conditions, train)
     if isinstance(config, VectorsData):
         made = standardised(samples[train], samples[held_out], config.path)
     else:
@@ -98,7 +98,7 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
             "held_out": len(held_out),
             **made.card,
         },
-        condition=found.condition,
+        condition=condition,
         conditions=None if conditions is None else conditions[train],
         reference_conditions=None if conditions is None else conditions[held_out],
         notes=(*found.notes, *_only_trained(found, held_out)),
@@ -107,7 +107,7 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
 
 def _only_trained(found: Read, held_out: Rows) -> list[str]:
     """Return a line that names the classes without a held-out sample, if there are any."""
-    if not isinstance(found.condition, LabelCondition) or found.conditions is None:
+    if found.condition is None or found.condition.classes is None or found.conditions is None:
         return []
     counts = np.bincount(found.conditions, minlength=found.condition.classes)
     tested = np.bincount(found.conditions[held_out], minlength=found.condition.classes)

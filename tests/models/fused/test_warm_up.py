@@ -7,7 +7,7 @@ from pathlib import Path
 _CODE = """
 import torch
 from models import fused
-from models.conditions import LabelCondition, VectorCondition
+from models.named_conditions import NamedCondition, one_condition
 from models.fused import residual_mlp
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers.lanes import Admission, Lanes
@@ -16,8 +16,9 @@ from solvers import resolve
 fused.warm_up()
 loops = (residual_mlp._evaluate, residual_mlp._run)
 before = [len(loop.signatures) for loop in loops]
-for condition in (None, LabelCondition(classes=3), VectorCondition(width=2)):
-    field = fused.prepare(ResidualMLP(ResidualMLPConfig(dim=2, hidden=24, condition=condition)), condition).velocity
+for condition in (None, NamedCondition.label(classes=3), NamedCondition.vector(width=2)):
+    network = ResidualMLP(ResidualMLPConfig(dim=2, hidden=24, condition=condition))
+    field = fused.prepare(network, one_condition(condition)).velocity
     lanes = Lanes((2,))
     lanes.admit([Admission(resolve(solver="dopri5"), torch.randn(3, 2))])
     given = () if condition is None else (condition.examples(3, torch.float32),)
