@@ -47,6 +47,12 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--label", metavar="COLUMN", help="vectors: column or array of class labels")
     fit.add_argument("--header", choices=("yes", "no"), help="vectors: whether the first line of a .csv has names")
     fit.add_argument(
+        "--scale",
+        choices=("standard", "robust"),
+        help="vectors: scale by mean and deviation, or by median and quartiles",
+    )
+    fit.add_argument("--no-round", action="store_true", help="vectors: do not round columns of whole numbers")
+    fit.add_argument(
         "--background", metavar="COLOUR", help="images: colour behind transparent pixels (white, black, #rrggbb)"
     )
     fit.add_argument(
@@ -130,15 +136,22 @@ def _own_data(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.conditional and arguments.dataset in ("moons", "circles", "vectors"):
         more = "; name the labels with --label" if arguments.dataset == "vectors" else ", which have no classes"
         raise UsageError(f"--conditional is not for {arguments.dataset}{more}")
-    if arguments.header and arguments.dataset != "vectors":
-        raise UsageError(f"--header is for fit vectors, not fit {arguments.dataset}")
-    for option in ("background", "range"):
-        if getattr(arguments, option) is not None and arguments.dataset != "images":
-            raise UsageError(f"--{option} is for fit images, not fit {arguments.dataset}")
+    for option, kind in {
+        "header": "vectors",
+        "scale": "vectors",
+        "no_round": "vectors",
+        "background": "images",
+        "range": "images",
+    }.items():
+        if getattr(arguments, option) not in (None, False) and arguments.dataset != kind:
+            name = option.replace("_", "-")
+            raise UsageError(f"--{name} is for fit {kind}, not fit {arguments.dataset}")
     given: dict[str, Any] = {"data.path": arguments.data, "data.label": arguments.label}
-    given |= {f"data.{option}": getattr(arguments, option) for option in ("header", "background", "range")}
+    given |= {f"data.{option}": getattr(arguments, option) for option in ("header", "scale", "background", "range")}
     if arguments.conditional:
         given["data.conditional"] = True
+    if arguments.no_round:
+        given["data.round"] = False
     return {key: value for key, value in given.items() if value is not None}
 
 

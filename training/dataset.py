@@ -82,11 +82,12 @@ def to_pictures(data: DataSet, name: str, architecture: str) -> DataSet:
             f"network.architecture is {architecture!r}; it needs pictures, and the {name} samples are vectors"
         )
     event = (1, *shape) if len(shape) == 2 else shape
-    scale, shift = data.decoder.scale.reshape(event), data.decoder.shift.reshape(event)
+    decoder = Decoder(data.decoder.config.model_copy(update={"event_shape": event}))
+    decoder.load_state_dict(data.decoder.state_dict())
     return replace(
         data,
         train=data.train.reshape(-1, *event),
         reference=data.reference.reshape(-1, *event),
         second_reference=data.second_reference.reshape(-1, *event),
-        decoder=Decoder.affine(scale, shift, data_shape=shape, clip=data.decoder.config.clip),
+        decoder=decoder,
     )

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from models.checkpoint.card import CheckpointError
@@ -154,18 +155,30 @@ def new_trainer(
     """Set up a run of the recipe on the data, before its first step; a student starts from its parent's weights.
 
     Raises:
-        UsageError: the network cannot be built for these data.
+        UsageError: the network cannot be built for these data, or no sample could be paired anew.
     """
+    _check_coupling(recipe, data)
     try:
         network = new_network(recipe, data)
     except ArchitectureError as error:
         raise UsageError(f"network: {error}") from None
     validation = None
-    if recipe.validate_every and not (group and group.rank):
+    if not (group and group.rank):
         validation = Validation.of(recipe.seed, data.reference, data.reference_conditions, device)
     if teacher is not None:
         take_over(network, teacher.parent.velocity)
     return Trainer(recipe, network, data.train, device, data.conditions, validation, group, data.noise, teacher)
+
+
+def _check_coupling(recipe: Recipe, data: DataSet) -> None:
+    """Refuse a pairing of noise and samples in which no sample could take part."""
+    if recipe.coupling != "ot" or data.conditions is None:
+        return
+    if len(np.unique(data.conditions, axis=0)) == len(data.conditions):
+        raise UsageError(
+            "coupling is 'ot'; no two training samples have the same condition, so none could be paired anew: use "
+            "'independent'"
+        )
 
 
 def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
@@ -228,7 +241,8 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, b
 
 def _summary(trainer: Trainer, quality: Quality) -> str:
     return (
-        f"{trainer.recipe.name}: trained in {trainer.seconds:.1f} s, loss {trainer.last_loss:.4f}; sliced Wasserstein "
+        f"{trainer.recipe.name}: trained in {trainer.seconds:.1f} s, loss {trainer.last_loss:.4f}, of the published "
+        f"weights on held-out data {trainer.held_out_loss:.4f}; sliced Wasserstein "
         f"{quality.swd:.4f} to {quality.reference} (real to real {quality.swd_real:.4f}); {quality.solver} NFE "
         f"mean {quality.nfe_mean:.1f}, max {quality.nfe_max}"
     )
@@ -254,6 +268,7 @@ def _publish(
         "threads": torch.get_num_threads(),
         "train_s": round(trainer.seconds, 3),
         "loss": trainer.last_loss,
+        "held_out_loss": trainer.held_out_loss,
         "losses": trainer.losses,
         "validation": [{"epoch": epoch, "loss_by_t": losses} for epoch, losses in trainer.validations],
         "metrics": asdict(quality),

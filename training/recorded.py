@@ -23,19 +23,11 @@ def data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | No
     if not isinstance(written, dict):
         return None, "the card has no recipe, so there are no data to compare with"
     try:
-        return prepare(pin(_recipe(written)), data_dir), ""
+        return prepare(pin(Recipe.model_validate_json(json.dumps(written))), data_dir), ""
     except ValidationError:
         return None, "the recipe in the card is from another release, so there are no data to compare with"
     except TrainingError as error:
         return None, f"no data to compare with: {error}"
-
-
-def _recipe(written: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a card; earlier releases wrote a UNet's `levels` for every network."""
-    network = written.get("network")
-    if isinstance(network, dict) and network.get("architecture", "residual_mlp") == "residual_mlp":
-        written = {**written, "network": {key: value for key, value in network.items() if key != "levels"}}
-    return Recipe.model_validate_json(json.dumps(written))
 
 
 def add_to_card(path: Path, key: str, record: Mapping[str, Any]) -> None:

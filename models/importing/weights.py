@@ -26,7 +26,7 @@ from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network
 from models.prelude import Prelude
 from models.program.network import ProgramConfig
-from models.row_padding import RowByRow
+from models.row_by_row import RowByRow
 from models.shapes import Axis, Shape, sized, typical
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -23,8 +24,8 @@ Decode = Callable[[torch.Tensor], torch.Tensor]
 COLUMNS = ("sample", "t", "h", "error", "accepted")
 QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
 BINS = 20
-_SHORT = 1000
-"""Times of a grid whose columns are kept, as most requests repeat one."""
+_GRIDS: "WeakKeyDictionary[Plan, dict[str, Array]]" = WeakKeyDictionary()
+"""The columns of plans in use, as most requests repeat one."""
 _SHARES = np.array(list(QUANTILES.values()))
 
 
@@ -217,7 +218,7 @@ def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
     if level == "full":
         return TraceView({name: getattr(trace, name) for name in COLUMNS})
     if solve.times is not None:
-        return TraceView(_short_grid(solve) if len(solve.times) <= _SHORT else _grid(solve))
+        return TraceView(_grid(solve))
     first = trace.sample == 0
     taken = trace.accepted
     quantiles = _quantiles(trace.t[taken], np.abs(trace.h[taken]), solve.t_span)
@@ -226,19 +227,19 @@ def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
 
 def _grid(solve: Plan) -> dict[str, Array]:
     """Return the columns of one sample that took every step of a plan's grid; they must not be changed."""
+    if solve in _GRIDS:
+        return _GRIDS[solve]
     times = solve.times
     assert times is not None  # noqa: S101  (the caller has seen them)
     steps = len(times) - 1
-    return {
+    _GRIDS[solve] = columns = {
         "sample": np.zeros(steps, dtype=np.int64),
         "t": times[:-1],
         "h": np.diff(times),
         "error": np.full(steps, np.nan),
         "accepted": np.ones(steps, dtype=bool),
     }
-
-
-_short_grid = lru_cache(maxsize=256)(_grid)
+    return columns
 
 
 def _quantiles(

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim import Adam
 
-from training.adam import Adam
 from training.config import CONFIGS, load_recipe
 from training.fit import Options, fit
 from training.trainer import Trainer

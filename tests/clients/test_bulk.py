@@ -19,9 +19,9 @@ import pathline
 import pytest
 import torch
 from pathline import AsyncClient, BulkConflict, BulkIncomplete, Client
+from pathline.bulk_folder import JobSpec
 
 from fleet.__main__ import main
-from fleet.bulk.spec import JobSpec
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
@@ -276,13 +276,13 @@ def test_the_fingerprint_is_that_of_fleet_sample_and_fleet_verifies_the_folder(
     assert run("verify", tmp_path / "sdk") == found.fingerprint
     job = ("sample", "net", "--total", 300, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
     assert run(*job, "--shard-rows", 128) == found.fingerprint
-    spec = JobSpec.model_validate_json((tmp_path / "sdk" / "job.json").read_bytes())
+    spec = JobSpec.from_json((tmp_path / "sdk" / "job.json").read_bytes())
     receipt = json.loads((tmp_path / "sdk" / "receipts" / "00000.json").read_text())
     assert receipt["job"] == spec.digest
     assert spec.checkpoint == found.checkpoint
     assert main(["sample", "--to", str(tmp_path / "sdk"), "--quiet"]) == 2
     assert "a service makes this job; resume it with pathline.Client.bulk" in capsys.readouterr().err
-    with Client() as client, pytest.raises(BulkConflict, match=r"resume it with the program that began it"):
+    with Client() as client, pytest.raises(BulkConflict, match=r"holds a job of `python -m fleet sample`"):
         client.bulk("net", to=tmp_path / "fleet")
 
 
@@ -389,7 +389,7 @@ def test_named_conditions_are_those_of_the_command(
             client.bulk("named", to=tmp_path / "a", conditions={"text": text + 1})
         file = tmp_path / "a" / "arrays" / "conditions.text.npy"
         file.write_bytes(file.read_bytes()[:-4])
-        with pytest.raises(BulkConflict, match=r"conditions.text.npy was changed"):
+        with pytest.raises(BulkConflict, match=r"conditions.text.npy: was changed"):
             client.bulk("named", to=tmp_path / "a")
     np.save(tmp_path / "text.npy", text)
     np.save(tmp_path / "other.npy", text[0])

@@ -15,9 +15,9 @@ from models.checkpoint.saving import save
 from models.condition_values import Values
 from models.conditions import ONE, ConditionError
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition, NamedConditions
+from models.forms.rows import field_rows
+from models.named_conditions import NamedCondition, NamedConditions, one_condition
 from models.noise import noise
-from models.row_padding import RowStable
 from models.velocity import VelocityError
 
 LABEL = NamedCondition.label(classes=10)
@@ -102,16 +102,12 @@ def test_a_condition_of_the_wrong_kind_names_what_is_taken():
 
 @pytest.mark.parametrize("condition", [LABEL, VECTOR])
 def test_rows_of_conditional_networks_do_not_depend_on_their_neighbours(condition: NamedCondition):
-    takes = NamedConditions({ONE: condition})
-    field = RowStable(network(condition), (2,), torch.float32, max_rows=128, condition=takes)
-    assert field.deterministic
+    field = field_rows(network(condition), (2,), torch.float32, max_rows=128, condition=one_condition(condition))
+    assert field.counts.counts
     x, t, given = noise(5, 0, 130, (2,)), torch.linspace(0, 1, 130), condition.examples(130, torch.float32)
     whole = field(x, t, given)
     for rows in ([0], [3, 6, 129], list(range(20, 63))):
         assert torch.equal(field(x[rows], t[rows], given[rows]), whole[rows])
-    assert torch.equal(field(x[:2], t[:2]), field(x[:2], t[:2], takes.nulls(2, torch.float32)))
-    with pytest.raises(ConditionError):
-        field(x, t, given[:-1])
 
 
 @pytest.mark.parametrize("condition", [NAMED, VECTOR])

@@ -15,12 +15,14 @@ from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from models.forms.counts import ONE_AT_A_TIME
+from models.forms.rows import field_rows
 from models.mixing import find_mixing
 from models.named_conditions import NamedCondition, one_condition
 from models.noise import noise
 from models.program.network import Program, ProgramConfig
 from models.program.steps import Step, Stored
-from models.row_padding import RowByRow, RowStable
+from models.row_by_row import RowByRow
 
 Field = Callable[..., Tensor]
 
@@ -108,8 +110,8 @@ def test_where_it_is_asked_for_each_row_is_a_call_of_its_own(tmp_path: Path) -> 
 
 
 def test_served_row_by_row_its_rows_do_not_depend_on_each_other_and_none_is_padded(tmp_path: Path) -> None:
-    field = RowStable(load(saved(tmp_path, row_by_row=True)).velocity, (2,), torch.float32, max_rows=128)
-    assert field.buckets == (1,)
+    field = field_rows(load(saved(tmp_path, row_by_row=True)).velocity, (2,), torch.float32, max_rows=128)
+    assert field.counts == ONE_AT_A_TIME
     x, t = noise(0, 0, 300, (2,)), torch.linspace(0, 1, 300)
     whole = field(x, t)
     for chosen in ([7], [299, 7, 4], list(range(1, 130))):

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import numpy as np
@@ -34,15 +33,6 @@ def test_a_record_replaces_the_one_before_and_keeps_the_rest(recipe: Recipe, opt
     after = load(folder).card
     assert after.training == {**before.training, "more": {"b": 2}}
     assert after.weights_sha256 == before.weights_sha256
-
-
-def test_the_flat_network_table_of_earlier_cards_is_read(recipe: Recipe, options: Options):
-    folder = fit(recipe, options)
-    written = json.loads(recipe.model_dump_json())
-    del written["network"]["max_frequency"]
-    add_to_card(folder, "recipe", {**written, "network": {**written["network"], "levels": 3}})
-    data, note = data_of(load(folder), None)
-    assert (data is not None, note) == (True, "")
 
 
 def test_a_card_that_is_gone_is_said(tmp_path: Path):

@@ -2,18 +2,22 @@
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from models.decoder import Column
 from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
 from training.dataset import DataSet
 from training.errors import DataError
-from training.spaces import components, conditioned, pixels, standardised
+from training.spaces import MAX_COLUMNS, columns_of, components, conditioned, pixels, standardised
 from training.split import Rows, split
 from training.user_data.pictures import picture_files, read_images
-from training.user_data.read import LISTED, Read
+from training.user_data.read import Read, listed, outliers
 from training.user_data.rows import read_vectors
 
 
@@ -71,8 +75,11 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
     samples = found.samples
     train, held_out = split(f"data {config.path}", len(samples), config.held_out, seed, found.conditions)
     condition, conditions = conditioned(found.condition, found.conditions, train)
+    lines = _only_trained(found, held_out)
     if isinstance(config, VectorsData):
-        made = standardised(samples[train], samples[held_out], config.path)
+        columns = columns_of(found.names, samples[train], samples[held_out], config.round)
+        made = standardised(samples[train], samples[held_out], columns, config.path, config.scale == "robust")
+        lines = [*_far(found, config), *lines, *_kept(columns, samples[held_out])]
     else:
         shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]
         flat = samples.reshape(len(samples), -1).astype(np.float64)
@@ -101,7 +108,7 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
         condition=condition,
         conditions=None if conditions is None else conditions[train],
         reference_conditions=None if conditions is None else conditions[held_out],
-        notes=(*found.notes, *_only_trained(found, held_out)),
+        notes=(*found.notes, *lines),
     )
 
 
@@ -115,5 +122,45 @@ def _only_trained(found: Read, held_out: Rows) -> list[str]:
     small = [f"{name} ({count:,})" for name, count, held in zip(names, counts, tested, strict=True) if not held]
     if not small:
         return []
-    more = ", ..." if len(small) > LISTED else ""
-    return [f"no sample is held out of {', '.join(small[:LISTED])}{more}, so nothing is measured on them"]
+    return [f"no sample is held out of {listed(small)}, so nothing is measured on them"]
+
+
+def _far(found: Read, config: VectorsData) -> list[str]:
+    """Return lines on values that are far from the others of their column, of samples and of conditions."""
+    advice = "correct or remove such rows if they are wrong"
+    more = ', or use --scale robust (data.scale = "robust"), which scales by median and quartiles'
+    robust = config.scale == "robust"
+    lines = outliers(found.samples, found.names, found.lines, "it is scaled by quartiles" if robust else advice + more)
+    if found.condition is not None and found.condition.classes is None and found.conditions is not None:
+        width = found.conditions.shape[1]
+        given = config.condition if len(config.condition) == width else range(width)
+        lines += outliers(found.conditions, [f"{name} of the condition" for name in given], found.lines, advice)
+    return lines
+
+
+def _kept(columns: Sequence[Column], held_out: NDArray[np.floating[Any]]) -> list[str]:
+    """Return lines that name the columns that are rounded, and those that vary in held-out rows only."""
+    if not columns:
+        return [f"more than {MAX_COLUMNS:,} columns are neither named in the card nor rounded"]
+    lines = []
+    whole = [
+        f"{column.name} ({'yes/no' if column.kind == 'yes-no' else f'{column.low:.15g} to {column.high:.15g}'})"
+        for column in columns
+        if column.kind != "number" and column.low < column.high
+    ]
+    if whole:
+        lines.append(
+            f"every value is whole, so samples are rounded and stay in range: {listed(whole)}; --no-round (data.round "
+            "= false) leaves them as they are"
+        )
+    varies = (held_out != [column.low for column in columns]).any(0)
+    still = [
+        f"{column.name} ({column.low:.15g})"
+        for column, elsewhere in zip(columns, varies, strict=True)
+        if column.low == column.high and elsewhere
+    ]
+    if still:
+        lines.append(
+            f"varies in the held-out rows only, so all samples have the value of the training rows: {listed(still)}"
+        )
+    return lines

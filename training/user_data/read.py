@@ -19,6 +19,9 @@ MAX_EXACT = 2**53
 _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
 """Texts for missing values in tables, in lower case."""
 
+_FEW = 20
+"""Rows from which on a value may be told to be far from the others."""
+
 _COARSE = 2.0**-10
 """Largest spacing of floating-point numbers that resolves a column, as a share of the column's spread."""
 
@@ -36,12 +39,16 @@ class Read:
         condition: what they are conditioned on, or None.
         conditions: labels (samples,) int64 or vectors (samples, width) float64, or None.
         notes: lines for the user that describe what was read.
+        names: names of the columns of rows; empty for pictures.
+        lines: the line of the file in which each row ends, counted from 1; empty for files without lines.
     """
 
     samples: NDArray[np.floating[Any]]
     condition: NamedCondition | None = None
     conditions: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    lines: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,11 @@ class Columns:
     names: Sequence[str]
 
 
+def listed(items: Sequence[str]) -> str:
+    """Return the first items, separated by commas."""
+    return ", ".join(items[:LISTED]) + (", ..." if len(items) > LISTED else "")
+
+
 def checked(
     path: Path, samples: Columns, labels: NDArray[Any] | None, vectors: Columns | None, notes: tuple[str, ...] = ()
 ) -> Read:
@@ -69,7 +81,7 @@ def checked(
         raise DataError(f"data {path}: label and condition are both given; a model takes one of them")
     rows = _numbers(path, "the samples", samples, np.float64)
     read = f"read {len(rows):,} rows from {path}: {_ranges(rows, samples.names)}"
-    notes = (read, *notes)
+    notes, names = (read, *notes), tuple(samples.names)
     if labels is not None:
         if labels.shape != (len(rows),):
             raise DataError(f"data {path}: labels have shape {labels.shape}; one per sample is needed, ({len(rows)},)")
@@ -77,16 +89,16 @@ def checked(
             found = labels[place].item()
             raise DataError(f"data {path}: the label of sample {place} (counted from 0) is missing: it is {found!r}")
         condition, numbers = classes(path, labels)
-        return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)))
+        return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)), names)
     if vectors is None:
-        return Read(rows, notes=notes)
+        return Read(rows, notes=notes, names=names)
     conditions = _numbers(path, "the conditions", vectors, np.float64)
     if len(conditions) != len(rows):
         raise DataError(f"data {path}: {len(conditions)} conditions for {len(rows)} samples; one each is needed")
     constant = [name for name, column in zip(vectors.names, conditions.T, strict=True) if column.min() == column.max()]
     if constant:
         notes = (*notes, f"conditions that never change, so that samples cannot follow them: {', '.join(constant)}")
-    return Read(rows, NamedCondition.vector(conditions.shape[1]), conditions, notes)
+    return Read(rows, NamedCondition.vector(conditions.shape[1]), conditions, notes, names)
 
 
 def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | type[np.float64]) -> NDArray[np.float64]:
@@ -145,6 +157,38 @@ def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
     return ", ".join(parts[:LISTED]) + more + "".join(f"; {part}" for part in noted)
 
 
+def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[int], advice: str) -> list[str]:
+    """Return a line on each column of rows (n, columns) in which a few values determine the standard deviation.
+
+    These are the hundredth of the rows that is furthest from the median, or all rows with the furthest value, which may
+    stand for "missing". The column is named if it has less than a third of its standard deviation without them.
+
+    Args:
+        rows: the rows.
+        names: names of the columns.
+        lines: see `Read`.
+        advice: what to do about it, after a semicolon.
+    """
+    if len(rows) < _FEW:
+        return []
+    found = []
+    for name, column in zip(names, rows.T, strict=True):
+        off = np.abs(column - np.median(column))
+        first = int(off.argmax())
+        hundredth = np.argsort(-off, kind="stable")[: max(1, len(rows) // 100)]
+        for far in (hundredth, np.flatnonzero(column == column[first])):
+            near = float(np.delete(column, far).std()) if len(far) < len(column) else 0.0
+            if 0 < 3 * near < (whole := float(column.std())):
+                where = f"line {lines[first]}" if lines else f"sample {first} (counted from 0)"
+                without = "it" if len(far) == 1 else f"the {len(far):,} furthest values"
+                found.append(
+                    f"column {name} is {column[first]:.15g} in {where}: the standard deviation is {whole:.3g}, and "
+                    f"{near:.3g} without {without}; {advice}"
+                )
+                break
+    return found[:LISTED]
+
+
 def classes(path: Path, labels: NDArray[Any]) -> tuple[NamedCondition, NDArray[np.int64]]:
     """Number the classes of labels, words or whole numbers, in their order; names are kept unless they are 0, 1, 2, ...
 
@@ -200,8 +244,7 @@ def describe_classes(condition: NamedCondition, numbers: NDArray[np.int64]) -> s
     """Return a line with the classes and the number of samples of each."""
     counts = np.bincount(numbers, minlength=condition.classes)
     names = condition.names or tuple(map(str, range(condition.classes)))
-    listed = ", ".join(f"{name} {count:,}" for name, count in zip(names[:LISTED], counts, strict=False))
-    line = f"{condition.classes} classes: {listed}{', ...' if condition.classes > LISTED else ''}"
+    line = f"{condition.classes} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
     values: dict[float, str] = {}
     for name in filter(is_number, names):
         if (other := values.setdefault(float(name), name)) != name:

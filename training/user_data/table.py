@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,7 @@ def read_table(path: Path, config: VectorsData) -> Read:
         raise DataError(f"data {path} has no column left for the samples; it has {', '.join(table.header)}")
     labels = table.labels(config.label) if config.label else None
     conditions = table.numbers(config.condition) if config.condition else None
-    return checked(path, table.numbers(data), labels, conditions, table.notes)
+    return replace(checked(path, table.numbers(data), labels, conditions, table.notes), lines=table.lines)
 
 
 def _table(path: Path, config: VectorsData) -> _Table:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from pathline.bulk_folder import StoredArray, digest_of_array, write_array
 
-from fleet.bulk.arrays import StoredArray, digest_of_array, write
 from fleet.bulk.launchers.worker import Worker
-from fleet.bulk.target import Target
+from fleet.bulk.store import Target
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
@@ -221,7 +221,7 @@ def test_an_array_is_stored_as_it_was(tmp_path: Path) -> None:
     plain = np.arange(24).reshape(4, 2, 3)
     for array in (plain, np.asfortranarray(plain.astype(">f8")), plain > 3, plain.astype(">i2")):
         with (tmp_path / "array.npy").open("wb") as file:
-            write(array, file)
+            write_array(array, file)
         stored = StoredArray(lambda: (tmp_path / "array.npy").open("rb"))
         np.testing.assert_array_equal(np.load(tmp_path / "array.npy"), array)
         np.testing.assert_array_equal(stored[1:3], array[1:3])

@@ -17,13 +17,13 @@ from torch.export import Dim
 
 from models.checkpoint.loading import load
 from models.conditions import ConditionError
+from models.forms.rows import field_rows
 from models.importing.archive import SCALAR_TYPES
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
 from models.named_conditions import NamedCondition
 from models.program.steps import TENSOR_DTYPES
-from models.row_padding import RowStable
 from models.shapes import Axis
 from models.velocity import rows_of
 
@@ -372,11 +372,11 @@ def test_calls_of_a_program_never_exceed_its_rows(tmp_path: Path, most: int) -> 
             seen.append(len(x))
             return checkpoint.velocity(x, t)
 
-    stable = RowStable(Spy(), (3,), torch.float32)
+    stable = field_rows(Spy(), (3,), torch.float32)
     x, t = torch.randn(200, 3), torch.rand(200)
     whole = stable(x, t)
     assert max(seen) <= most
-    assert stable.deterministic
+    assert stable.counts.deterministic
     torch.testing.assert_close(whole, layer(x) * t[:, None])
     for rows in (1, 5, 63, 64):
         assert torch.equal(stable(x[:rows], t[:rows]), whole[:rows])

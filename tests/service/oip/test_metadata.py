@@ -42,7 +42,7 @@ async def test_a_model(running: Any) -> None:
 async def test_a_conditional_model(running: Any, condition: Any, expected: dict[str, Any]) -> None:
     async with running.service.lease("moons", None) as served:
         pass
-    card: Card = served.card.model_copy(update={"condition": condition})
+    card: Card = served.card.model_copy(update={"conditions": {"condition": condition}})
     object.__setattr__(served, "card", card)
     assert metadata(served, [1])["inputs"][1] == expected
 
