@@ -85,8 +85,8 @@ class Values:
             elif entry.default is None and not entry.nullable and not partial:
                 raise NamedConditionError(
                     name,
-                    f"{titled(name)} is missing, and this model was trained without a null for it, so give a "
-                    f"condition: {entry.describe()}",
+                    f"{titled(name)} is missing; expected {entry.describe()}: this model was trained without a null "
+                    "for it, so give a condition",
                 )
 
     def _note_sizes(self, name: str, entry: NamedCondition, shape: tuple[int, ...]) -> None:
@@ -113,7 +113,7 @@ class Values:
             what = f"has the shape {list(shape)}" if shape else f"is {shown(value)}"
             raise NamedConditionError(
                 name,
-                f"{titled(name)} {what}, expected {entry.describe()}, for all samples, or "
+                f"{titled(name)} {what}, expected {entry.describe()} for all samples, or "
                 f"{self._samples} of these, one for each",
             )
 

@@ -194,6 +194,7 @@ def conditioned(
     """
     if condition is None or values is None or condition.classes is not None:
         return condition, values
+    values = values.astype(np.float64, copy=False)
     mean, deviation = values[train].mean(0), values[train].std(0)
     changes = values[train].min(0) < values[train].max(0)
     scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=changes)

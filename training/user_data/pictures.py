@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from training.data_config import ImagesData
 from training.errors import DataError
+from training.idx import read_idx
 from training.user_data.arrays import ARRAYS, load_arrays
 from training.user_data.folders import Listing, list_files
-from training.user_data.idx import read_idx
 from training.user_data.picture import Picture, read_picture
 from training.user_data.read import Read, classes, describe_classes, listed
 

@@ -171,7 +171,7 @@ def test_an_array_that_was_changed_is_refused(
         ({"text": np.full((5, 4), np.nan)}, "condition 'text' holds a number that is not finite in float32"),
         ({"text": np.where(np.arange(TOTAL) == 150, np.nan, 0)[:, None, None] + TEXT}, "is not finite in float32"),
         ({"label": np.where(np.arange(TOTAL) == 150, 5, 0)}, "is 5, expected a class label"),
-        ({"label": np.zeros(())}, "is float64, expected int64"),
+        ({"label": np.zeros(())}, "is float64, expected a class label"),
         ({"words": TEXT}, "there is no condition 'words'"),
         ({"text": TEXT, "mask": MASK[:4]}, "has L = 5, but condition 'mask' has L = 4; they must agree"),
         ({"text": np.array(["a", "b"])}, "a condition is an array of numbers"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from training.errors import DataError
-from training.user_data.idx import read_idx
+from training.idx import read_idx
 
 
 def test_bytes_of_any_shape_are_read_and_torn_files_refused(tmp_path: Path):
