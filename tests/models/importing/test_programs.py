@@ -506,7 +506,7 @@ def test_class_labels_and_their_null(tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(checkpoint.velocity(x, t, y), network(t, x, y))
         torch.testing.assert_close(checkpoint.velocity(x, t), network(t, x, torch.full((5,), 3)))
-    with pytest.raises(ConditionError, match="this model takes torch.int64 of shape"):
+    with pytest.raises(ConditionError, match=r"this model takes torch\.int64 of shape"):
         checkpoint.velocity(x, t, torch.randn(5, 2))
 
 
