@@ -358,9 +358,9 @@ def test_a_network_that_predicts_noise_is_sampled_by_its_authors_settings(eps: S
     [
         ("eulr-4", None, "unknown solver 'eulr'"),
         (None, [80.0, 0.0], "--own-times needs --solver"),
+        ("euler", [0.9, 0.1], r"for times from 0.9 on, add --start 0.9"),
         ("euler-3", [1.0, 0.0], "steps = 3, but the grid has 1 intervals"),
-        ("euler", [0.0, 1.0], "grid must move strictly from 0 to 1"),
-        ("euler", [1.0], "at least two times"),
+        ("euler", [0.5, 1.0], "grid must move strictly from 0 to 1"),
     ],
 )
 def test_default_solvers_that_are_none(solver: str | None, own_times: list[float] | None, says: str) -> None:
