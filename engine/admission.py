@@ -147,7 +147,8 @@ class Admission:
     def pace(self, arena: int, calls: float, work: float, rows: float, priority: Priority) -> float:
         """Return the seconds that a job would take alone, given its calls, total rows, and rows per call."""
         here = self._here(self._snapshot(), arena)
-        return alone_s(calls, work, rows, here.queue(priority).budget, here.curve)
+        group = priority if here.interactive.is_small(math.ceil(rows)) else Priority.BULK
+        return alone_s(calls, work, rows, here.queue(group).budget, here.curve)
 
     def _snapshot(self) -> EngineSnapshot:
         """The newest snapshot; the jobs that it shows are dropped from those on their way."""

@@ -14,15 +14,14 @@ from engine.device import Device
 from engine.job import Job, Operation, Sizes
 from engine.network import Network
 from engine.stages import Stage, decoder_of, prelude_of
-from models.calibration import CALL_NUMBERS, Allowance
 from models.checkpoint.loading import Checkpoint
+from models.forms.counts import CALL_NUMBERS
 from models.guidance import network_rows
 from models.noise import noise, noise_of
 from models.shapes import free_places
 from solvers import catalogue, warm_up
 from solvers.errors import Status
 from solvers.lanes import Admission, Finished, Lanes, Saved
-from solvers.parted import Parted
 
 TICK_S = 0.05
 """A network call of a full arena takes at most about this many seconds."""
@@ -43,7 +42,6 @@ class Arena:
         deterministic: whether a sample's bits depend only on checkpoint, solver, seed and index, including decoding.
         budget: network rows of the lanes of a group, as many as fit into a tick.
         lanes: the groups.
-        parted: by group and owner, the jobs that are too large to take part in each tick as a whole.
         network: the network, called for all lanes of a tick.
         tick_cost: seconds of a tick by rows; at first those of the network alone.
         prelude, decoder: the programs that run before and after the network, if there are any.
@@ -56,7 +54,6 @@ class Arena:
         groups: Sequence[str] = ("",),
         operation: Operation = Operation.SAMPLE,
         sizes: Sizes = (),
-        allowance: Allowance | None = None,
         prelude: Stage | None = None,
         decoder: Stage | None = None,
     ) -> None:
@@ -68,7 +65,6 @@ class Arena:
             groups: names of the groups of lanes.
             operation: the operation of the lanes.
             sizes: sizes of the free axes.
-            allowance: time limit for measuring the network, and for each stage, in seconds; None for no limit.
             prelude, decoder: stages to share with another operation; None to make them.
         """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
@@ -76,45 +72,31 @@ class Arena:
         self._free = free_places(checkpoint.card.event_shape) if operation is Operation.SAMPLE else ()
         warm_up(self.dtype, device.device)
         with device.scope():
-            self.network = Network(checkpoint, device, operation, sizes, allowance)
+            self.network = Network(checkpoint, device, operation, sizes)
             self.event_shape = self.network.event_shape
             self.budget = self._measure_budget()
-        again = None if allowance is None else allowance.restarted
-        self.prelude = prelude or prelude_of(checkpoint, device, sizes, again and again())
-        self.decoder = decoder or decoder_of(checkpoint, device, sizes, again and again())
+        self.prelude = prelude or prelude_of(checkpoint, device, sizes)
+        self.decoder = decoder or decoder_of(checkpoint, device, sizes)
         self.stages = [stage for stage in (self.prelude, self.decoder) if stage is not None]
         self.deterministic = all(each.deterministic for each in (self.network, *self.stages))
         plans = checkpoint.plans
         self._slots = max(catalogue.slots(), 0 if plans is None else plans.slots)
         self.lanes = {group: self._empty() for group in groups}
-        self.parted: dict[str, dict[int, Parted]] = {group: {} for group in groups}
-        self._saved_last: list[Saved] = []  # states of parted jobs that have ended
 
     @property
     def path(self) -> str:
         """How the network is evaluated: `fused`, `onnx` or `eager`."""
-        return self.network.path
+        return self.network.form.path
 
     @property
     def path_reason(self) -> str:
         """Why it is `eager`; empty if it is not."""
-        return self.network.path_reason
+        return self.network.form.reason
 
     @property
-    def unmeasured(self) -> int:
-        """The number of row counts still to be tried, including those of its stages."""
-        return self.network.unmeasured + sum(stage.unmeasured for stage in self.stages)
-
-    def refine(self) -> None:
-        """Try one more row count, of the network or of a stage."""
-        with self.device.scope():
-            if self.network.unmeasured:
-                self.network.refine()
-                return
-            for stage in self.stages:
-                if stage.unmeasured:
-                    stage.refine()
-                    return
+    def row_limit(self) -> int:
+        """The most rows of one call of the network."""
+        return self.network.call.counts.limit
 
     def stages_s(self, job: Job) -> float:
         """Estimated seconds that a job's rows take in the stages."""
@@ -138,12 +120,7 @@ class Arena:
 
     def count(self, group: str) -> int:
         """Running lanes of a group."""
-        return len(self.lanes[group]) + sum(each.total for each in self.parted[group].values())
-
-    def _of(self, group: str, owner: int) -> list[Lanes]:
-        """The `Lanes` that hold an owner's samples."""
-        parted = self.parted[group].get(owner)
-        return [self.lanes[group]] if parted is None else parted.all
+        return len(self.lanes[group])
 
     def _measure_budget(self) -> int:
         """The maximum rows of a tick; the timings on the way there also serve forecasts of small requests."""
@@ -168,36 +145,19 @@ class Arena:
             return job.x0[first : first + count]
         return noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
 
-    def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "", part: int = 2**62) -> list[Finished]:
-        """Start lanes for each (owner, first sample, count, job); some may end at once, if max_nfe is too small.
-
-        Jobs with shared steps and more than `part` rows take part in ticks by parts.
-        """
+    def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "") -> list[Finished]:
+        """Start lanes for each (owner, first sample, count, job); some may end at once, if max_nfe is too small."""
         with torch.inference_mode(), self.device.scope():
-            together: list[Admission] = []
-            parted: dict[int, Parted] = {}
-            for admission, (owner, _, count, job) in zip(self._admissions(granted), granted, strict=True):
+            admissions = self._admissions(granted)
+            for owner, _, _, job in granted:
                 self.network.add(owner, job)
-                width = network_rows(job.guidance)
-                if job.solve.batch and count * width > part:
-                    parted[owner] = Parted(admission, self._empty, max(1, part // width))
-                else:
-                    together.append(admission)
-            self.lanes[group].admit(together)
-            self.parted[group].update(parted)  # last: if memory ran out before, nothing has changed
+            self.lanes[group].admit(admissions)
             return self._ended(group)
 
     def _ended(self, group: str) -> list[Finished]:
         """Remove and return the lanes of a group that have ended."""
-        ended = [each.collect() for each in (self.lanes[group], *self.parted[group].values())]
-        self._drop_empty(group)
-        return [self._fetched(finished) for finished in ended if finished is not None]
-
-    def _drop_empty(self, group: str) -> None:
-        for owner, each in list(self.parted[group].items()):
-            if not each.total:
-                self._saved_last += each.take_saved()
-                del self.parted[group][owner]
+        finished = self.lanes[group].collect()
+        return [] if finished is None else [self._fetched(finished)]
 
     def _admissions(self, granted: Sequence[tuple[int, int, int, Job]]) -> list[Admission]:
         """Starting states on the device: given ones, or noise, which is made for all jobs at once."""
@@ -231,9 +191,7 @@ class Arena:
             The lanes that ended; owner -> error message, for owners with rows that made the network raise (their lanes
             are stopped); and the number of calls.
         """
-        chosen: list[Lanes | Parted] = []
-        for group in groups:
-            chosen += [each for each in (self.lanes[group], *self.parted[group].values()) if len(each)]
+        chosen = [self.lanes[group] for group in groups if len(self.lanes[group])]
         calls = 0
         failed: dict[int, str] = {}
         with torch.inference_mode(), self.device.scope():
@@ -241,12 +199,10 @@ class Arena:
                 ended, made = self._call(chosen, failed, at_once, more)
                 calls += made
                 if ended or failed or not keep_going():
-                    for group in groups:
-                        self._drop_empty(group)
                     return [self._fetched(finished) for finished in ended], failed, calls
 
     def _call(
-        self, chosen: Sequence[Lanes | Parted], failed: dict[int, str], at_once: int, more: int
+        self, chosen: Sequence[Lanes], failed: dict[int, str], at_once: int, more: int
     ) -> tuple[list[Finished], int]:
         """Make one network call, or up to `at_once` of a fused network; return ended lanes and the number of calls."""
         if len(chosen) == 1:  # the usual case, in which nothing is copied
@@ -266,32 +222,26 @@ class Arena:
         self.network.remove(owner)
 
     @staticmethod
-    def _absorbed(lanes: Lanes | Parted, v: torch.Tensor, failed: dict[int, str]) -> Finished | None:
+    def _absorbed(lanes: Lanes, v: torch.Tensor, failed: dict[int, str]) -> Finished | None:
         for owner in failed:
             lanes.stop(owner, Status.CANCELLED)
-        if failed and isinstance(lanes, Parted) and (finished := lanes.collect()) is not None:
-            return finished  # all of its lanes belong to one owner
         finished = lanes.absorb(v)
         return lanes.collect() if failed and finished is None else finished
 
     def stop(self, owner: int, status: Status, group: str = "") -> list[Finished]:
         """End an owner's lanes now; return the lanes of the group that have ended."""
-        for lanes in self._of(group, owner):
-            lanes.stop(owner, status)
+        self.lanes[group].stop(owner, status)
         with torch.inference_mode(), self.device.scope():
             return self._ended(group)
 
     def renew(self, group: str) -> None:
         """Drop all lanes of a group, as their state can no longer be trusted."""
-        self.lanes[group], self.parted[group] = self._empty(), {}
+        self.lanes[group] = self._empty()
         self.device.free()
 
     def take_saved(self) -> list[Saved]:
         """Return the states saved since the last call."""
         saved = [saved for lanes in self.lanes.values() if lanes.saved for saved in lanes.take_saved()]
-        saved += [saved for group in self.parted.values() for each in group.values() for saved in each.take_saved()]
-        saved += self._saved_last
-        self._saved_last = []
         return [replace(each, x=self.device.fetch(each.x)) for each in saved]
 
     def reached(self, owner: int, group: str) -> tuple[int, float, float]:
@@ -299,8 +249,7 @@ class Arena:
 
         The least t is that of the lane with the smallest share; (0, nan, 0) if none is running.
         """
-        lanes = self._of(group, owner)
-        every, shares = (np.concatenate(each) for each in zip(*((a.records, a.shares()) for a in lanes), strict=True))
+        every, shares = self.lanes[group].records, self.lanes[group].shares()
         mine = every["owner"] == owner
         if not mine.any():
             return 0, float("nan"), 0.0
@@ -313,8 +262,7 @@ class Arena:
         Returns:
             Owner -> mean calls so far, mean share of the span completed, and the share of the slowest lane.
         """
-        lanes = [self.lanes[group], *(part for each in self.parted[group].values() for part in each.all)]
-        every, shares = (np.concatenate(each) for each in zip(*((a.records, a.shares()) for a in lanes), strict=True))
+        every, shares = self.lanes[group].records, self.lanes[group].shares()
         adaptive = every["log"] >= 0
         share, records = shares[adaptive], every.compress(adaptive)
         owners, member = np.unique(records["owner"], return_inverse=True)

@@ -12,7 +12,7 @@ from engine.arena import Arena
 from engine.cost import NfeEstimates
 from engine.job import Job, JobResult, Priority
 from engine.result_builder import ResultBuilder
-from engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns, part_of
+from engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns
 from engine.snapshot import ArenaSnapshot
 from engine.stages import Pass, Stage
 
@@ -132,10 +132,6 @@ class ArenaQueue:
         if granted:
             self._snapshot = None
         return granted
-
-    def part(self, priority: Priority) -> int:
-        """Return the network rows of one part of a job that ticks in parts."""
-        return part_of(self._schedulers[priority].budget)
 
     def groups(self) -> list[Priority]:
         """Return the priorities that take part in the next tick."""

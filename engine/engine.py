@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -25,7 +26,6 @@ from engine.arena import Arena
 from engine.arena_queue import ArenaQueue
 from engine.device import Device, choose_device, device_of
 from engine.job import (
-    DeadlineExceeded,
     Draining,
     EngineFailed,
     Job,
@@ -34,22 +34,19 @@ from engine.job import (
     Overloaded,
     Priority,
     Sizes,
-    TooSlow,
+    TooManySamples,
 )
 from engine.job_table import STOPPED, Observer, Outcomes, settle
 from engine.loop import Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
+from engine.scheduler import part_of
 from engine.snapshot import Workload
 from engine.stages import decoder_sizes
-from models.calibration import Allowance
 from models.checkpoint.loading import Checkpoint
-
-__all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
-
+from models.guidance import network_rows
 
 MAX_SIZES = 16
 """Maximum number of arenas that a version keeps for sizes of its free axes."""
 
-_SIZES_DIVISOR = 10
 """Divides the seconds of measuring for an arena for sizes, which is made while a request waits."""
 
 _BUSY_S = 0.5
@@ -72,18 +69,8 @@ class EngineSettings(Protocol):
         ...
 
     @property
-    def cuda_graphs(self) -> bool:
-        """Whether to capture calls of few rows as CUDA graphs; no effect on the CPU."""
-        ...
-
-    @property
     def compile(self) -> str:
         """`auto` fuses networks that have a fused form; `off` never does."""
-        ...
-
-    @property
-    def calibration_s(self) -> float:
-        """Approximate seconds of measuring a network's rows before it is served."""
         ...
 
     @property
@@ -120,8 +107,7 @@ class Engine:
     ) -> None:
         self.device = choose_device(settings.device)
         self.threads = settings.threads or default_threads()
-        self._tools = tools or device_of(self.device, settings.cuda_graphs, settings.compile == "auto")
-        self._calibration_s = settings.calibration_s
+        self._tools = tools or device_of(self.device, settings.compile == "auto")
         self._loop = Loop(self._tools, observer, clock)
         self._thread: threading.Thread | None = None
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._setup_loading_thread)
@@ -232,7 +218,6 @@ class Engine:
         with self._lock:
             self._arenas[arena] = {(Operation.SAMPLE, ()): self._open(name, arena)}
             self._versions[name, version] = arena
-        self._refine_later(arena)
         return arena
 
     def _made(
@@ -249,26 +234,15 @@ class Engine:
         decoders = (
             each.decoder for (_, others), (_, each) in siblings.items() if decoder_sizes(checkpoint, others) == mine
         )
-        seconds = self._calibration_s
-        allowance = Allowance(seconds, self._tools.seconds)
-        if sizes:
-            allowance = Allowance(seconds / _SIZES_DIVISOR, self._tools.seconds, allowance.longest)
         return Arena(
             checkpoint,
             self._tools,
             tuple(Priority),
             operation,
             sizes,
-            allowance,
             None if same is None else same.prelude,
             next(decoders, None),
         )
-
-    @property
-    def unmeasured(self) -> int:
-        """How many numbers of rows of all arenas are left to be measured while there are no jobs."""
-        with self._lock:
-            return sum(arena.unmeasured for arenas in self._arenas.values() for _, arena in arenas.values())
 
     def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
         """The arena of an operation of a loaded version for these sizes; None if `prepare` must make it first.
@@ -302,7 +276,6 @@ class Engine:
                     siblings = self._arenas[loaded]
                     siblings[operation, sizes] = self._open(name, found)
                     self._retire_least_used(siblings)
-                self._refine_later(found)
             return found
 
         try:
@@ -321,28 +294,6 @@ class Engine:
             self._admission.close(number)
         if gone:
             self._loop.commands.put(Retire(gone))
-
-    def _refine_later(self, arena: Arena) -> None:
-        """Continue measuring an arena's rows while there are no jobs, one step at a time, after pending loads."""
-        if not arena.unmeasured or self._draining:
-            return
-
-        def step() -> None:
-            with self._lock:
-                idle, loaded = (
-                    not self._admission.jobs,
-                    any(a is arena for b in self._arenas.values() for _, a in b.values()),
-                )
-            if not loaded:
-                return
-            if idle:
-                arena.refine()
-            timer = threading.Timer(0.0 if idle else _BUSY_S, self._refine_later, [arena])
-            timer.daemon = True
-            timer.start()
-
-        with contextlib.suppress(RuntimeError):  # it was shut down
-            self._loader.submit(step)
 
     def _open(self, name: str, arena: Arena) -> tuple[int, Arena]:
         queue = ArenaQueue(next(self._numbers), name, arena)
@@ -370,6 +321,7 @@ class Engine:
 
         Raises:
             Draining: the engine takes no more.
+            TooManySamples: they share their steps, and one part of the row budget does not hold them.
             TooSlow: the job would miss its deadline even with the machine to itself.
             Overloaded: the queue is full, or the job would miss its deadline or make another miss its own.
             EngineFailed: the thread has died.
@@ -384,6 +336,7 @@ class Engine:
             if job.sizes and (job.operation, job.sizes) not in arenas:  # retired since it was prepared
                 raise Overloaded("requests have too many different shapes at once", _BUSY_S)
             arena, made = arenas[job.operation, job.sizes]
+            job = _grouped(job, made.budget)
             entry = self._admission.take(arena, job, made.stages_s(job) if made.stages else 0.0)
             future = self._futures[entry.number] = Future[JobResult]()
             self._loop.commands.put(Submit(arena, job, entry, future))
@@ -416,3 +369,21 @@ class Engine:
         torch.set_num_threads(self.threads)
         with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+def _grouped(job: Job, budget: int) -> Job:
+    """Return a job with the priority of the lanes that it joins: one that is larger than a part joins the bulk jobs.
+
+    A job with samples that share their steps needs all of them in the same call, and so the room of small jobs.
+
+    Raises:
+        TooManySamples: there is not enough of that.
+    """
+    part, width = part_of(budget), network_rows(job.guidance)
+    if job.solve.batch and job.num_samples > 1:
+        if job.num_samples * width > part:
+            raise TooManySamples(job.num_samples, max(1, part // width))
+        return job if job.priority is Priority.INTERACTIVE else replace(job, priority=Priority.INTERACTIVE)
+    if job.num_samples * width > part and job.priority is Priority.INTERACTIVE:
+        return replace(job, priority=Priority.BULK)
+    return job

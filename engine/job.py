@@ -77,6 +77,21 @@ class TooSlow(Exception):  # noqa: N818
         self.needed_s = needed_s
 
 
+class TooManySamples(Exception):  # noqa: N818
+    """The samples of the job share their steps, and do not fit into one part of the row budget.
+
+    Attributes:
+        samples, most: number of samples, and the most that fit.
+    """
+
+    def __init__(self, samples: int, most: int) -> None:
+        super().__init__(
+            f"num_samples = {samples} with error_control 'batch': samples that share their steps go through the "
+            f"network in one call, at most {most} of this request; use at most {most}, or error_control 'sample'"
+        )
+        self.samples, self.most = samples, most
+
+
 class Draining(Exception):  # noqa: N818
     """The engine accepts no more jobs."""
 

@@ -261,7 +261,7 @@ class Loop:
             for active, first, count in granted:
                 active.builder.make_room(first, count)
             wanted = [(active.number, first, count, active.job) for active, first, count in granted]
-            ended = queue.arena.admit(wanted, priority, queue.part(priority))
+            ended = queue.arena.admit(wanted, priority)
         except Exception as error:  # (the exception, which keeps memory alive, goes with the handler)
             message = queue.arena.network.describe_error(error)
         else:

@@ -3,8 +3,7 @@
 A model's arena holds lanes of at most `budget` network rows (a lane has one, or two if guided), so that a tick stays
 short. Small jobs (up to a quarter of the budget) enter by deadline, earliest first. Large jobs enter in slices, share
 their rows equally, and never take the last quarter, so that the next small job finds room at once. While large jobs
-wait, small ones leave them a quarter too. A large job with samples that share their steps is admitted whole, but at
-most a quarter of the budget takes part in each tick.
+wait, small ones leave them a quarter too.
 
 Interactive and bulk jobs have a scheduler each; `Turns` decides when bulk lanes take part in a tick.
 """
@@ -20,13 +19,8 @@ from typing import NamedTuple
 BULK_SHARE = 8
 """While interactive jobs use the device, bulk jobs get one part in this many of its time."""
 
-_MAX_PARTED = 2
-"""Maximum number of jobs with shared steps that tick in parts at the same time; others wait."""
-
 _EARLY = 0.2
 """Share of its span after which a lane's calls so far predict its total, for lack of better data."""
-
-_UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,6 @@ class Place(NamedTuple):
     Attributes:
         entry: the job.
         small: whether it is a small job.
-        max_active: maximum number of lanes that take part in a tick.
         samples: number of samples; fewer than in the entry once no more are admitted.
         cost, calls, bears_s: as in the entry, or re-estimated since.
         admitted: number of samples that became lanes so far.
@@ -83,7 +76,6 @@ class Place(NamedTuple):
 
     entry: Entry
     small: bool
-    max_active: int
     samples: int
     cost: float
     calls: float
@@ -95,11 +87,8 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, entry: Entry, budget: int) -> Place:
         """The place of a new job in a scheduler with this budget."""
-        small, max_active = entry.rows <= part_of(budget), _UNBOUNDED
-        if entry.whole and not small:
-            max_active = max(1, part_of(budget) // entry.width)
         calls = max(entry.calls, entry.cost)
-        return cls(entry, small, max_active, entry.samples, entry.cost, calls, entry.bears_s)
+        return cls(entry, entry.rows <= part_of(budget), entry.samples, entry.cost, calls, entry.bears_s)
 
     @property
     def waiting(self) -> int:
@@ -107,14 +96,9 @@ class Place(NamedTuple):
         return self.samples - self.admitted
 
     @property
-    def parted(self) -> bool:
-        """Whether it takes part in ticks by parts."""
-        return self.entry.whole and not self.small
-
-    @property
     def active_rows(self) -> int:
         """Network rows of its lanes that take part in a tick."""
-        return min(self.active, self.max_active) * self.entry.width
+        return self.active * self.entry.width
 
     def calls_left(self, tick: int) -> float:
         """Calls until the slowest running lane has ended, at least one."""
@@ -133,7 +117,7 @@ class Place(NamedTuple):
 
 
 def part_of(budget: int) -> int:
-    """Network rows of the largest small job, and of each part of a job that ticks in parts."""
+    """Network rows of the largest small job."""
     return max(1, budget // 4)
 
 
@@ -179,14 +163,12 @@ class Scheduler:
     Attributes:
         budget: network rows of the lanes that the arena holds.
         tick: number of ticks that its lanes have taken.
-        parted: jobs that run in parts.
         strained: number of jobs that are not `relaxed`.
         held: jobs that are not ready to become lanes.
     """
 
     budget: int
     tick: int = 0
-    parted: int = 0
     strained: int = 0
     held: set[int] = field(default_factory=set)
     _places: dict[int, Place] = field(default_factory=dict)
@@ -307,15 +289,11 @@ class Scheduler:
         for _ in range(len(self._large)):
             place = self._places[self._large[0]]
             width = place.entry.width
-            if place.parted:
-                full = self.parted >= _MAX_PARTED or self.active_rows + place.max_active * width > self.budget
-                count = 0 if self.active_rows and full else place.samples
-            else:
-                share = max(1, limit // (len(self._large) * width))
-                room = min(limit - self._active[False], self.budget - self.active_rows) // width
-                if not self.active_rows:
-                    room = max(1, room)  # an arena of one row still takes a single guided sample
-                count = min(place.waiting, share - place.active, room)
+            share = max(1, limit // (len(self._large) * width))
+            room = min(limit - self._active[False], self.budget - self.active_rows) // width
+            if not self.active_rows:
+                room = max(1, room)  # an arena of one row still takes a single guided sample
+            count = min(place.waiting, share - place.active, room)
             if count > 0:
                 place = self._take(place, count, granted)
             if place.waiting:
@@ -331,8 +309,6 @@ class Scheduler:
     def _activate(self, place: Place, lanes: int, **changes: float) -> Place:
         after = place._replace(active=lanes, **changes)
         self._active[place.small] += after.active_rows - place.active_rows
-        if place.parted:
-            self.parted += (lanes > 0) - (place.active > 0)
         return self._put(after)
 
     def _put(self, place: Place) -> Place:

@@ -1,4 +1,4 @@
-"""Scaling past one machine: bulk jobs, replicas on Ray Serve, and capacity plans; a layer above `service`.
+"""Scaling past one machine: bulk jobs, and replicas on Ray Serve; a layer above `service`.
 
 The service never imports this package, and importing it does not import Ray.
 """

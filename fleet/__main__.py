@@ -1,20 +1,18 @@
-"""The `python -m fleet` command: bulk jobs, replicas and capacity plans."""
+"""The `python -m fleet` command: bulk jobs."""
 
 import argparse
 import sys
 
 from fleet.bulk.command import add_export, add_sample, add_verify, guarded
-from fleet.capacity.plan import add_plan
-from fleet.serve_command import add_serve
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(prog="python -m fleet", description=__doc__)
-    commands = made.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_sample, add_verify, add_export, add_serve, add_plan):
+    parser = argparse.ArgumentParser(prog="python -m fleet", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in (add_sample, add_verify, add_export):
         add(commands)
-    return made
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -27,10 +27,6 @@ def join(cores: int | None = None) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "1")  # 30 s is for balancers elsewhere
-    os.environ.setdefault("RAY_SERVE_HAPROXY_TUNE_BUFSIZE", "65536")  # the service refuses long headers
-    # Ray starts four threads of HAProxy, however few cores there are for them and the replicas.
-    os.environ.setdefault("RAY_SERVE_HAPROXY_NBTHREAD", str(max(1, min(4, (os.cpu_count() or 1) // 2))))
     try:
         import ray  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError as error:

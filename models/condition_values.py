@@ -13,7 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.conditions import ONE, ConditionError, LabelCondition, VectorCondition
+from models.conditions import (
+    ONE,
+    ConditionError,
+    LabelCondition,
+    VectorCondition,
+    describe_labels,
+    label_of,
+    labels_of,
+)
 from models.named_conditions import Conditioning, Distinct, Flag, NamedCondition, NamedConditions
 from models.nested import NestedError, outline, shown, to_floats
 from models.shapes import ShapeError, Sizes
@@ -152,15 +160,15 @@ class Values:
         value = self._given[name]
         if isinstance(value, np.ndarray):
             array = _checked(name, entry, card, value)
+            if entry.classes is not None:
+                labels = labels_of(array, entry.classes, entry.names)
+                if (labels < 0).any():
+                    raise _no_class(name, entry, array[labels < 0][0].item())
+                array = labels
         else:
             array = _from_lists(name, entry, card, value)
         array = array.reshape(-1, *entry.sizes)
         kind = entry.torch_dtype
-        if entry.classes is not None and array.size and (array.min() < 0 or array.max() >= entry.classes):
-            raise NamedConditionError(
-                name,
-                f"condition {name!r} has a label outside 0 to {entry.classes - 1}, expected {card.describe()}",
-            )
         if not (kind.is_floating_point or kind == torch.bool) and array.size:
             info = torch.iinfo(kind)
             if array.min() < info.min or array.max() > info.max:
@@ -198,8 +206,8 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
     kind = entry.torch_dtype
     allowed = {int, float} if kind.is_floating_point else {bool} if kind == torch.bool else {int}
     wanted = f"{card.describe()}, of {' or '.join(sorted(each.__name__ for each in allowed))}"
-    if entry.names is not None:
-        value = _labels(name, entry.names, value)
+    if entry.classes is not None:
+        value = _labels(name, entry, value)
     try:
         array = to_floats(value if shape else [value], shape or (1,), f"conditions.{name}", wanted, allowed)
     except NestedError as error:
@@ -215,11 +223,16 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
     return array.astype(np.int64)
 
 
-def _labels(name: str, names: tuple[str, ...], value: Any) -> Any:
+def _labels(name: str, entry: NamedCondition, value: Any) -> Any:
     """Replace names of classes by labels."""
-    if isinstance(value, str):
-        if value not in names:
-            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            raise NamedConditionError(name, f"condition {name!r} is {shown(value)}, expected one of {known}")
-        return names.index(value)
-    return [_labels(name, names, each) for each in value] if isinstance(value, _LISTS) else value
+    if isinstance(value, _LISTS):
+        return [_labels(name, entry, each) for each in value]
+    label = label_of(value, entry.classes or 0, entry.names)
+    if label is None:
+        raise _no_class(name, entry, value)
+    return label
+
+
+def _no_class(name: str, entry: NamedCondition, value: Any) -> NamedConditionError:
+    allowed = describe_labels(entry.classes or 0, entry.names)
+    return NamedConditionError(name, f"condition {name!r} is {shown(value)}, expected {allowed}")

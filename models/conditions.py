@@ -5,11 +5,14 @@ the states. The null is the label `classes`, or a vector of NaN (any finite vect
 Networks learn it by condition dropout, and guidance needs it (see `models.guidance`).
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
@@ -18,12 +21,70 @@ from models.velocity import VelocityError
 
 Device = torch.device | str
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,18}", re.ASCII)
+
 ONE = "condition"
 """The name of a model's only condition if its card does not name it."""
 
 
 class ConditionError(VelocityError):
     """A condition is of the wrong kind, shape, type or size."""
+
+
+@lru_cache(maxsize=64)
+def _index(names: tuple[str, ...] | None, classes: int) -> tuple[dict[str, int], dict[int, int] | None]:
+    """The label of each class by its name, and by its number; None if any number is its own label."""
+    texts = {} if names is None else {name: label for label, name in enumerate(names)}
+    if not any(_NUMBER.fullmatch(name) for name in texts):
+        return texts, None
+    whole = {int(name): label for name, label in texts.items() if _WHOLE.fullmatch(name)}
+    return texts, whole
+
+
+def label_of(value: Any, classes: int, names: tuple[str, ...] | None) -> int | None:
+    """Return the label of a class from its name or number; None if there is no such class.
+
+    Where names are numbers, a number is a name: of the classes "1", "2" and "3", 1 is the first one. Otherwise it is
+    the label itself, from 0 to classes - 1.
+    """
+    texts, numbers = _index(names, classes)
+    if isinstance(value, str):
+        return texts.get(value)
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        return None
+    if numbers is not None:
+        return numbers.get(int(value))
+    return int(value) if 0 <= value < classes else None
+
+
+def labels_of(numbers: NDArray[Any], classes: int, names: tuple[str, ...] | None) -> NDArray[np.int64]:
+    """Return the labels of an array of integers, as `label_of` does; -1 for a number without a class."""
+    distinct, place = np.unique(numbers, return_inverse=True)
+    labels = [label_of(number, classes, names) for number in distinct.tolist()]
+    return np.array([-1 if label is None else label for label in labels], dtype=np.int64)[place.reshape(numbers.shape)]
+
+
+def numbers_are_names(classes: int, names: tuple[str, ...] | None) -> bool:
+    """Whether a number is the name of a class, not its label."""
+    return _index(names, classes)[1] is not None
+
+
+def class_numbers(names: tuple[str, ...] | None) -> dict[str | int, int]:
+    """The numbers that stand for named classes in records: the names themselves if all are numbers, else the labels."""
+    texts, numbers = _index(names, len(names or ()))
+    if numbers is None or len(numbers) < len(texts):
+        return {**texts, **(numbers or {})}
+    return {name: int(name) for name in texts}
+
+
+def describe_labels(classes: int, names: tuple[str, ...] | None) -> str:
+    """Say in words which classes there are."""
+    numbers = f"a whole number from 0 to {classes - 1}"
+    if names is None:
+        return numbers
+    listed = f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
+    return listed if numbers_are_names(classes, names) else f"{numbers} or {listed}"
 
 
 class _Condition(BaseModel):
@@ -126,18 +187,11 @@ class LabelCondition(_Condition):
         return torch.tensor([self._label(item) for item in value], dtype=torch.int64)
 
     def _label(self, value: Any) -> int:
-        if isinstance(value, str) and self.names and value in self.names:
-            return self.names.index(value)
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < self.classes:
-            raise ConditionError(f"condition is {shown(value)}; this model takes a class label, {self._allowed()}")
-        return int(value)
-
-    def _allowed(self) -> str:
-        numbers = f"a whole number from 0 to {self.classes - 1}"
-        if self.names is None:
-            return numbers
-        more = ", ..." if len(self.names) > 10 else ""
-        return f"{numbers} or one of {', '.join(self.names[:10])}{more}"
+        label = label_of(value, self.classes, self.names)
+        if label is None:
+            allowed = describe_labels(self.classes, self.names)
+            raise ConditionError(f"condition is {shown(value)}; this model takes a class label, {allowed}")
+        return label
 
 
 class VectorCondition(_Condition):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import (
     BaseModel,
@@ -23,6 +24,29 @@ from models.shapes import AxisName, DataSize, computed, free_axes, reshaped, siz
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
 
 
+class Column(BaseModel):
+    """One column of data that are rows.
+
+    Attributes:
+        name: its name in the user's file, or its number from 0.
+        kind: `number`; `whole` or `yes-no` (0 and 1), whose decoded values are rounded and kept from `low` to `high`.
+        low, high: smallest and largest value in the training rows.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(max_length=1 << 10)
+    kind: Literal["number", "whole", "yes-no"] = "number"
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"column {self.name!r} has low {self.low:g} above high {self.high:g}")
+        return self
+
+
 class DecoderConfig(BaseModel):
     """The description of a `Decoder`; its numbers are tensors of the checkpoint.
 
@@ -36,6 +60,9 @@ class DecoderConfig(BaseModel):
         dtype: `float64` if tensors and data are float64 whatever the dtype of the states, for data so far from zero
             that float32 would lose digits; None (not written) for the dtype of the states.
         program: the function from `x` to `data`, for the kind `program`; None (not written) for the others.
+        constants: for the kind `affine`: how many numbers of a sample never change; they are decoded to their stored
+            values, whatever the state. 0 is not written.
+        columns: a description of each column, for data that are rows of a fixed length; None (not written) for others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,14 +73,26 @@ class DecoderConfig(BaseModel):
     clip: tuple[float, float] | None = None
     dtype: Literal["float64"] | None = None
     program: FunctionConfig | None = None
+    constants: int = Field(default=0, ge=0)
+    columns: tuple[Column, ...] | None = None
 
     @model_serializer(mode="wrap")
     def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = dump(self)
-        for name in ("dtype", "program"):
-            if getattr(self, name) is None:
+        for name in ("dtype", "program", "constants", "columns"):
+            if not getattr(self, name):
                 del fields[name]
         return fields
+
+    @property
+    def reshapes_only(self) -> bool:
+        """Whether decoded numbers are those of the state, in the same order."""
+        return self.kind == "identity" and self.clip is None and not self.rounded
+
+    @property
+    def rounded(self) -> tuple[int, ...]:
+        """The places of the columns that are decoded to whole numbers."""
+        return tuple(place for place, column in enumerate(self.columns or ()) if column.kind != "number")
 
     @property
     def event_size(self) -> int:
@@ -91,6 +130,10 @@ class DecoderConfig(BaseModel):
                 raise ValueError(f"{self.event_size} components of {self.data_size} numbers are too many")
         elif self.event_size != self.data_size:
             raise ValueError(f"{self.kind} cannot turn shape {self.event_shape} into {self.data_shape}")
+        if self.constants > (self.event_size if self.kind == "affine" and not free_axes(self.event_shape) else 0):
+            raise ValueError(f"constants is {self.constants}; only affine decoders of a fixed shape have some")
+        if self.columns is not None and self.data_shape != (len(self.columns),):
+            raise ValueError(f"there are {len(self.columns)} columns for data of shape {self.data_shape}")
         if self.clip is not None and not (math.isfinite(sum(self.clip)) and self.clip[0] < self.clip[1]):
             raise ValueError(f"clip is {self.clip}; it must be two finite numbers, the lower first")
         return self
@@ -110,7 +153,9 @@ class DecoderConfig(BaseModel):
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The names and shapes of this kind's tensors; samples are flattened to vectors."""
         if self.kind == "affine":
-            return {"scale": (self.event_size,), "shift": (self.event_size,)}
+            places = (self.constants,)
+            more = {"constant_places": places, "constants": places} if self.constants else {}
+            return {"scale": (self.event_size,), "shift": (self.event_size,), **more}
         if self.kind == "pca":
             return {
                 "mean": (self.data_size,),
@@ -133,6 +178,8 @@ class Decoder(nn.Module):
     mean: Tensor
     components: Tensor
     latent_scale: Tensor
+    constant_places: Tensor
+    constants: Tensor
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -140,7 +187,12 @@ class Decoder(nn.Module):
         self.data_shape = config.data_shape
         dtype = torch.float64 if config.dtype else None
         for name, shape in config.tensor_shapes().items():
-            self.register_buffer(name, torch.zeros(shape, dtype=dtype))
+            kind = torch.int64 if name == "constant_places" else dtype
+            self.register_buffer(name, torch.zeros(shape, dtype=kind))
+        # Of the config, so not buffers; made from arrays, as loading puts the buffers on the meta device first.
+        whole = [(place, (config.columns or ())[place]) for place in config.rounded]
+        self._whole = torch.from_numpy(np.array([place for place, _ in whole], dtype=np.int64))
+        self._limits = torch.from_numpy(np.array([(column.low, column.high) for _, column in whole]).reshape(-1, 2).T)
         self.program = None if config.program is None else Function(config.program)
 
     @classmethod
@@ -163,6 +215,8 @@ class Decoder(nn.Module):
         clip: tuple[float, float] | None = None,
         dtype: Literal["float64"] | None = None,
         event_shape: tuple[int | str, ...] | None = None,
+        constants: tuple[Tensor, Tensor] | None = None,
+        columns: tuple[Column, ...] | None = None,
     ) -> Self:
         """Make a decoder with data = sample * scale + shift.
 
@@ -171,11 +225,24 @@ class Decoder(nn.Module):
             data_shape: shape of one decoded sample; None for that of a sample.
             clip, dtype: see `DecoderConfig`.
             event_shape: shape of one sample, if it has free axes; None for that of `scale`.
+            constants: places (k,) int64 in a flattened sample of numbers that never change, and their values (k,).
+            columns: see `DecoderConfig`.
         """
         event_shape = tuple(scale.shape) if event_shape is None else event_shape
         data_shape = event_shape if data_shape is None else data_shape
-        config = DecoderConfig(kind="affine", event_shape=event_shape, data_shape=data_shape, clip=clip, dtype=dtype)
-        return cls(config)._filled(scale=scale.reshape(-1), shift=shift.reshape(-1))
+        tensors = {"scale": scale.reshape(-1), "shift": shift.reshape(-1)}
+        if constants is not None and len(constants[0]):
+            tensors |= {"constant_places": constants[0], "constants": constants[1]}
+        config = DecoderConfig(
+            kind="affine",
+            event_shape=event_shape,
+            data_shape=data_shape,
+            clip=clip,
+            dtype=dtype,
+            constants=len(tensors.get("constants", ())),
+            columns=columns,
+        )
+        return cls(config)._filled(**tensors)
 
     @classmethod
     def pca(
@@ -234,13 +301,16 @@ class Decoder(nn.Module):
         """
         shape = reshaped(self.config.event_shape, x.shape[1:], self.data_shape)
         if self.program is not None:
-            return self._clipped(self._run(self.program, x, shape))
+            return self._rounded(self._clipped(self._run(self.program, x, shape)))
         data, spread = x.double() if self.config.dtype else x, self.config.spread
         if self.config.kind == "affine":
             data = data * self.scale.reshape(spread) + self.shift.reshape(spread)
+            if self.config.constants:
+                values = self.constants.to(data.dtype).expand(len(x), -1)
+                data = data.flatten(1).index_copy(1, self.constant_places, values)
         elif self.config.kind == "pca":
             data = (data.flatten(1) * self.latent_scale) @ self.components + self.mean
-        return self._clipped(data).reshape(len(x), *shape)
+        return self._rounded(self._clipped(data).reshape(len(x), *shape))
 
     def _run(self, program: Function, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         data = program({"x": x})["data"]
@@ -268,6 +338,14 @@ class Decoder(nn.Module):
     def _clipped(self, data: Tensor) -> Tensor:
         return data if self.config.clip is None else data.clamp(*self.config.clip)
 
+    def _rounded(self, data: Tensor) -> Tensor:
+        """Round the columns of whole numbers in data (rows, columns), and keep them within their limits."""
+        if not len(self._whole):
+            return data
+        places, limits = self._whole.to(data.device), self._limits.to(data)
+        # Adding 0 turns -0 into 0.
+        return data.index_copy(1, places, data[:, places].round().clamp(limits[0], limits[1]) + 0.0)
+
     def forward(self, x: Tensor) -> Tensor:
         """See `decode`."""
         return self.decode(x)
@@ -284,8 +362,8 @@ class InverseError(ValueError):
 class Inverse:
     """The inverse of a decoder: encodes data as samples of the flow that decode to it.
 
-    Clipping cannot be undone and is ignored. For data outside the span of `pca` components, the nearest point in the
-    span is encoded.
+    Clipping, rounding and constants cannot be undone and are ignored. For data outside the span of `pca` components,
+    the nearest point in the span is encoded.
     """
 
     def __init__(self, decoder: Decoder) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
-from models.conditions import ConditionError, Device, LabelCondition, VectorCondition
+from models.conditions import ONE, ConditionError, Device, LabelCondition, VectorCondition
 from models.shapes import MAX_NUMBERS, NAME, Axis, AxisName, Size, free_axes, sized
 
 DTYPES = {
@@ -190,6 +190,26 @@ class Distinct:
         return Distinct(self.rows[torch.from_numpy(first)], None if len(places) == 1 else place[self.index])
 
 
+def class_names(takes: Conditioning, conditions: Mapping[str, Distinct]) -> dict[str, str | list[str | None] | None]:
+    """Return the names of the classes that samples have, by condition; those without names are called by number.
+
+    Returns:
+        For each condition that is one label: the name for all samples, or a list with one for each; None for the null.
+    """
+    entries = takes.entries if isinstance(takes, NamedConditions) else {ONE: takes}
+    found: dict[str, str | list[str | None] | None] = {}
+    for name, entry in entries.items():
+        if isinstance(entry, VectorCondition) or entry.classes is None or name not in conditions:
+            continue
+        if isinstance(entry, NamedCondition) and entry.shape:
+            continue
+        names = entry.names or range(entry.classes)
+        of = conditions[name]
+        named = [str(names[label]) if 0 <= label < entry.classes else None for label in of.rows.tolist()]
+        found[name] = named[0] if of.index is None else [named[row] for row in of.index.tolist()]
+    return found
+
+
 def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:
     """Return the conditions of some samples, given by index; None for None."""
     return None if conditions is None else {name: each.of(samples) for name, each in conditions.items()}
@@ -298,22 +318,23 @@ class NamedConditions:
         return {name: null.expand(rows, *null.shape[1:]) for name, null in found.items()}
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
-        """Make conditions for `rows` rows, distinct where possible, for measuring and trying a network."""
-        return {name: self._example(entry, rows, dtype).to(device) for name, entry in self.entries.items()}
+        """Make conditions for `rows` rows, at random in each row and number, for testing and trying a network."""
+        return {
+            name: self._example(entry, rows, dtype, torch.Generator().manual_seed(place)).to(device)
+            for place, (name, entry) in enumerate(self.entries.items())
+        }
 
     @staticmethod
-    def _example(entry: NamedCondition, rows: int, dtype: torch.dtype) -> Tensor:
-        shape = (rows, *entry.sizes)
-        count = torch.arange(math.prod(shape), dtype=torch.int64).reshape(shape)
-        kind = entry.torch_dtype
-        if kind == torch.bool:
-            values = (count + count // max(1, math.prod(shape[1:]))) % 3 > 0
-        elif kind.is_floating_point:
-            values = count.double().sin()
+    def _example(entry: NamedCondition, rows: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+        shape, kind = (rows, *entry.sizes), entry.torch_dtype
+        if kind.is_floating_point:
+            values = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+        elif kind == torch.bool:
+            values = torch.rand(shape, generator=generator) < 2 / 3
         else:
-            most = entry.classes or min(256, torch.iinfo(kind).max)
-            most = most if entry.classes or entry.default is None else int(entry.default) + 1
-            values = count % max(1, most)
+            least = 0 if entry.default is None else int(entry.default)  # a default alone would hide the condition
+            most = entry.classes or min(max(256, least + 2), torch.iinfo(kind).max)
+            values = torch.randint(max(1, most), shape, generator=generator)
         made = values.to(kind).to(entry.given_to(dtype))
         return made if entry.scale is None else made * entry.scale
 

@@ -21,7 +21,6 @@ from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Registry
-from service.requests.budget_checks import BudgetChecks
 from service.routes import docs, health, models, operations, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
@@ -58,10 +57,6 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    app.state.budget_checks = checks = BudgetChecks(
-        settings.budget_check_fraction, service.engine, service.ledger, service.metrics, service.lease
-    )
-    service.on_drain = checks.stop
     routers = [each.router for each in (page, sample, stream, operations, models, health, docs, oip)]
     for router in routers:
         app.include_router(router)

@@ -16,7 +16,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooSlow
+from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooManySamples, TooSlow
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -380,7 +380,7 @@ async def _drain(receive: Receive) -> None:
         return
 
 
-REFUSALS = (Overloaded, TooSlow, Draining, DeadlineExceeded, EngineFailed)
+REFUSALS = (Overloaded, TooSlow, TooManySamples, Draining, DeadlineExceeded, EngineFailed)
 """The engine's exceptions, which `problem_of` takes."""
 
 
@@ -404,6 +404,8 @@ def problem_of(error: Exception) -> ProblemError:
             f"timeout_s is too short: {error}; raise it, ask for fewer samples or steps, or set on_timeout to 'partial'"
         )
         return invalid("timeout_s", detail, needed_s=error.needed_s)
+    if isinstance(error, TooManySamples):
+        return invalid("num_samples", str(error))
     if isinstance(error, Draining):
         return shutting_down()
     if isinstance(error, DeadlineExceeded):

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, disable_created_metrics
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
@@ -44,7 +44,6 @@ SECONDS = geometric(1e-4, 60.0, 1.4)
 _POWERS = tuple(float(2**k) for k in range(18))
 _NFE = (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 500, 1_000, 2_000, 5_000, 10_000, 100_000)
 _CALL = ("model", "operation")
-_RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 10.0, 100.0)
 _STEP = geometric(1e-5, 1.0, 10**0.25)
 
 _FEW = 16
@@ -203,28 +202,6 @@ class Metrics:
             "job_bytes",
             "Memory reserved for the states, steps and responses of all requests, up to PATHLINE_MAX_JOB_BYTES.",
         )
-        self.budget_error = _histogram(
-            registry,
-            "budget_error",
-            "Endpoint error of a sample divided by the error that its budget promised, in checked responses.",
-            _RATIOS,
-        )
-        self.budget_samples = Counter(
-            "pathline_budget_samples",
-            "Samples of checked responses: kept within the promised error, or broken; up to 5 % may be broken.",
-            ("promise",),
-            registry=registry,
-        )
-        self.budget_checks = Counter(
-            "pathline_budget_checks",
-            "Checks of requests with a budget: done, or dropped for other work (PATHLINE_BUDGET_CHECK_FRACTION).",
-            ("outcome",),
-            registry=registry,
-        )
-        for promise in ("kept", "broken"):
-            self.budget_samples.labels(promise)
-        for outcome in ("done", "dropped"):
-            self.budget_checks.labels(outcome)
         self.cancelled_nfe = Counter(
             "pathline_cancelled_nfe", "Network evaluations spent on samples that were cancelled.", registry=registry
         )
@@ -321,17 +298,6 @@ class Metrics:
             self.model_fallback.labels(name).set(1)
         else:
             self.model_fallback.remove(name)
-
-    def budget_errors(self, ratios: NDArray[np.float64]) -> None:
-        """Count samples by endpoint error divided by the promised one; infinite for a sample that did not finish."""
-        self.budget_error.add(ratios)
-        broken = int((ratios > 1).sum())
-        self.budget_samples.labels("broken").inc(broken)
-        self.budget_samples.labels("kept").inc(len(ratios) - broken)
-
-    def budget_checked(self, outcome: str) -> None:
-        """Count one check: done or dropped."""
-        self.budget_checks.labels(outcome).inc()
 
     def cancelled(self, nfe: int) -> None:
         """Count evaluations spent on cancelled samples."""

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.job import Job
-from models.conditions import ONE
-from models.exported import installed
+from models.conditions import ONE, LabelCondition, numbers_are_names
+from models.forms.onnx import installed
 from models.guidance import document_of
-from models.named_conditions import Distinct
+from models.named_conditions import Distinct, class_names
 from service import VERSION
 from service.registry.version import ModelVersion
 
@@ -173,6 +173,9 @@ def token_of(
         "digest": digest,
     }
     values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
+    takes = model.conditioning
+    if "condition" in values and isinstance(takes, LabelCondition) and numbers_are_names(takes.classes, takes.names):
+        values["condition"] = class_names(takes, job.conditions or {})[ONE]
     usual = {
         "plan": (job.solve.tuned or None, None),
         "t_span": (job.solve.t_span, (0.0, 1.0)),
@@ -233,6 +236,7 @@ _REASONS = {
     "machine": "kernels are chosen and compiled for the type of processor",
     "compute": "the network computes in another precision",
     "path": "the fused network, onnxruntime and the torch module round differently",
+    "rows": "kernels are chosen by the number of rows in a call",
     "threads": "torch kernels split sums by the number of threads",
 }
 _LIBRARY = "another version may have other kernels"
@@ -266,7 +270,8 @@ def environment_of(process: Mapping[str, str], model: ModelVersion) -> Mapping[s
     """Return the environment of a model's answers: that of the process, and how the network is evaluated."""
     half = {} if model.card.compute is None else {"compute": model.half or model.card.dtype}
     runtime = installed() if model.path == "onnx" else {}
-    return {**process, "path": model.path, **runtime, **half}
+    rows = {} if model.path == "fused" else {"rows": str(model.row_limit)}  # fused rows are computed one by one
+    return {**process, "path": model.path, **rows, **runtime, **half}
 
 
 @lru_cache(maxsize=4)

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import faulthandler
 import gc
 import logging
 import os
@@ -11,20 +12,22 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
-from service.http.connections import RESERVED, Connection, protocol
+from service.http.connections import RESERVED, Slots, protocol
 from service.settings import Settings, StartError
 from service.state import Service
 
 _BACKLOG = 2048
+_ARMED_EVERY = 10  # turns of uvicorn's main loop, of 0.1 s each
 _OWN_FILES = 64  # of the process itself: models, logs, threads, closing sockets
 _LET_GO_S = 5.0  # for the engine to give up, which it does after the current network call
 _LAST_S = 10.0  # for the cleanup after the last response
+_NEVER_S = 10**9
 _FAILED = 1
 _log = logging.getLogger("pathline")
 
@@ -125,33 +128,53 @@ def run(
     """
     service: Service = app.state.service
     settings = within_files(settings)
+    connections = protocol(settings, service.metrics)
     config = uvicorn.Config(
         app,
         interface="asgi3",
-        http=protocol(settings, service.metrics),
+        http=connections,
         ws="none",
         log_config=None,  # log like the rest of the service
         log_level="warning",
         access_log=False,
         server_header=False,
         date_header=True,
-        timeout_keep_alive=settings.keep_alive_s,
+        timeout_keep_alive=_NEVER_S,  # `Connection` closes idle connections
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
         backlog=_BACKLOG,
     )
-    server = _Server(config, service, settings.drain_s, on_ready)
+    server = _Server(config, service, settings.drain_s, on_ready, connections.slots)
     server.run(sockets=[bound])
     if service.failed is not None:
         raise service.failed
     return server.code
 
 
+def end_unless_called_again(seconds: float) -> None:
+    """End the process with a traceback of each thread after this time, unless this is called again before.
+
+    The timer is a thread outside Python, so that it also ends a process in which some code does not let go of Python's
+    lock, and no other thread could.
+    """
+    if sys.__stderr__ is None:
+        return
+    with contextlib.suppress(ValueError, OSError, RuntimeError):  # it may be closed
+        faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+
+
 class _Server(uvicorn.Server):
     """uvicorn's server with our signal handling: its own would close the socket first and exit with 143."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        drain_s: float,
+        on_ready: Callable[[], None],
+        slots: Sequence[Slots] = (),
+    ) -> None:
         super().__init__(config)
-        self._service, self._drain_s, self._on_ready = service, drain_s, on_ready
+        self._service, self._drain_s, self._on_ready, self._slots = service, drain_s, on_ready, slots
         self._drained_by: float | None = None
         self._gave_up = False
         self.code = 0
@@ -168,6 +191,7 @@ class _Server(uvicorn.Server):
         try:
             yield
         finally:
+            faulthandler.cancel_dump_traceback_later()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -184,6 +208,8 @@ class _Server(uvicorn.Server):
             self.should_exit = True
         if not self.should_exit:
             self._check()
+        if counter % _ARMED_EVERY == 0:
+            end_unless_called_again(2 * self._service.settings.stall_s)
         return await super().on_tick(counter)
 
     def _check(self) -> None:
@@ -219,9 +245,8 @@ class _Server(uvicorn.Server):
         fuse.daemon = True
         fuse.start()
         _log.error(why)
-        for connection in list(self.server_state.connections):
-            if isinstance(connection, Connection):
-                connection.farewell()
+        for connection in [each for slots in self._slots for each in slots.held]:
+            connection.farewell()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

@@ -122,7 +122,6 @@ class Settings(BaseSettings):
         le=1024,
         description="CPU threads of the networks: an integer from 0 (all cores but one) to 1024",
     )
-    cuda_graphs: bool = Field(default=False, description="capture small network calls as CUDA graphs: true or false")
     compile: Literal["auto", "off"] = Field(
         default="auto", description="evaluate networks in a compiled form where possible: auto or off"
     )
@@ -130,10 +129,6 @@ class Settings(BaseSettings):
         default="auto",
         description="precision in which half-precision networks compute: auto (as their cards say) or float32, for a "
         "CPU without half-precision instructions; programs keep their own",
-    )
-    calibration_s: Seconds = Field(
-        default=5.0,
-        description="time for measuring a network's rows at load; the rest is measured while idle: seconds above 0",
     )
     max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
     max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
@@ -144,11 +139,6 @@ class Settings(BaseSettings):
         default=2**22,
         description="numbers in all Jacobians of a diagnosis, or all random vectors of a log_prob: an integer of at "
         "least 1",
-    )
-    budget_check_fraction: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
-        default=0.0,
-        description="share of answers to budgets that are solved again tightly, to check that their promise was kept: "
-        "a number from 0 (none) to 1",
     )
     max_body_bytes: Count = Field(default=16 * 2**20, description="bytes of a request body: an integer of at least 1")
     max_answer_bytes: Count = Field(

@@ -40,7 +40,6 @@ class Service:
         started: whether it has been started.
         draining: whether it takes no more requests.
         failed: set when every model was tried and none can be served.
-        on_drain: called when the service starts to drain.
     """
 
     settings: Settings
@@ -54,7 +53,6 @@ class Service:
     started: bool = False
     draining: bool = False
     failed: StartError | None = None
-    on_drain: Callable[[], None] = lambda: None
     parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _watch: Watch | None = None
     _starter: threading.Thread | None = None
@@ -118,7 +116,6 @@ class Service:
     def drain(self) -> None:
         """Refuse new requests; those in progress go on."""
         self.draining = True
-        self.on_drain()
         self.engine.drain()
 
     def stop(self) -> None:

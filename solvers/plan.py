@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from solvers.cache import BytesCache
 from solvers.catalogue import Solver
 from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
@@ -33,6 +34,8 @@ MID, END_FIXED, END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP = range(5)
 CONTROLLED_KINDS = (FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE)  # rows after which error control makes a decision
 """Kinds of rows: inside a step; end of a step on a grid; end of an attempt under error control; v at the start; the
 Euler step from which the first step is chosen."""
+
+_PLAN_BYTES, _TIME_BYTES = 2_000, 72  # a plan without rows; a time as a number of an array, a tuple and a list
 
 ADAPTIVE_START = 2
 """The first two adaptive rows choose the first step; the attempt itself begins at this row."""
@@ -122,6 +125,13 @@ class Plan:
         start, end = self.spec.t_span
         return start, end
 
+    @property
+    def bytes(self) -> int:
+        """Its memory, about: rows, times, and the times in the settings."""
+        arrays = [each for each in vars(self.rows).values() if isinstance(each, np.ndarray)]
+        points = 0 if self.times is None else len(self.times)
+        return _PLAN_BYTES + sum(each.nbytes for each in arrays) + points * _TIME_BYTES
+
     @cached_property
     def nfe(self) -> int | None:
         """Exact number of calls for a sample; None under error control."""
@@ -210,7 +220,7 @@ def compile(  # noqa: A001  (solvers.compile)
                 f"{name} = {value:g} is below the floor of {floor:g} for {arithmetic}; raise it to at least {floor:g}",
             )
     learned = _learned(spec, tuned) if spec.tuned else None
-    plan = _compiled(spec, spec.method, learned)
+    plan = _PLANS.get((spec, spec.method, learned), lambda: _compiled(spec, spec.method, learned))
     if plan.nfe is not None and plan.nfe > spec.max_nfe:
         raise SolverError(
             "max_nfe",
@@ -242,7 +252,6 @@ def _learned(spec: SolverSpec, tuned: TunedPlans | None) -> TunedPlan:
     return tuned.grid(f"{spec.solver}-{spec.steps}" + ("+rk" if spec.start == "rk" else ""))
 
 
-@lru_cache(maxsize=1024)
 def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None) -> Plan:
     if spec.controller is not None:
         q = method.tableau.embedded_order
@@ -251,6 +260,10 @@ def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None) -> Pl
     start, end = spec.t_span
     points = times(spec.grid, spec.steps, (start, end)) if learned is None else learned.times
     return Plan(spec, rows_on(points, spec, method, learned), points, tuned="" if learned is None else learned.digest)
+
+
+_PLANS: BytesCache[tuple[SolverSpec, Solver, TunedPlan | None], Plan] = BytesCache(1 << 25, lambda plan: plan.bytes)
+"""Recent plans, as most requests repeat one."""
 
 
 def rows_on(points: NDArray[np.float64], spec: SolverSpec, method: Solver, learned: TunedPlan | None = None) -> Rows:

@@ -24,34 +24,11 @@ from training.data_config import (
 )
 from training.errors import UsageError
 
-_RULES = 1
+_RULES = 2
 """Increased when the trainer makes another model of the same recipe, so that old hashes no longer match."""
 
-_OWN_RULES = 2
+_OWN_RULES = 3
 """The same for user data: increased when a file is read differently."""
-
-_ADDED: dict[str, object] = {
-    "data.conditional": False,
-    "data.header": "auto",
-    "data.background": "",
-    "data.range": [],
-    "network.architecture": "residual_mlp",
-    "network.levels": 3,
-    "network.max_frequency": 100.0,
-    "schedule": "constant",
-    "warmup": 0,
-    "clip": 0.0,
-    "coupling": "independent",
-    "times": "uniform",
-    "reflow.file_sha256": "",
-    "reflow": None,
-    "student": None,
-    "condition_dropout": 0.1,
-    "precision": "float32",
-    "validate_every": 0,
-}
-"""Fields added later, with the values that recipes had before they existed; the hash leaves those out."""
-
 
 _DEFAULT = ResidualMLPSize()
 
@@ -127,12 +104,14 @@ class Recipe(Frozen):
         epochs: passes over the data.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         learning_rate: of Adam (Kingma & Ba 2015).
-        ema: decay per step of the moving average of the weights that is published; 0 publishes the last weights.
+        ema: decay per step of the moving average of the weights that is published (see
+            `training.trainer.average_decay`); 0 publishes the last weights.
         schedule: `constant`, or `cosine`: from the learning rate down to 0 over the run.
-        warmup: steps in which the learning rate rises from 0.
+        warmup: share of the steps in which the learning rate rises from 0.
         clip: largest norm of the gradient; longer gradients are scaled down to it. 0 does not clip.
         coupling: how noise and samples are paired: `independent`, or `ot`: the pairing with the least squared distance
-            in each batch (Pooladian et al. 2023; Tong et al. 2024), which makes paths straighter.
+            in each batch, among samples of the same condition (see `training.flow_matching.optimal_coupling`), which
+            makes paths straighter.
         times: how the times of a batch are drawn: `uniform` in [0, 1], or `logit_normal`, the logistic function of a
             standard normal number, more often in the middle (Esser et al. 2024, "Scaling rectified flow transformers").
         reflow: the published model with the paths that this one is trained on, or None.
@@ -143,7 +122,7 @@ class Recipe(Frozen):
         precision: `float32`; `bfloat16`: mixed precision, the network's products in bfloat16 and all else in float32;
             or `auto`: bfloat16 on a GPU that supports it, else float32. On a CPU without instructions for it, bfloat16
             is ten times slower.
-        validate_every: epochs between two measurements of the held-out loss by time; 0 measures none.
+        validate_every: epochs between two measurements of the held-out loss by time; 0 measures it at the end only.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -155,7 +134,7 @@ class Recipe(Frozen):
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     ema: float = Field(default=0.0, ge=0, lt=1)
     schedule: Literal["constant", "cosine"] = "constant"
-    warmup: int = Field(default=0, ge=0, le=10_000_000)
+    warmup: float = Field(default=0.0, ge=0, lt=1)
     clip: float = Field(default=0.0, ge=0, le=1e6)
     coupling: Literal["independent", "ot"] = "independent"
     times: Literal["uniform", "logit_normal"] = "uniform"
@@ -187,11 +166,6 @@ class Recipe(Frozen):
         """Twelve hexadecimal digits that identify this recipe, regardless of model name and location of the data."""
         places = {"data": {"path"}, "reflow": {"checkpoint", "file"}, "student": {"checkpoint"}}
         fields = self.model_dump(exclude={"name": True, **places})
-        for key, default in _ADDED.items():
-            table, _, last = key.rpartition(".")
-            within = (fields.get(table) or {}) if table else fields
-            if last in within and within[last] == default:
-                del within[last]
         content = {"rules": _RULES, **fields}
         if isinstance(self.data, VectorsData | ImagesData):
             content["own_rules"] = _OWN_RULES

@@ -45,6 +45,20 @@ class DataSet:
     noise: Array | None = None
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raise a DataError if a class has no training sample: it would be offered and draw another one."""
+        if not isinstance(self.condition, LabelCondition) or self.conditions is None:
+            return
+        counts = np.bincount(self.conditions, minlength=self.condition.classes)
+        names = self.condition.names or range(self.condition.classes)
+        missing = [str(name) for name, count in zip(names, counts, strict=True) if not count]
+        if missing:
+            more = ", ..." if len(missing) > 10 else ""
+            raise DataError(
+                f"none of the {len(self.train):,} training samples has the label {', '.join(missing[:10])}{more}; "
+                "train on more samples, or leave such labels out of the data"
+            )
+
     @property
     def digest(self) -> str:
         """SHA-256 of samples, conditions and noise, to check that a resumed run has the same data."""
@@ -67,11 +81,12 @@ def to_pictures(data: DataSet, name: str, architecture: str) -> DataSet:
             f"network.architecture is {architecture!r}; it needs pictures, and the {name} samples are vectors"
         )
     event = (1, *shape) if len(shape) == 2 else shape
-    scale, shift = data.decoder.scale.reshape(event), data.decoder.shift.reshape(event)
+    decoder = Decoder(data.decoder.config.model_copy(update={"event_shape": event}))
+    decoder.load_state_dict(data.decoder.state_dict())
     return replace(
         data,
         train=data.train.reshape(-1, *event),
         reference=data.reference.reshape(-1, *event),
         second_reference=data.second_reference.reshape(-1, *event),
-        decoder=Decoder.affine(scale, shift, data_shape=shape, clip=data.decoder.config.clip),
+        decoder=decoder,
     )

@@ -1,7 +1,7 @@
 """Conditional flow matching: the path from noise to data, the coupling of the two, and the loss."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,15 +43,24 @@ class OptimalTransportPath:
         return x1 - x0
 
 
-def optimal_coupling(x0: NDArray[np.float32], x1: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Pair noise and samples so that the sum of squared distances is least: exact optimal transport in the batch.
+def optimal_coupling(
+    x0: NDArray[np.float32], x1: NDArray[np.float32], conditions: NDArray[Any] | None = None
+) -> NDArray[np.int64]:
+    """Pair noise and samples so that the sum of squared distances is least, among samples of the same condition.
 
-    Pooladian et al., "Multisample flow matching", ICML 2023; Tong et al., "Improving and generalizing flow-based
-    generative models with minibatch optimal transport", TMLR 2024.
+    This is exact optimal transport in the batch (Pooladian et al., "Multisample flow matching", ICML 2023; Tong et al.,
+    "Improving and generalizing flow-based generative models with minibatch optimal transport", TMLR 2024). A batch of
+    independent pairs that is paired anew keeps the distribution of x0 and that of x1 (Pooladian et al., section 3): the
+    new pairing only permutes rows. Within the samples of one condition c, the same theorem keeps p(x0 | c) standard
+    normal, which is where samples with c start. If the whole batch were paired, each class would be given the noise
+    nearest to it: p(x0 | c) would not be normal, and the model wrong however long it is trained (Cheng & Schwing, "The
+    curse of conditions", ICCV 2025).
 
     Args:
-        x0: noise, (rows, *event).
+        x0: noise, (rows, *event), independent of x1 and the conditions.
         x1: samples, (rows, *event).
+        conditions: their conditions, (rows,) or (rows, width); only rows of equal conditions exchange noise. A row
+            with a condition of its own keeps its noise.
 
     Returns:
         For each row of x1, the row of x0 that it is paired with, (rows,).
@@ -59,8 +68,19 @@ def optimal_coupling(x0: NDArray[np.float32], x1: NDArray[np.float32]) -> NDArra
     from scipy.optimize import linear_sum_assignment
 
     a, b = (x.reshape(len(x), -1).astype(np.float64) for x in (x1, x0))
-    # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, and the first two terms have the same sum for every pairing.
-    return linear_sum_assignment(-(a @ b.T))[1].astype(np.int64)
+    chosen = np.arange(len(a))
+    for rows in _equal(conditions, len(a)):
+        # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, and the first two terms have the same sum for every pairing.
+        chosen[rows] = rows[linear_sum_assignment(-(a[rows] @ b[rows].T))[1]]
+    return chosen
+
+
+def _equal(conditions: NDArray[Any] | None, count: int) -> list[NDArray[np.int64]]:
+    """Return the rows of each distinct condition; all rows, if there are no conditions."""
+    if conditions is None:
+        return [np.arange(count)]
+    group = np.unique(conditions, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
 
 
 def flow_matching_loss(

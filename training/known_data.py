@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from models.conditions import LabelCondition
 from models.decoder import Decoder
@@ -52,22 +51,20 @@ def read_digits(config: DigitsData, seed: int) -> DataSet:
     from sklearn.datasets import load_digits
 
     bunch = load_digits(return_X_y=True)
-    pixels = np.asarray(bunch[0], dtype=np.float32)  # 0 ... 16
-    order = draws.generator(seed, Purpose.DATA).permutation(len(pixels))
-    scaled: Array = pixels[order] / np.float32(8) - np.float32(1)
+    order = draws.generator(seed, Purpose.DATA).permutation(len(bunch[0]))
+    pictures = np.asarray(bunch[0])[order] / 16
     labels = np.asarray(bunch[1], dtype=np.int64)[order] if config.conditional else None
-    half = torch.full((pixels.shape[1],), 0.5)
-    train, held_out = scaled[config.held_out :], scaled[: config.held_out]
+    space = pixels(pictures[config.held_out :], pictures[: config.held_out], (8, 8))
     return DataSet(
-        train=train,
-        reference=held_out,
-        second_reference=train[: config.held_out],
+        train=space.train,
+        reference=space.held_out,
+        second_reference=space.train[: config.held_out],
         reference_text=f"{config.held_out} held-out digits: all the real data that training did not see",
-        decoder=Decoder.affine(half, half, data_shape=(8, 8), clip=(0.0, 1.0)),
+        decoder=space.decoder,
         card={
             "name": "digits",
             "source": "scikit-learn load_digits",
-            "samples": len(train),
+            "samples": len(space.train),
             "held_out": config.held_out,
             "scaling": "pixels 0 ... 16 mapped to [-1, 1]",
         },

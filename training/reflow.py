@@ -44,8 +44,8 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     """Return the data set with pairs of the parent in place of its samples; the reference stays.
 
     Pairs are drawn once and stored in parts under `runs_dir`; a stopped run resumes with the missing parts.
-    The labels of a conditional model are drawn from those of the data. If the recipe names a file of pairs, nothing is
-    drawn.
+    The conditions of a conditional model are those of the data, in random order, repeated for more pairs. If the recipe
+    names a file of pairs, nothing is drawn.
 
     Args:
         recipe: a pinned recipe with `reflow` (see `pin_parent`).
@@ -65,7 +65,7 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     if given.file:
         return _from_file(given, parent.card, data)
     count = given.pairs or len(data.train)
-    chosen = draws.generator(recipe.seed, Purpose.PAIRS).integers(len(data.train), size=count)
+    chosen = np.resize(draws.generator(recipe.seed, Purpose.PAIRS).permutation(len(data.train)), count)
     conditions = None if data.conditions is None else data.conditions[chosen]
     folder = runs_dir / f"pairs-{_key(recipe, data, count)}"
     make_writable(folder, "pairs folder")

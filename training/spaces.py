@@ -1,13 +1,15 @@
 """Sample spaces: the data as a network sees them, each with a decoder back to the data's own form."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
-from models.decoder import Decoder
+from models.decoder import Column, Decoder
 from training.errors import DataError
 
 Array = NDArray[np.float32]
@@ -15,8 +17,13 @@ Array = NDArray[np.float32]
 _FAR = 8
 """Distance from zero in standard deviations; columns nearer than that lose at most three bits if decoded in float32."""
 
+MAX_COLUMNS = 10_000
+
+_EXACT = 2.0**53
+"""float64 has no fractions beyond this one, so all values there would seem whole."""
+
 _WHOLE = 2**24
-"""float32 represents every whole number up to this one; the limit for columns that never change."""
+"""float32 represents every whole number up to this one; the limit for columns of such, or that never change."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ def components(
             if count > len(train)
             else f"data.components is {count}; {what} of {train.shape[1]} numbers have at most that number"
         )
+    same = np.flatnonzero(train.max(0) == train.min(0))
     pca = PCA(count, svd_solver="covariance_eigh")
     with threadpool_limits(1):  # the same bits on any number of cores, which resuming relies on
         latent = pca.fit_transform(train)
@@ -54,9 +62,11 @@ def components(
     scale = float(latent.std())
     if not scale > 0:
         raise DataError(f"all {what} are the same; there is nothing to learn")
+    mean, directions = np.asarray(pca.mean_, dtype=np.float32), np.asarray(pca.components_, dtype=np.float32)
+    mean[same], directions[:, same] = train[0, same], 0.0  # pixels that never change are decoded exactly
     decoder = Decoder.pca(
-        mean=torch.from_numpy(np.asarray(pca.mean_, dtype=np.float32)),
-        components=torch.from_numpy(np.asarray(pca.components_, dtype=np.float32)),
+        mean=torch.from_numpy(mean),
+        components=torch.from_numpy(directions),
         latent_scale=torch.full((count,), scale),
         data_shape=shape,
         clip=(0.0, 1.0),
@@ -73,35 +83,77 @@ def components(
 def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) -> Space:
     """Represent flat pictures in [0, 1], (n, pixels), by their pixels, scaled to [-1, 1]."""
     half = torch.full((train.shape[1],), 0.5)
-    decoder = Decoder.affine(half, half, data_shape=shape, clip=(0.0, 1.0))
+    decoder = Decoder.affine(half, half, data_shape=shape, clip=(0.0, 1.0), constants=_constants(train, np.float32))
     card = {"scaling": "pixels 0 ... 1 mapped to [-1, 1]"}
     scaled = [(2 * part - 1).astype(np.float32) for part in (train, held_out)]
     return Space(scaled[0], scaled[1], decoder, "pixels", card)
 
 
-def standardised(train: NDArray[np.float64], held_out: NDArray[np.float64], path: str) -> Space:
+def standardised(
+    train: NDArray[np.float64],
+    held_out: NDArray[np.float64],
+    columns: tuple[Column, ...],
+    path: str,
+    robust: bool = False,
+) -> Space:
     """Scale rows of numbers, (n, columns), so that each column has mean 0 and standard deviation 1.
 
-    If a column is so far from zero that float32 would drop digits that the scaled samples have, decoding is done in
-    float64 and returns float64.
+    With `robust`, the median is 0 and the interquartile range 1.349, as of a standard normal distribution, so a few
+    values that are far away do not count.
+
+    Columns that never change in the training rows are decoded exactly. If a column is so far from zero that float32
+    would drop digits that the scaled samples have, decoding is done in float64 and returns float64.
 
     Raises:
         DataError: all rows are the same.
     """
-    shift = train.mean(0)
-    shift += (train - shift).mean(0)  # what the first sum lost by rounding
-    scale = _spread(train)
+    if robust:
+        shift, scale = np.median(train, axis=0), _quartile_spread(train)
+    else:
+        shift, scale = train.mean(0), _spread(train)
+        shift += (train - shift).mean(0)  # what the first sum lost by rounding
     if not (scale > 0).any():
         raise DataError(f"data {path}: all samples are the same; there is nothing to learn")
-    far = bool((np.abs(shift) > np.where(scale > 0, _FAR * scale, _WHOLE)).any())
+    whole = [column.kind != "number" and max(-column.low, column.high) > _WHOLE for column in columns]
+    far = bool((np.abs(shift) > np.where(scale > 0, _FAR * scale, _WHOLE)).any()) or any(whole)
     scale = np.where(scale > 0, scale, 1.0)  # a column that never changes is only shifted
     kind = np.float64 if far else np.float32
     decoder = Decoder.affine(
-        torch.from_numpy(scale.astype(kind)), torch.from_numpy(shift.astype(kind)), dtype="float64" if far else None
+        torch.from_numpy(scale.astype(kind)),
+        torch.from_numpy(shift.astype(kind)),
+        dtype="float64" if far else None,
+        constants=_constants(train, kind),
+        columns=columns or None,
     )
     scaled = [((part - shift) / scale).astype(np.float32) for part in (train, held_out)]
-    card = {"scaling": "each column to mean 0 and standard deviation 1"}
-    return Space(scaled[0], scaled[1], decoder, "scaling", card)
+    to = "median 0 and interquartile range 1.349" if robust else "mean 0 and standard deviation 1"
+    return Space(scaled[0], scaled[1], decoder, "scaling", {"scaling": f"each column to {to}"})
+
+
+def _constants(train: NDArray[np.float64], kind: type[np.floating]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the places in flat samples (n, numbers) of the numbers that never change, and their values."""
+    places = np.flatnonzero(train.max(0) == train.min(0))
+    return torch.from_numpy(places), torch.from_numpy(train[0, places].astype(kind))
+
+
+def columns_of(
+    names: Sequence[str], train: NDArray[np.float64], held_out: NDArray[np.float64], rounding: bool
+) -> tuple[Column, ...]:
+    """Describe the columns of rows (n, columns); with `rounding`, those whose values are all whole are such columns.
+
+    More columns than a card has room for are not described, and so not rounded.
+    """
+    if len(names) > MAX_COLUMNS:
+        return ()
+    low, high = train.min(0), train.max(0)
+    whole = np.array([(part == np.floor(part)).all(0) for part in (train, held_out)]).all(0)
+    whole &= rounding & (np.maximum(-low, high) <= _EXACT)
+    yes_no = (low == 0) & (high == 1)
+    kinds = np.where(whole, np.where(yes_no, "yes-no", "whole"), "number").tolist()
+    return tuple(
+        Column.model_validate({"name": name, "kind": kind, "low": least, "high": most})
+        for name, kind, least, most in zip(names, kinds, low.tolist(), high.tolist(), strict=True)
+    )
 
 
 def _spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -111,3 +163,16 @@ def _spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     unit = np.where(most > 0, most, 1.0)
     # A column with a single value may differ from its mean by rounding.
     return np.where(rows.max(0) > rows.min(0), unit * np.sqrt(np.square(off / unit).mean(0)), 0.0)
+
+
+def _quartile_spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the interquartile range of each column, divided by that of a standard normal distribution, 1.349.
+
+    If half of the values are the same, the range from 10 % to 90 % is used, then from 5 % to 95 % and from 1 % to 99 %,
+    each divided by that of the normal distribution; and if it is 0, too, the standard deviation.
+    """
+    spread = np.zeros(rows.shape[1])
+    for outer in (0.25, 0.1, 0.05, 0.01):
+        low, high = np.quantile(rows, [outer, 1 - outer], axis=0)
+        spread = np.where(spread > 0, spread, (high - low) / (2 * ndtri(1 - outer)))
+    return np.where(spread > 0, spread, _spread(rows))

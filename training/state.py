@@ -107,7 +107,7 @@ class RunFolder:
         """Return the state, or None if there is none.
 
         Raises:
-            StateError: the file is damaged, not a state, or from an earlier release that wrote no checksum.
+            StateError: the file is damaged or not a state.
         """
         if not self.file.exists():
             return None
@@ -115,8 +115,6 @@ class RunFolder:
             with safe_open(self.file, framework="pt") as file:
                 metadata: dict[str, str] = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if "sha256" not in metadata and "state" in metadata:
-                raise ValueError("it has no checksum, like those of earlier releases")
             found = _checksum(tensors, metadata["state"])
             if found != metadata["sha256"]:
                 raise ValueError(f"its content has sha256 {found}; {metadata['sha256']} was recorded")

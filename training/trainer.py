@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim import Adam
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from models.network import Network
 from training import draws
-from training.adam import Adam
 from training.config import Recipe
 from training.devices import mixes
 from training.draws import Purpose
@@ -30,6 +30,19 @@ from training.parallel import Group
 from training.state import Header
 from training.student import Teacher
 from training.validation import Validation
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""What torch's Adam keeps of each parameter."""
+
+
+def average_decay(ema: float, step: int) -> float:
+    """Return the decay of the moving average after training step `step` (from 0): min(ema, (1 + n) / (10 + n)).
+
+    The average reaches back over about a tenth of the steps done, and over 1 / (1 - ema) steps at most. So it forgets
+    the initial weights in a run of any length; with `ema` alone, 74 % of the average after 300 steps at 0.999 would be
+    the initial weights. The rule is that of TensorFlow's `ExponentialMovingAverage` with `num_updates`.
+    """
+    return min(ema, (1 + step) / (10 + step))
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,7 @@ class Trainer:
         seconds: time spent in steps so far.
         last_loss: mean loss of the last whole epoch, or None.
         losses: mean loss of each whole epoch.
-        validations: (epoch, held-out loss by time), if the recipe requests it.
+        validations: (epoch, held-out loss by time), of the weights that would be published then.
         mixed: whether the network's products are computed in bfloat16.
     """
 
@@ -85,7 +98,7 @@ class Trainer:
             train: samples, (samples, *event).
             device: the device to train on.
             conditions: one per sample, for a conditional network.
-            validation: held-out data, for a recipe that validates.
+            validation: held-out data; None measures no held-out loss.
             group: the processes that share the run; None is this process alone.
             noise: the noise paired with each sample, (samples, *event); None draws new noise in each step.
             teacher: the parent of a student, for a recipe with one.
@@ -103,7 +116,7 @@ class Trainer:
         self.validations: list[tuple[int, list[float]]] = []
         self._conditions = None if conditions is None else torch.from_numpy(conditions).to(device)
         self._noise = None if noise is None else torch.from_numpy(noise).to(device)
-        self._validation = validation if recipe.validate_every else None
+        self._validation = validation
         self._group = Group() if group is None else group
         self._path = OptimalTransportPath()
         self._teacher = None if teacher is None else teacher.to(device)
@@ -111,8 +124,7 @@ class Trainer:
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._parameters = dict(network.named_parameters())
         self._average = {n: p.detach().clone() for n, p in self._parameters.items()} if recipe.ema else {}
-        self._update_average = get_ema_multi_avg_fn(recipe.ema)
-        self._adam = Adam(self._parameters)
+        self._adam = Adam(self._parameters.values(), fused=True)
 
     def run(self, hooks: Hooks) -> bool:
         """Train to the end, or until `hooks.stopping` says so; the state is saved in both cases.
@@ -149,19 +161,23 @@ class Trainer:
             self.recipe.seed, self.step, len(rows), tuple(x1.shape[1:]), self.recipe.times == "logit_normal"
         )
         if self.recipe.coupling == "ot":
-            x0 = x0[optimal_coupling(x0, x1.cpu().numpy())]
+            groups = None if self._conditions is None else self._conditions.index_select(0, rows).cpu().numpy()
+            x0 = x0[optimal_coupling(x0, x1.cpu().numpy(), groups)]
         times = (t,) if self._teacher is None else self._teacher.steps(self.recipe.seed, self.step, t)
         x0, *times = (torch.from_numpy(each).to(self.device) for each in (x0, *times))
         if self._noise is not None:
             x0 = self._noise.index_select(0, rows)
         given = () if self._conditions is None else (self._shown(self._conditions.index_select(0, rows), x1),)
-        self._adam.forget_gradients()
+        self._adam.zero_grad()
         loss = self._gradient(x0, x1, *times, *given)
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self._parameters.values(), self.recipe.clip)
-        self._adam.step(self.learning_rate)
+        for group in self._adam.param_groups:
+            group["lr"] = self.learning_rate
+        self._adam.step()
         if self._average:
-            self._update_average(list(self._average.values()), list(self._parameters.values()), self.step)
+            update = get_ema_multi_avg_fn(average_decay(self.recipe.ema, self.step))
+            update(list(self._average.values()), list(self._parameters.values()), self.step)
         self._loss_sum += loss.detach()
         self.step += 1
         if self.step % self.steps_per_epoch == 0:
@@ -172,15 +188,18 @@ class Trainer:
         self.seconds += time.perf_counter() - begin
 
     @property
-    def learning_rate(self) -> float:
-        """Learning rate of the next step.
+    def held_out_loss(self) -> float | None:
+        """Mean loss on held-out data of the weights that are published; None before it was measured."""
+        return float(np.mean(self.validations[-1][1])) if self.validations else None
 
-        `torch.optim.lr_scheduler` is not used: it needs a torch optimizer (see `training.adam`) and its state.
-        """
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next step: a function of its number, so that there is no state to restore."""
         rate = self.recipe.learning_rate
         if self.recipe.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * self.step / self.total_steps))
-        return rate * min(1.0, (self.step + 1) / self.recipe.warmup) if self.recipe.warmup else rate
+        rising = self.recipe.warmup * self.total_steps
+        return rate * min(1.0, (self.step + 1) / rising) if rising else rate
 
     def _gradient(self, *batch: Tensor) -> Tensor:
         """Set the gradients of the weights from a batch (x0, x1, times, conditions); return its loss."""
@@ -214,8 +233,9 @@ class Trainer:
     def _end_epoch(self, hooks: Hooks) -> None:
         """Measure the held-out loss if it is due, with the weights that would be published; call the epoch hook."""
         epoch = self.step // self.steps_per_epoch
-        last = self.step == self.total_steps
-        if self._validation is not None and (epoch % self.recipe.validate_every == 0 or last):
+        every = self.recipe.validate_every
+        due = self.step == self.total_steps or (every and epoch % every == 0)
+        if self._validation is not None and due:
             weights: dict[str, Tensor] = {**self._parameters, **self._average}
             self.validations.append((epoch, self._validation.losses(self.network, weights)))
         hooks.epoch(self)
@@ -250,7 +270,8 @@ class Trainer:
         """Return everything that future steps depend on, on the CPU, with its header."""
         tensors = {f"weights.{name}": p.detach() for name, p in self._parameters.items()}
         tensors |= {f"average.{name}": average for name, average in self._average.items()}
-        tensors |= {f"adam.{name}": value for name, value in self._adam.state().items()}
+        for name, p in self._parameters.items():
+            tensors |= {f"adam.{key}.{name}": value for key, value in self._adam.state[p].items()}
         header = Header(
             recipe=self.recipe.hash,
             data=data_digest,
@@ -278,7 +299,9 @@ class Trainer:
                 parameter.data.copy_(tensors[f"weights.{name}"])
                 if self._average:
                     self._average[name].copy_(tensors[f"average.{name}"])
-            self._adam.restore({name.removeprefix("adam."): tensor for name, tensor in tensors.items()})
+                for key in _MOMENTS if header.step else ():
+                    value = tensors[f"adam.{key}.{name}"]
+                    self._adam.state[parameter][key] = torch.empty_like(value, device=self.device).copy_(value)
         except (KeyError, RuntimeError) as error:
             raise StateError(f"the saved state does not fit this network: {error}") from None
         self.losses, self.validations = list(header.losses), list(header.validations)

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from pathline.bulk_folder import BLOCK, JobSpec, Receipt, Summary
+from pathline.errors import BulkConflict
+from tqdm import tqdm
 
-from fleet.bulk.arrays import read
-from fleet.bulk.begin import Wanted, await_job, begin
-from fleet.bulk.conditions import cell
+from fleet.bulk.begin import Arguments, await_job, begin
+from fleet.bulk.conditions import cell, read_array
 from fleet.bulk.launchers import Launcher
-from fleet.bulk.run import Run, summarise
-from fleet.bulk.spec import BLOCK, JobSpec
-from fleet.bulk.target import Target
+from fleet.bulk.run import Run
+from fleet.bulk.store import FORMATS, Target
 from fleet.errors import FleetError, UsageError
 from service.settings import Settings, load_settings
 
@@ -65,7 +66,7 @@ def add_sample(commands: Any) -> None:
         help="size of a free axis of all samples, such as T=344; can be repeated",
     )
     parser.add_argument("--states", action="store_true", help="write the states of the flow without decoding them")
-    parser.add_argument("--format", choices=("parquet", "npy", "zarr"), help="format of the shards (default: parquet)")
+    parser.add_argument("--format", choices=FORMATS, help="format of the shards (default: parquet)")
     parser.add_argument("--on", choices=("local", "ray", "indexed"), default="local", help="where the workers run")
     parser.add_argument("--workers", type=int, default=1, help="shards made at the same time (default: 1)")
     parser.add_argument("--threads", type=int, help="CPU threads of the network in each worker (default: 1)")
@@ -103,13 +104,12 @@ def sample(options: argparse.Namespace) -> int:
             raise UsageError(f"--{name} is {getattr(options, name)}; it must be at least 1")
     settings, target = load_settings(), Target(options.to)
     index = _index(options.workers) if options.on == "indexed" else None
-    if target.in_memory and (options.on == "ray" or options.workers > 1):
+    if target.store.in_memory and (options.on == "ray" or options.workers > 1):
         raise UsageError(f"{options.to}: is the memory of a single process; use --workers 1, or another address")
-    wanted = _wanted(options)
     if index:
         spec, new = await_job(target), False
     else:
-        spec, new = begin(wanted, target, settings)
+        spec, new = begin(_arguments(options), target, settings)
     mine = None if index is None else range(index, spec.shards, options.workers)
     if not options.quiet:
         print(_opening(spec, target, new), file=sys.stderr, flush=True)
@@ -137,7 +137,7 @@ def _index(workers: int) -> int:
     return int(text)
 
 
-def _wanted(options: argparse.Namespace) -> Wanted:
+def _arguments(options: argparse.Namespace) -> Arguments:
     request = {
         name: value
         for name in ("solver", "steps", "rtol", "atol", "max_nfe")
@@ -152,7 +152,7 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         request["shape"] = dict(map(_size, options.shape))
     if options.states:
         request["decode"] = False
-    return Wanted(
+    return Arguments(
         options.model,
         options.model_version,
         request,
@@ -189,7 +189,7 @@ def _add_conditions(option: str, texts: list[str], request: dict[str, Any], arra
         if name in request.get(field, {}) or f"{field}.{name}" in arrays:
             raise UsageError(f"--{option} {name} is given twice; give it once")
         if value.endswith(".npy"):
-            arrays[f"{field}.{name}"] = read(Path(value))
+            arrays[f"{field}.{name}"] = read_array(Path(value))
         else:
             request.setdefault(field, {})[name] = cell(value)
 
@@ -209,16 +209,16 @@ def _launcher(options: argparse.Namespace, spec: JobSpec, settings: Settings) ->
         from fleet.bulk.maker import devices
 
         gpu = devices(settings)[0].startswith("cuda")
-        return OnRay(options.to, target.options, options.workers, spec.threads, gpu)
-    if options.on == "indexed" or target.in_memory:
+        return OnRay(options.to, target.store.options, options.workers, spec.threads, gpu)
+    if options.on == "indexed" or target.store.in_memory:
         from fleet.bulk.launchers.here import Here
         from fleet.bulk.launchers.worker import Worker
 
-        return Here(Worker(options.to, target.options, settings))
+        return Here(Worker(options.to, target.store.options, settings))
     from fleet.bulk.launchers.local import Local
     from fleet.bulk.maker import devices
 
-    return Local(options.to, target.options, options.workers, devices(settings))
+    return Local(options.to, target.store.options, options.workers, devices(settings))
 
 
 def _opening(spec: JobSpec, target: Target, new: bool) -> str:
@@ -226,42 +226,49 @@ def _opening(spec: JobSpec, target: Target, new: bool) -> str:
     size = spec.range(0)[1]
     return (
         f"fleet: {what}: {spec.total:,} samples of {spec.model}/{spec.version}, seed {spec.seed}, "
-        f"{spec.shards} shards of {size:,} rows, to {target.url}"
+        f"{spec.shards} shards of {size:,} rows, to {target.address}"
     )
 
 
 def _report(spec: JobSpec, target: Target) -> None:
-    found = summarise(target, set(range(spec.shards)))
-    print(f"{found.rows:,} samples in {spec.shards} shards, {found.nfe:,} NFE, {found.seconds:,.1f} worker seconds")
-    odd = {name: count for name, count in found.status.items() if name != "success"}
+    summary = target.summary(spec)
+    print(
+        f"{summary.rows:,} samples in {spec.shards} shards, {summary.nfe:,} NFE, {summary.seconds:,.1f} worker seconds"
+    )
+    odd = {name: count for name, count in summary.status.items() if name != "success"}
     if odd:
         print("not every sample succeeded: " + ", ".join(f"{count} {name}" for name, count in sorted(odd.items())))
-    if not found.deterministic:
+    if not summary.deterministic:
         print(
             "this model's bits depend on which rows are computed together, so the fingerprint applies to these files "
             "only"
         )
-    print(f"fingerprint {found.fingerprint}")
+    print(f"fingerprint {summary.fingerprint}")
 
 
 def verify_(options: argparse.Namespace) -> int:
-    """Verify a job; return 0 if it is complete and correct."""
-    from fleet.bulk.verify import verify
-
-    found = verify(Target(options.url), options.quiet)
-    for fault in found.faults:
-        print(f"fleet: {fault}", file=sys.stderr)
-    if found.faults:
+    """Read every row of a job and check it against the receipts; return 0 if the job is complete and correct."""
+    target = Target(options.url)
+    spec = target.job()
+    summary, faulty, missing = Summary(), 0, set(range(spec.shards)) - target.done()
+    shards = tqdm(
+        target.verify(spec), total=spec.shards - len(missing), unit="shard", disable=options.quiet, file=sys.stderr
+    )
+    for shard, outcome in shards:
+        if isinstance(outcome, Receipt):
+            summary.add(outcome)
+        else:
+            faulty += 1
+            tqdm.write(f"fleet: shard {shard}: {outcome}", file=sys.stderr)
+    if faulty:
         print("fleet: delete the receipts of these shards and run `sample` again to remake them", file=sys.stderr)
-    if found.missing:
-        print(
-            f"fleet: {len(found.missing)} of {found.spec.shards} shards have no receipt: {_few(found.missing)}",
-            file=sys.stderr,
-        )
-    if found.faults or found.missing:
+    if missing:
+        shown = _few(sorted(missing))
+        print(f"fleet: {len(missing)} of {spec.shards} shards have no receipt: {shown}", file=sys.stderr)
+    if faulty or missing:
         return 1
-    print(f"{found.rows:,} samples in {found.spec.shards} shards match their receipts")
-    print(f"fingerprint {found.fingerprint}")
+    print(f"{summary.rows:,} samples in {spec.shards} shards match their receipts")
+    print(f"fingerprint {summary.fingerprint}")
     return 0
 
 
@@ -285,7 +292,7 @@ def guarded(command: Callable[[argparse.Namespace], int], options: argparse.Name
 
     try:
         return command(options)
-    except (UsageError, SettingsError) as error:
+    except (UsageError, BulkConflict, SettingsError) as error:
         print(f"fleet: {error}", file=sys.stderr)
         return 2
     except FleetError as error:

@@ -1,102 +1,44 @@
-"""Conditions that differ between the samples of a bulk job: a table, or arrays (`fleet.bulk.arrays`).
-
-Each row of the table has a condition and the number of samples to draw for it.
-"""
+"""Conditions of a bulk job as a user gives them: a table with counts, or arrays by name."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pathline.bulk_folder import Arrays, Table
 
-from fleet.bulk.spec import digest_of
 from fleet.errors import UsageError
+from models.checkpoint.card import DTYPES, Card
+from models.condition_values import Values
+from models.conditions import ConditionError, VectorCondition
+from models.named_conditions import Conditioning, NamedConditions
 
 _NEEDS = "a table of conditions needs the columns condition and count"
 
 
-class Given(Protocol):
-    """Conditions of the samples of a job that are not part of its request."""
+def read_table(path: Path) -> Table:
+    """Read a user's table, Parquet or CSV by its name; vectors in CSV are JSON lists.
 
-    @property
-    def total(self) -> int:
-        """The number of samples."""
-        ...
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the values that differ from sample to sample, for one of them."""
-        ...
-
-    def of(self, first: int, rows: int) -> dict[str, Any]:
-        """Return the members of a sample request that hold the conditions of consecutive samples."""
-        ...
-
-
-@dataclass(frozen=True)
-class Table:
-    """Conditions in the order of their samples.
-
-    Attributes:
-        conditions: labels, names of labels or vectors, as in a sample request.
-        counts: number of samples for each, at least 1.
+    Raises:
+        UsageError: the file cannot be read, the table is malformed, or a count is not an integer of at least 1.
     """
-
-    conditions: tuple[Any, ...]
-    counts: tuple[int, ...]
-
-    @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        return np.cumsum(self.counts)
-
-    @property
-    def total(self) -> int:
-        """The number of samples."""
-        return int(self._ends[-1])
-
-    row_bytes = 0
-    """One sample has none for itself: equal conditions are stored once."""
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the table."""
-        return digest_of([self.conditions, self.counts])
-
-    def of(self, first: int, rows: int) -> dict[str, Any]:
-        """Return the member of a sample request that holds the conditions of consecutive samples, one for each."""
-        places = np.searchsorted(self._ends, np.arange(first, first + rows), side="right")
-        return {"condition": [self.conditions[place] for place in places.tolist()]}
-
-    def to_json(self) -> bytes:
-        """Return the table as it is stored with the shards."""
-        return json.dumps({"condition": self.conditions, "count": self.counts}).encode()
-
-    @classmethod
-    def from_json(cls, content: bytes) -> Table:
-        """Read what `to_json` wrote."""
-        found = json.loads(content)
-        return cls(tuple(found["condition"]), tuple(found["count"]))
-
-    @classmethod
-    def read(cls, name: str, content: bytes) -> Table:
-        """Read a user's table, Parquet or CSV by its name; vectors in CSV are JSON lists.
-
-        Raises:
-            UsageError: the table is malformed, or a count is not an integer of at least 1.
-        """
-        conditions, counts = _parquet(name, content) if name.endswith(".parquet") else _csv(name, content)
-        for line, count in enumerate(counts):
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise UsageError(f"{name}: row {line} (counted from 0) has the count {count!r}; it must be at least 1")
-        if not conditions:
-            raise UsageError(f"{name}: has no rows; {_NEEDS}")
-        return cls(tuple(conditions), tuple(counts))
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    conditions, counts = (_parquet if path.suffix == ".parquet" else _csv)(path.name, content)
+    for line, count in enumerate(counts):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise UsageError(f"{path.name}: row {line} (counted from 0) has the count {count!r}; it must be at least 1")
+    if not conditions:
+        raise UsageError(f"{path.name}: has no rows; {_NEEDS}")
+    return Table(conditions, counts)
 
 
 def _parquet(name: str, content: bytes) -> tuple[list[Any], list[Any]]:
@@ -116,6 +58,67 @@ def _csv(name: str, content: bytes) -> tuple[list[Any], list[Any]]:
         return [cell(row["condition"]) for row in rows], [cell(row["count"]) for row in rows]
     except (KeyError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{name}: {error} is missing or cannot be read; {_NEEDS}") from None
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    """Open a user's .npy file; its values are read when they are needed.
+
+    Raises:
+        UsageError: it cannot be read, or does not hold numbers.
+    """
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"{path}: cannot be read: {reason}") from None
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
+        kind = found.dtype if isinstance(found, np.ndarray) else "an archive"
+        raise UsageError(f"{path}: is {kind}; a condition is an array of numbers")
+    return found
+
+
+def fitted(given: Mapping[str, NDArray[Any]], total: int, card: Card) -> Arrays:
+    """Return the arrays of a job, each with a first axis of 1 or `total` rows.
+
+    Args:
+        given: arrays by FIELD.NAME; one of the shape of a single value is for all samples.
+        total: number of samples.
+        card: of the model.
+
+    Raises:
+        UsageError: the model has no such condition, or the shape of an array does not fit.
+    """
+    takes, fitted = card.request_conditions, {}
+    if takes is None and given:
+        raise UsageError(f"model {card.name!r} is unconditional; leave out {_option(next(iter(given)))}")
+    for key, array in given.items():
+        name = key.partition(".")[2]
+        if isinstance(takes, NamedConditions):
+            try:
+                Values(takes, {name: array}, total, DTYPES[card.dtype], partial=True)
+            except ConditionError as error:
+                raise UsageError(f"{_option(key)}: {error}") from None
+        axes = array.ndim - _axes_of(takes, name)
+        if axes not in (0, 1) or (axes == 1 and len(array) not in (1, total)):
+            raise UsageError(
+                f"{_option(key)} has the shape {list(array.shape)}; give one value for all samples, or {total}, "
+                "one for each"
+            )
+        fitted[key] = array if axes else array[None]
+    return Arrays(fitted, total)
+
+
+def _option(key: str) -> str:
+    """Return the option that gave an array."""
+    field, _, name = key.partition(".")
+    return f"--{'negative' if field == 'negative' else 'condition'} {name}"
+
+
+def _axes_of(takes: Conditioning | None, name: str) -> int:
+    """Return the number of axes of one value."""
+    if isinstance(takes, NamedConditions):
+        return len(takes.entries[name].shape)
+    return 1 if isinstance(takes, VectorCondition) else 0
 
 
 def cell(text: str | None) -> Any:

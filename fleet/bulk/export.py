@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pathline.bulk_folder import SOLVING, JobSpec
 
-from fleet.bulk.spec import SOLVING, JobSpec
-from fleet.bulk.target import Target
+from fleet.bulk.store import Target
 from fleet.errors import FleetError, UsageError
 from models.noise import SCHEME, noise
 from models.regular import replacing
@@ -35,14 +35,14 @@ def export_pairs(target: Target, file: Path) -> int:
     spec = _complete(target)
     if spec.request.get("decode", True):
         raise UsageError(
-            f"{target.url}: holds decoded samples, but pairs are states of the flow; run the job with --states"
+            f"{target.address}: holds decoded samples, but pairs are states of the flow; run the job with --states"
         )
     if spec.noise != SCHEME:
         raise UsageError(
-            f"{target.url}: holds samples of a model with free axes, but `training` takes pairs of one fixed shape"
+            f"{target.address}: holds samples of a model with free axes, but `training` takes pairs of one fixed shape"
         )
     if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
-        raise UsageError(f"{target.url}: {failed} samples did not reach the end of their paths; use a finer solver")
+        raise UsageError(f"{target.address}: {failed} samples did not reach the end of their paths; use a finer solver")
     solving = {name: spec.request[name] for name in SOLVING if name in spec.request}
     about = {
         "model": spec.model,
@@ -80,18 +80,24 @@ def export(target: Target, file: Path) -> int:
 
 
 def _complete(target: Target) -> JobSpec:
-    spec = target.spec()
-    if spec is None:
-        raise UsageError(f"{target.url}: holds no job; check the address")
-    done = target.done()
-    if len(done) < spec.shards:
-        raise UsageError(f"{target.url}: {spec.shards - len(done)} shards are missing; run `sample` again first")
+    """Return the spec of a job that is complete and whose files match their receipts.
+
+    Raises:
+        UsageError: it is not.
+    """
+    spec, done = target.job(), set[int]()
+    for shard, outcome in target.verify(spec):
+        if isinstance(outcome, str):
+            raise UsageError(f"{target.address}: shard {shard}: {outcome}; delete its receipt and run `sample` again")
+        done.add(shard)
+    if missing := spec.shards - len(done):
+        raise UsageError(f"{target.address}: {missing} shards are missing; run `sample` again first")
     return spec
 
 
 def _rows(target: Target, spec: JobSpec) -> tuple[NDArray[Any], dict[str, Any]]:
     """Return the samples of a job, and its labels or conditions, if any, under that name."""
-    parts = [target.read(spec, shard) for shard in range(spec.shards)]
+    parts = [target.rows(spec, shard) for shard in range(spec.shards)]
     samples = np.concatenate([part.samples for part in parts])
     given = [part.condition for part in parts if part.condition is not None]
     if not given:

@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pathline.bulk_folder import FIELDS, JobSpec, RowConditions, Rows, Table, merged
 
 from engine.engine import Engine
 from engine.job import EngineFailed, Job, Priority, Progress
-from fleet.bulk.conditions import Given, Table
-from fleet.bulk.formats import Rows
-from fleet.bulk.spec import FIELDS, JobSpec
 from fleet.errors import FleetError, UsageError
 from models.checkpoint.card import Card, CheckpointError, read_card
-from models.conditions import ONE
+from models.conditions import ONE, LabelCondition, class_numbers
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
@@ -96,15 +94,16 @@ class Maker:
             raise
 
     @classmethod
-    def of(cls, spec: JobSpec, settings: Settings, given: Given | None = None, device: str = "") -> Maker:
+    def of(cls, spec: JobSpec, settings: Settings, conditions: RowConditions | None = None, device: str = "") -> Maker:
         """Return a maker of the rows of a job, with those of its conditions that are not in its request.
 
         Raises:
-            UsageError: the model or the solver's numbers differ from those of the spec.
+            UsageError: the model cannot be loaded.
+            BulkConflict: the model or the solver's numbers differ from those of the spec.
         """
         maker = cls(settings, spec.model, spec.version, spec.threads, device)
         try:
-            plan = maker.plan(spec.request, given)
+            plan = maker.plan(spec.request, conditions)
             found = {"checkpoint": maker.model.digest, "path": maker.model.path, "plan": digest_of_plan(plan)}
             spec.refuse_other(found)
         except BaseException:
@@ -122,13 +121,13 @@ class Maker:
         """Stop the engine."""
         self._engine.stop()
 
-    def plan(self, request: Mapping[str, Any], given: Given | None = None) -> Plan:
+    def plan(self, request: Mapping[str, Any], conditions: RowConditions | None = None) -> Plan:
         """Return the compiled solver of a request; raise a UsageError if the request is refused."""
-        return self._job(request, 0, 0, 0, 1, given)[1].solve
+        return self._job(request, 0, 0, 0, 1, conditions)[1].solve
 
-    def check(self, request: Mapping[str, Any], given: Given, first: int, rows: int) -> None:
+    def check(self, request: Mapping[str, Any], conditions: RowConditions, first: int, rows: int) -> None:
         """Raise a UsageError if the service would refuse the conditions of these rows."""
-        self._job(request, 0, 0, first, rows, given)
+        self._job(request, 0, 0, first, rows, conditions)
 
     def make(
         self,
@@ -137,7 +136,7 @@ class Maker:
         first_index: int,
         first: int,
         rows: int,
-        given: Given | None = None,
+        conditions: RowConditions | None = None,
         tell: Tell | None = None,
     ) -> Rows:
         """Make rows of a job.
@@ -146,14 +145,14 @@ class Maker:
             request: fields of a sample request.
             seed, first_index: those of the job.
             first, rows: which of its rows.
-            given: conditions that are not in the request, if there are any.
+            conditions: those that are not in the request, if there are any.
             tell: called a few times a second with the approximate number of rows done.
 
         Raises:
             UsageError: the request is refused, with the message of the service.
             FleetError: the network raised.
         """
-        valid, job = self._job(request, seed, first_index, first, rows, given)
+        valid, job = self._job(request, seed, first_index, first, rows, conditions)
         if tell is not None:
             job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
         try:
@@ -163,9 +162,16 @@ class Maker:
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
-        conditions = job.conditions if isinstance(given, Table) else None
-        row_conditions = None if conditions is None else conditions[ONE].expanded(rows).numpy()
-        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, row_conditions)
+        recorded = self._recorded(conditions.of(first, rows)[ONE]) if isinstance(conditions, Table) else None
+        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)
+
+    def _recorded(self, conditions: list[Any]) -> NDArray[Any]:
+        """Return the conditions of a table as arrays hold them: names of classes as numbers, vectors as they came."""
+        if isinstance(conditions[0], list):
+            return np.asarray(conditions, self.model.card.dtype)
+        takes = self.model.conditioning
+        numbers = class_numbers(takes.names if isinstance(takes, LabelCondition) else None)
+        return np.asarray([numbers.get(each, each) for each in conditions])
 
     def _prepare(self, job: Job) -> None:
         """Prepare the engine for the shape of a job.
@@ -180,21 +186,26 @@ class Maker:
             message = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise UsageError(f"model {self.model.name!r} cannot be evaluated at {shape}: {message}") from error
 
-    def make_shard(self, spec: JobSpec, shard: int, given: Given | None, tell: Tell | None = None) -> Rows:
+    def make_shard(self, spec: JobSpec, shard: int, conditions: RowConditions | None, tell: Tell | None = None) -> Rows:
         """Make a shard of a job; errors as in `make`."""
         first, rows = spec.range(shard)
-        return self.make(spec.request, spec.seed, spec.first_index, first, rows, given, tell)
+        return self.make(spec.request, spec.seed, spec.first_index, first, rows, conditions, tell)
 
     def _take(self, wanted: int, deadline: float, conditions: int) -> Hold:
         return self._ledger.take(wanted, deadline)
 
     def _job(
-        self, request: Mapping[str, Any], seed: int, first_index: int, first: int, rows: int, given: Given | None
+        self,
+        request: Mapping[str, Any],
+        seed: int,
+        first_index: int,
+        first: int,
+        rows: int,
+        conditions: RowConditions | None,
     ) -> tuple[Validated, Job]:
         members = {name: request[name] for name in FIELDS if name in request}
         members |= {"model": self.model.name, "num_samples": rows, "seed": seed, "first_index": first_index + first}
-        for name, value in ({} if given is None else given.of(first, rows)).items():
-            members[name] = {**members.get(name, {}), **value} if isinstance(value, dict) else value
+        members = merged(members, conditions, first, rows)
         try:
             parsed = check(SampleRequest, members)
             valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self._take)
@@ -225,16 +236,16 @@ def digest_of_plan(plan: Plan) -> str:
     return found.hexdigest()
 
 
-def rate_of(maker: Maker, request: Mapping[str, Any], given: Given | None, seconds: float = 2.0) -> float:
+def rate_of(maker: Maker, request: Mapping[str, Any], conditions: RowConditions | None, seconds: float = 2.0) -> float:
     """Measure rows per second on an increasing number of the job's first rows, until they take long enough."""
-    rows, most = 64, None if given is None else given.total
+    rows, most = 64, None if conditions is None else conditions.total
     while True:
-        wanted = rows if most is None else min(rows, most)
+        count = rows if most is None else min(rows, most)
         begin = time.perf_counter()
-        maker.make(request, 0, 0, 0, wanted, given)
+        maker.make(request, 0, 0, 0, count, conditions)
         took = time.perf_counter() - begin
-        if took >= seconds / 2 or wanted < rows or rows >= 1 << 20:
-            return wanted / took
+        if took >= seconds / 2 or count < rows or rows >= 1 << 20:
+            return count / took
         rows = min(rows * 4, max(2 * rows, int(rows * seconds / max(took, 1e-3))))
 
 

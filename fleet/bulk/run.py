@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pathline.bulk_folder import JobSpec
 from tqdm import tqdm
 
-from fleet.bulk.fingerprint import together
 from fleet.bulk.launchers import Event, Launcher
-from fleet.bulk.spec import JobSpec
-from fleet.bulk.target import Target
+from fleet.bulk.store import Target
 from fleet.errors import TargetError
 
 
@@ -80,7 +79,7 @@ class Run:
         left = set(range(self._spec.shards)) - self._target.done()
         self._outcome.left = len(left)
         if not left:
-            self._target.clear()
+            self._target.store.clear()
         return self._outcome
 
     def _make(self, waiting: deque[int]) -> None:
@@ -112,37 +111,3 @@ class Run:
             return
         self._outcome.failed[shard] = event.error
         self._target.note_failure(shard, event.error, tried)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Totals over the receipts of a job.
-
-    Attributes:
-        rows, nfe: of all shards that are done.
-        status: number of samples by final status.
-        fingerprint: of all rows.
-        deterministic: whether the fingerprint depends on the spec alone.
-        seconds: total time spent by workers.
-    """
-
-    rows: int
-    nfe: int
-    status: dict[str, int]
-    fingerprint: str
-    deterministic: bool
-    seconds: float
-
-
-def summarise(target: Target, done: set[int]) -> Summary:
-    """Add up receipts; errors as in `Target.receipts`."""
-    rows, nfe, seconds, deterministic = 0, 0, 0.0, True
-    status: dict[str, int] = {}
-    prints = []
-    for receipt in target.receipts(done):
-        rows, nfe, seconds = rows + receipt.rows, nfe + receipt.nfe, seconds + receipt.seconds
-        deterministic &= receipt.deterministic
-        prints.append(receipt.fingerprint)
-        for name, count in receipt.status.items():
-            status[name] = status.get(name, 0) + count
-    return Summary(rows, nfe, status, together(prints), deterministic, seconds)

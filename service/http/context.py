@@ -9,7 +9,22 @@ from typing import Any, Protocol
 from service.errors import ProblemError
 from service.ledger import Hold
 
+CONNECTION = "pathline.connection"
+"""Key of a request's `Connection` in the state of its scope."""
+
 _KEY = "pathline"
+
+
+class Connection(Protocol):
+    """The connection of a request, as the application knows it."""
+
+    def response_begins(self) -> None:
+        """Note that nothing else can be sent in its place."""
+        ...
+
+    def response_ends(self) -> None:
+        """Take the next request."""
+        ...
 
 
 class Returnable(Protocol):
@@ -86,6 +101,11 @@ class Context:
     def elapsed(self) -> float:
         """Return the seconds since the request arrived."""
         return time.perf_counter() - self.started
+
+
+def connection_of(scope: MutableMapping[str, Any]) -> Connection | None:
+    """Return the connection of an ASGI scope; None without a server of ours."""
+    return scope.get("state", {}).get(CONNECTION)
 
 
 def context_of(scope: MutableMapping[str, Any]) -> Context:

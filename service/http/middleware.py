@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields, shutting_down
-from service.http.context import Context, context_of
+from service.http.context import Connection, Context, connection_of, context_of
 from service.metrics import CLIENT_GONE, Metrics
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ BURST = 8
 
 
 class Observe:
-    """Gives each request an id, ``Server-Timing`` and its counts in the metrics; answers errors nothing else caught."""
+    """Gives each request an id, ``Server-Timing`` and its counts in the metrics; answers errors nothing else caught.
+
+    It is around all other middleware, and tells the request's connection when its response begins and ends.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class Observe:
         sent_id = Headers(scope=scope).get("x-request-id", "")
         if _SANE_ID.fullmatch(sent_id):
             context.request_id = sent_id
-        response = _ObservedSend(context, send)
+        response = _ObservedSend(context, send, connection_of(scope))
         outcome = CLIENT_GONE
         try:
             await self._run(scope, receive, response, context)
@@ -103,9 +106,9 @@ class Observe:
 class _ObservedSend:
     """Wraps `send`: adds headers and remembers the status that was sent."""
 
-    def __init__(self, context: Context, send: Send) -> None:
+    def __init__(self, context: Context, send: Send, connection: Connection | None) -> None:
         self.status = 0
-        self._context, self._send = context, send
+        self._context, self._send, self._connection = context, send, connection
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -116,7 +119,11 @@ class _ObservedSend:
             if self._context.fallback_from is not None:
                 headers["X-Pathline-Fallback-From"] = str(self._context.fallback_from)
             headers["Server-Timing"] = ", ".join(f"{name};dur={s * 1e3:.3f}" for name, s in timings.items())
+            if self._connection is not None:
+                self._connection.response_begins()
         await self._send(message)
+        if self._connection is not None and message["type"] == "http.response.body" and not message.get("more_body"):
+            self._connection.response_ends()
 
 
 def _is_draining(scope: Scope) -> bool:

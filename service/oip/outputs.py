@@ -52,7 +52,7 @@ def select_outputs(request: InferRequest, sample: SampleRequest) -> SelectedOutp
     Raises:
         ProblemError: An output does not exist or not for this request, or a parameter is unknown.
     """
-    available = [*ALWAYS, *(["saved"] if sample.save_at else []), *(TRACE if sample.trace != "none" else [])]
+    available = [*ALWAYS, *(["saved"] if sample.saved_times else []), *(TRACE if sample.trace != "none" else [])]
     default = _flag(request.parameters, "binary_data_output", "the request", False)
     outputs: dict[str, bool] = {}
     for output in request.outputs:

@@ -2,23 +2,19 @@
 
 from typing import Any
 
-import numpy as np
 from pydantic_core import from_json
 
 from models.nested import shown
 from service.errors import invalid
 from service.oip.schemas import InferRequest
-from service.oip.tensors import Array, datatype_of
+from service.oip.tensors import Array
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
-
-INPUTS = {"x0": "f", "condition": "fiu", "grid": "f", "save_at": "f", "t_span": "f"}
-"""Inputs that can be sent as tensors, and the allowed kinds of numbers: f floating point, i and u integers."""
+from service.requests.tensors import put, tensor_fields
 
 _NAMED = {"condition": "conditions", "negative": "negative"}
 """Inputs with a name after a point, and the members of a sample request that hold them."""
 
-_KINDS = {"f": "FP16, FP32 or FP64", "fiu": "a datatype of floating-point numbers or integers"}
 _GRID, _INSIDE = "grid.", ("budget", "shape")
 """Parameters with a name after a point: those of the grid, and of members of a sample request that are objects."""
 
@@ -41,37 +37,24 @@ def to_sample_request(
         raise invalid("model_name", f"model_name is {request.model_name!r}; it must be the one in the path, {name!r}")
     content = _scalars(request.parameters)
     for key, array in tensors.items():
-        member, _, inner = key.partition(".")
-        if inner and member in _NAMED:
-            content.setdefault(_NAMED[member], {})[inner] = array
-            continue
-        if key not in INPUTS:
-            known = ", ".join((*INPUTS, *(f"{each}.NAME" for each in _NAMED)))
-            raise invalid(key, f"there is no input {key[:60]!r}; the inputs are {known}, and none is required")
+        member, point, inner = key.partition(".")
+        place = f"{_NAMED.get(member, member)}.{inner}" if point else key
         if key in content:
             raise invalid(key, f"{key} was sent as a parameter and as an input; send one of them")
-        content[key] = _value(key, array)
+        if not put(content, SampleRequest, place, array, f"input {key[:60]!r}"):
+            raise invalid(
+                key, f"there is no input {key[:60]!r}; the inputs are {', '.join(_inputs())}, and none is required"
+            )
     start = tensors.get("x0")
     if start is not None and start.ndim:
         content.setdefault("num_samples", len(start))
-    sample = check(SampleRequest, {"model": name, "version": version, **content})
-    sample.note_dtypes({key: array.dtype for key, array in tensors.items()})
-    return sample
+    return check(SampleRequest, {"model": name, "version": version, **content})
 
 
-def _value(name: str, array: Array) -> Any:
-    """Return an input as a member of a sample request."""
-    if array.dtype.kind not in INPUTS[name]:
-        raise invalid(name, f"input {name!r} must be {_KINDS[INPUTS[name]]}, not {datatype_of(array)}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise invalid(name, f"input {name!r} holds a number that is not finite")
-    if name == "condition" and array.ndim == 0:
-        return array.item()
-    if name in ("x0", "condition"):
-        return array
-    if array.ndim != 1:
-        raise invalid(name, f"input {name!r} has shape {list(array.shape)}; it must have one dimension")
-    return array.tolist()
+def _inputs() -> list[str]:
+    """Return the names of the inputs."""
+    names = [name for name, mark in tensor_fields(SampleRequest).items() if not mark.named]
+    return [*names, *(f"{name}.NAME" for name in _NAMED)]
 
 
 def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +67,11 @@ def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
         if name == "guidance" and isinstance(value, str):
             value = _guidance(value)
         elif isinstance(value, list | dict):
-            advice = f"send {name} as an input tensor" if name in INPUTS else "send a number, a string or a boolean"
+            advice = (
+                f"send {name} as an input tensor"
+                if name in tensor_fields(SampleRequest)
+                else "send a number, a string or a boolean"
+            )
             advice = "send a number, or the object as JSON text" if name == "guidance" else advice
             raise invalid(name, f"parameter {name[:60]!r} is not scalar; {advice}")
         if name in ("model", "version"):

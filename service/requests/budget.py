@@ -16,13 +16,10 @@ from models.checkpoint.frontier import Curve, Point
 from models.guidance import network_rows
 from service.errors import invalid
 from service.registry.version import ModelVersion
-from service.requests.schemas import Budget, SampleRequest
+from service.requests.schemas import SOLVER_FIELDS, Budget, SampleRequest
 from service.settings import Settings
 from solvers import SolverSpec
 from solvers.errors import SolverError
-
-APART = ("solver", "steps", "rtol", "atol", "grid", "start", "error_control", "controller", "first_step", "max_step")
-"""Fields that name a solver and so contradict a budget."""
 
 _FROM_NOISE = (0.0, 1.0)
 
@@ -88,7 +85,7 @@ def choose(request: SampleRequest, model: ModelVersion, settings: Settings) -> l
 
 
 def _check_alone(request: SampleRequest) -> None:
-    given = [name for name in (*APART, "max_nfe") if name in request.model_fields_set]
+    given = [name for name in SOLVER_FIELDS if name in request.model_fields_set]
     if given:
         raise invalid(
             "budget",

@@ -16,6 +16,9 @@ from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Solving
 
+_MAX_WEIGHTS, _ROUNDING = 1e4, 1e-6
+"""Sum of the weights of guidance in size, and how far their sum may be from 1 for each unit of that."""
+
 _INDEX_BYTES = 8  # bytes of a sample's index into the conditions
 
 
@@ -135,8 +138,14 @@ def _guidance(request: Solving, takes: Conditioning, event: Shape) -> Guidance |
             Term(float(term.weight), _dropped(term.condition, term.drop, names, null, k))
             for k, term in enumerate(requested.terms)
         ]
-        total = sum(term.weight for term in terms)
-        if abs(total - 1.0) > 1e-6 * sum(abs(term.weight) for term in terms):
+        total, scale = math.fsum(term.weight for term in terms), sum(abs(term.weight) for term in terms)
+        if scale > _MAX_WEIGHTS:
+            raise invalid(
+                "guidance",
+                f"the weights of guidance.terms are {scale:g} in size together; rounding loses their sum beyond "
+                f"{_MAX_WEIGHTS:g}",
+            )
+        if abs(total - 1.0) > _ROUNDING * scale:
             raise invalid(
                 "guidance", f"the weights of guidance.terms sum to {total:g}; a velocity needs weights that sum to 1"
             )

@@ -21,8 +21,9 @@ from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions
 from service.requests.schemas import BULK, Body, Index, Solving
 from service.requests.shapes import sized
-from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
+from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
 from service.requests.solver import compiled, refuse_average
+from service.requests.tensors import Tensor
 from service.requests.validation import (
     Validated,
     deadline_of,
@@ -54,7 +55,7 @@ _SAMPLES_SCHEMA = {
 class Given(Body):
     """The client's own samples."""
 
-    samples: Annotated[Any, WithJsonSchema(_SAMPLES_SCHEMA)]
+    samples: Annotated[Any, WithJsonSchema(_SAMPLES_SCHEMA), Tensor()]
     decode: bool = Field(
         default=True,
         description="true: samples are data, as responses give them; false: states in the model's own coordinates",
@@ -79,7 +80,7 @@ class LogProbRequest(Solving, Given):
         le=MAX_PROBES,
         description="Rademacher probes of a sample, each with its own path; their estimates are averaged",
     )
-    seed: Index | None = Field(default=None, description="seed of the probes; drawn and echoed if omitted")
+    seed: Index | None = Field(default=None, description="seed of the probes; drawn below 2**53 and echoed if omitted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +198,8 @@ def _count(request: Given) -> int:
 
 
 def _data_bytes(n: int, model: ModelVersion) -> int:
-    """Return the bytes of memory of n samples besides their states: as sent, decoded again, and in the response."""
-    return 3 * n * math.prod(model.data_shape) * model.dtype.itemsize
+    """Return the bytes of n samples besides their states: as doubles, as sent, decoded again, and in the response."""
+    return doubles_bytes(n, model.data_shape) + 3 * n * math.prod(model.data_shape) * model.dtype.itemsize
 
 
 def _sized(
@@ -217,11 +218,8 @@ def _states_of(request: Given, model: ModelVersion) -> States:
             model with a decoder that has no inverse.
     """
     name, shape = ("data_shape", model.data_shape) if request.decode else ("event_shape", model.event_shape)
-    array = to_array(request.samples, (_count(request), *shape), "samples", name)
-    dtype, called = (model.data_dtype, model.card.data_dtype) if request.decode else (model.dtype, model.card.dtype)
-    given = torch.from_numpy(array).to(dtype)
-    if not given.isfinite().all():
-        raise invalid("samples", f"samples holds a number that is not finite in {called}")
+    dtype = model.data_dtype if request.decode else model.dtype
+    given = to_array(request.samples, (_count(request), *shape), dtype, "samples", name)
     if not request.decode:
         return States(given)
     if model.plain:
@@ -237,4 +235,4 @@ def _states_of(request: Given, model: ModelVersion) -> States:
         x = encode(given).to(model.dtype)
         again = model.decode(x)
         residual = (again - given).abs().flatten(1).amax(dim=1).double().numpy()
-    return States(x, residual, log_volume, encode.deterministic)
+    return States(x, residual, log_volume, encode.counts.deterministic)

@@ -3,16 +3,17 @@
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema, WrapValidator
 
 from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Count, Drawn, Finite, Solving
+from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Count, Drawn, Solving, Times
 from service.requests.shapes import sized
-from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
+from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
 from service.requests.solver import WHOLE, compiled, refuse_average, times_of
+from service.requests.tensors import Tensor, array_too
 from service.requests.validation import (
     Validated,
     check_indices,
@@ -40,8 +41,8 @@ class DiagnoseRequest(Solving, Drawn):
         examples=SOLVER_EXAMPLES,
     )
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
-    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
-    times: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)] = Field(
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
+    times: Annotated[Times, WrapValidator(array_too), Tensor(axes=1)] = Field(
         default=TIMES, description="ascending times from 0 to 1; with fixed steps, points of the grid"
     )
 
@@ -65,7 +66,7 @@ def validate_diagnose(
     unspecified = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
     solve = compiled(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
     at = times_of(request, "times", solve)
-    x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
+    deadline = deadline_of(request, settings)
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
     response_bytes = check_arrays_size("num_samples", shapes, "float64", solve, encoder, settings.max_answer_bytes)
     hold = take(_memory(n, times, width, model, solve, checked) + response_bytes, deadline, checked.bytes)
@@ -79,7 +80,7 @@ def validate_diagnose(
         deadline=deadline,
         seed=seed_of(request.seed),
         first_index=request.first_index,
-        x0=x0,
+        x0=start_of(request.x0, n, model),
         save_at=at,
     )
     return Validated(model, job, encoder)
@@ -91,7 +92,7 @@ def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan, ch
     rows = n * times * width
     jacobians = lanes_bytes(model, rows, width, checked, given=True, constants=width + 2)
     found = 8 * rows * (width + 3)
-    return paths + jacobians + found
+    return paths + jacobians + found + doubles_bytes(n, model.event_shape)
 
 
 def _check_cost(n: int, times: int, width: int, model: ModelVersion, settings: Settings) -> None:

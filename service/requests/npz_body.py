@@ -2,13 +2,12 @@
 
     np.savez(file, request=json.dumps({"model": "pictures", "solver": "ab4-8"}), **{"conditions.text": text})
 
-Nothing is unpickled, and nothing is allocated for what an entry only claims to hold.
+Nothing is unpickled, and no entry is read beyond the size that it claims; `claimed_bytes` bounds the sum of these.
 """
 
 import io
 import math
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,24 +15,23 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from models.nested import short
 from service.errors import Kind, ProblemError, invalid
+from service.requests.tensors import places, put
 
 REQUEST = "request"
 """The entry with the JSON members."""
 
-ARRAYS = ("x0", "samples", "condition", "save_at", "grid", "t_span", "times")
-NAMED = ("conditions", "negative")
-"""Array members, and members that hold arrays by name."""
-
 _ZIP = b"PK"
-_MAX_ENTRIES = 256
-_MAX_TIMES = 16
-"""Maximum ratio of an archive's claimed size to its bytes; compressed numbers hardly reach it."""
+_ENTRY = b"PK\x01\x02"
+"""The bytes with which the description of an entry begins."""
 
-_SPARE = 1 << 20
+_MAX_ENTRIES = 256
+_MAX_AXES = 16
 _LONGEST_HEADER = 4096
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def is_npz(body: bytes) -> bool:
@@ -41,54 +39,81 @@ def is_npz(body: bytes) -> bool:
     return body.startswith(_ZIP)
 
 
-def read_npz(body: bytes) -> tuple[bytes, dict[str, Any]]:
-    """Return the JSON members as text, and the arrays as members of a request.
+def claimed_bytes(body: bytes, limit: int) -> int:
+    """Return the bytes that the entries of an archive claim to take once they are read.
 
     Raises:
-        ProblemError: 400 for a malformed archive, 413 for one that claims far more than its bytes, 422 for an unknown
-            or malformed entry.
+        ProblemError: 400 for a malformed archive, 413 for one that claims more than `limit` bytes or has too many
+            entries.
+    """
+    with _archive(body) as archive:
+        claimed = sum(entry.file_size for entry in archive.infolist())
+    if claimed > limit:
+        detail = (
+            f"the entries of the npz body take {claimed:,} bytes, the limit is {limit:,} (PATHLINE_MAX_BODY_BYTES), "
+            "compressed or not; send less at once"
+        )
+        raise ProblemError(Kind.TOO_LARGE, detail, limit=limit)
+    return claimed
+
+
+def read_npz(body: bytes, model: type[BaseModel]) -> tuple[bytes, dict[str, Any]]:
+    """Return the JSON members as text, and the arrays as members of a request of this type.
+
+    Raises:
+        ProblemError: 400 for a malformed archive, 422 for an unknown or malformed entry.
     """
     text, content = b"{}", dict[str, Any]()
-    with _opened(body) as archive:
-        for name, entry in _entries(archive, len(body)):
+    with _archive(body) as archive:
+        for name, entry in _entries(archive):
             data = _data(archive, entry)
             if name == REQUEST:
                 text = _json(entry, data)
-            else:
-                _put(content, name, _array(name, data))
+                continue
+            what = f"the npz entry {short(name)!r}"
+            if not put(content, model, name, _array(name, data), what):
+                known = ", ".join((REQUEST, *places(model)))
+                raise invalid(short(name), f"{what} is unknown; use one of {known}")
     return text, content
 
 
 def read_members(body: bytes) -> bytes:
     """Return the JSON members as text, without reading the arrays; errors as in `read_npz`."""
-    with _opened(body) as archive:
-        found = [entry for name, entry in _entries(archive, len(body)) if name == REQUEST]
+    with _archive(body) as archive:
+        found = [entry for name, entry in _entries(archive) if name == REQUEST]
         return _json(found[0], _data(archive, found[0])) if found else b"{}"
 
 
 @contextmanager
-def _opened(body: bytes) -> Iterator[zipfile.ZipFile]:
-    """Open an archive, and turn the exceptions of reading it into a 400."""
+def _archive(body: bytes) -> Iterator[zipfile.ZipFile]:
+    """Open an archive; whatever goes wrong while it is read is the fault of its bytes, and a 400."""
+    count = body.count(_ENTRY)
+    if count > _MAX_ENTRIES:  # each takes a hundred times its bytes in memory
+        detail = f"the npz body has {count} entries, the limit is {_MAX_ENTRIES}"
+        raise ProblemError(Kind.TOO_LARGE, detail, limit=_MAX_ENTRIES)
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
             yield archive
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+    except ProblemError:
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy have no exception in common
         raise ProblemError(Kind.MALFORMED, f"the body is not a valid npz archive: {error}") from None
 
 
-def _entries(archive: zipfile.ZipFile, size: int) -> Iterator[tuple[str, zipfile.ZipInfo]]:
-    """Yield the names and entries of an archive of `size` bytes that claims no more than it can hold."""
-    entries = archive.infolist()
-    claimed, limit = sum(entry.file_size for entry in entries), _MAX_TIMES * size + _SPARE
-    if len(entries) > _MAX_ENTRIES or claimed > limit:
-        detail = (
-            f"the npz body of {size:,} bytes claims {len(entries)} entries and {claimed:,} bytes, over the limit of "
-            f"{_MAX_ENTRIES} entries or {limit:,} bytes; send it uncompressed (np.savez)"
-        )
-        raise ProblemError(Kind.TOO_LARGE, detail, limit=limit)
+def _entries(archive: zipfile.ZipFile) -> Iterator[tuple[str, zipfile.ZipInfo]]:
+    """Yield the names and entries of an archive, each name once."""
     seen: set[str] = set()
-    for entry in entries:
-        name = entry.filename.removesuffix(".npy").removesuffix(".json")
+    for entry in archive.infolist():
+        name = entry.filename.removesuffix(".npy")
+        if name == f"{REQUEST}.json":
+            name = REQUEST
+        if entry.orig_filename != entry.filename:
+            shown = short(entry.orig_filename)
+            raise invalid(short(name), f"the npz entry {shown!r} has a character in its name that zip does not allow")
+        if entry.compress_type not in _METHODS:
+            raise ProblemError(
+                Kind.MALFORMED, f"the npz entry {short(name)!r} is compressed by another method than zip's"
+            )
         if name in seen:
             raise invalid(short(name), f"the npz entry {short(name)!r} is given twice; give it once")
         seen.add(name)
@@ -104,21 +129,9 @@ def _json(entry: zipfile.ZipInfo, data: bytes) -> bytes:
     return data if entry.filename.endswith(".json") else _text(_array(REQUEST, data))
 
 
-def _put(content: dict[str, Any], name: str, array: NDArray[Any]) -> None:
-    if array.dtype.kind not in "biuf":
-        raise invalid(short(name), f"the npz entry {short(name)!r} is {array.dtype}; it must hold numbers or booleans")
-    member, _, key = name.partition(".")
-    if member in NAMED and key:
-        content.setdefault(member, {})[key] = array
-    elif name in ARRAYS:
-        content[name] = array if name in ("x0", "samples", "condition") else array.astype(np.float64).tolist()
-    else:
-        known = ", ".join((REQUEST, *ARRAYS, *(f"{each}.NAME" for each in NAMED)))
-        raise invalid(short(name), f"the npz entry {short(name)!r} is unknown; use one of {known}")
-
-
 def _array(name: str, data: bytes) -> NDArray[Any]:
     """Read an array in the npy format; one with missing bytes is refused."""
+    what = f"the npz entry {short(name)!r}"
     stream = io.BytesIO(data)
     reason = "it does not begin like a file of np.save"
     try:
@@ -126,17 +139,19 @@ def _array(name: str, data: bytes) -> NDArray[Any]:
         reason = f"its header is damaged or longer than {_LONGEST_HEADER:,} bytes"
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(stream, max_header_size=_LONGEST_HEADER)
-    except (ValueError, EOFError, SyntaxError, TypeError, RecursionError, MemoryError):  # texts for NumPy's users
-        raise invalid(short(name), f"the npz entry {short(name)!r} is not in the npy format: {reason}") from None
+    except Exception:  # texts for NumPy's users, of whatever type
+        raise invalid(short(name), f"{what} is not in the npy format: {reason}") from None
     if dtype.hasobject:
-        raise invalid(short(name), f"the npz entry {short(name)!r} holds Python objects, which are never read")
+        raise invalid(short(name), f"{what} holds Python objects, which are never read")
+    if dtype.shape or not dtype.itemsize or len(shape) > _MAX_AXES or min(shape, default=0) < 0:
+        raise invalid(
+            short(name), f"{what} is {short(str(dtype))} of shape {short(str(list(shape)))}, which is no array"
+        )
     rest = memoryview(data)[stream.tell() :]
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(rest):
-        message = (
-            f"the npz entry {short(name)!r} has {len(rest):,} bytes; {dtype} of shape {list(shape)} takes {needed:,}"
-        )
-        raise invalid(short(name), message)
+        shown = short(str(list(shape)))
+        raise invalid(short(name), f"{what} has {len(rest):,} bytes; {dtype} of shape {shown} takes {needed:,}")
     flat = np.frombuffer(rest, dtype=dtype)
     return flat.reshape(shape, order="F" if fortran else "C")
 

@@ -1,7 +1,6 @@
 """Request parsing: the bytes of a body become a pydantic model; size, content type, JSON and fields, in this order."""
 
 import codecs
-import json
 import math
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -100,14 +99,19 @@ async def read_body(request: Request, limit: int, ledger: Ledger, allowed: Seque
             raise _too_large(f"more than {limit}", limit, unread=more)
         if size > LARGE_BODY:
             try:
-                _set_aside(context, size, ledger)
+                set_aside(context, size, ledger)
             except ProblemError as problem:
                 raise problem.early() if more else problem from None
         parts.append(part)
     return b"".join(parts)
 
 
-def _set_aside(context: Context, size: int, ledger: Ledger) -> None:
+def set_aside(context: Context, size: int, ledger: Ledger) -> None:
+    """Reserve memory for the body of a request: `size` bytes in all.
+
+    Raises:
+        ProblemError: 413 or 429, see `Ledger.take`.
+    """
     if context.body is None:
         context.body = ledger.take(size, math.inf)
     else:
@@ -115,7 +119,9 @@ def _set_aside(context: Context, size: int, ledger: Ledger) -> None:
 
 
 def parse(model: type[Body], body: bytes, what: str = "body") -> Body:
-    """Parse a body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown or duplicate fields.
+    """Parse a body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown fields.
+
+    Of a member given twice the last counts, as in other JSON parsers.
 
     A leading byte order mark, which some editors and shells write, is ignored, as the RFC allows. Members that are
     arrays may be sent alongside the JSON, in npz (see `npz_body`).
@@ -126,7 +132,7 @@ def parse(model: type[Body], body: bytes, what: str = "body") -> Body:
     """
     arrays: dict[str, Any] = {}
     if is_npz(body):
-        body, arrays = read_npz(body)
+        body, arrays = read_npz(body, model)
         what = f"entry {REQUEST!r} of the npz {what}"
     body = body.removeprefix(codecs.BOM_UTF8)
     _check_parts(body, what)
@@ -141,9 +147,6 @@ def parse(model: type[Body], body: bytes, what: str = "body") -> Body:
         raise ProblemError(Kind.MALFORMED, f"the {what} is not valid JSON: {error}{hint}") from None
     if not isinstance(content, dict):
         raise ProblemError(Kind.INVALID, f"the {what} must be a JSON object, not {shown(content)}")
-    twice = find_duplicate(body, content)
-    if twice is not None:
-        raise invalid(short(twice), f"the field {short(twice)!r} is given twice in the same object; give it once")
     return check(model, _with_arrays(content, arrays) if arrays else content)
 
 
@@ -286,62 +289,3 @@ def _rule(item: dict[str, Any]) -> str:
     if item["type"] in _RULES:
         return _RULES[item["type"]].format(**item.get("ctx", {}))
     return str(item["msg"]).removeprefix("Input ").removeprefix("Value error, ").strip()
-
-
-class _Twice(Exception):  # noqa: N818
-    """A duplicate member; carries its name out of the parser."""
-
-
-def find_duplicate(text: bytes, content: dict[str, Any]) -> str | None:
-    """Return the name of a duplicate member of some object in a JSON text, or None; parsers silently keep the last.
-
-    Every member has a colon, so if the text has as many colons as the parsed document has members, none was lost. That
-    settles nearly every body; only if the numbers differ is the text parsed again, pair by pair.
-
-    Args:
-        text: valid JSON.
-        content: the parsed document.
-    """
-    if text.count(b":") == _colons(content, escapes=b"\\" in text):
-        return None
-    try:
-        json.loads(text, object_pairs_hook=_once, parse_float=str, parse_int=str)
-    except _Twice as twice:
-        return str(twice)
-    return None
-
-
-def _colons(content: dict[str, Any], escapes: bool) -> int:
-    """Count the colons that the JSON text of these members needs.
-
-    Colons inside strings are counted too unless the text has escapes, which may stand for some. A list is searched only
-    if its first entry is a string or an object: long ones contain numbers.
-    """
-    count = 0
-    left: list[dict[str, Any] | list[Any]] = [content]
-    while left:
-        item = left.pop()
-        if isinstance(item, dict):
-            count += len(item)
-            values = item.values()
-            if not escapes:
-                count += sum(name.count(":") for name in item)
-        else:
-            values = item
-        for value in values:
-            if isinstance(value, str):
-                count += 0 if escapes else value.count(":")
-            elif isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], str | dict)):
-                left.append(value)
-    return count
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise _Twice(name)
-            seen.add(name)
-    return members

@@ -24,8 +24,8 @@ from service.http.context import Context, context_of
 from service.ledger import Hold, Take
 from service.ports import Engine
 from service.registry.version import ModelVersion
-from service.requests.budget_checks import checks_of
-from service.requests.parsing import JSON, LARGE_BODY, NPZ, read_body
+from service.requests.npz_body import claimed_bytes, is_npz
+from service.requests.parsing import JSON, LARGE_BODY, NPZ, read_body, set_aside
 from service.requests.schemas import Named, Solving
 from service.requests.validation import Validated, deadline_of
 from service.responses.arrays import NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
@@ -69,7 +69,11 @@ async def receive(
     """
     service, context = service_of(http), context_of(http.scope)
     body = await read_body(http, service.settings.max_body_bytes, service.bodies, allowed)
-    large = len(body) > LARGE_BODY
+    size = len(body)
+    if is_npz(body):
+        size += claimed_bytes(body, service.settings.max_body_bytes)
+        set_aside(context, size, service.bodies)
+    large = size > LARGE_BODY
     if large:  # one at a time: parsed lists take many times the memory of their text, and responses need threads too
         async with service.parsing:
             request, encoder = await asyncio.to_thread(parse, body)
@@ -191,7 +195,6 @@ async def draw(http: Request, valid: Validated) -> ArrayResponse:
     """
     result = await solve(http, valid.job)
     count(http, valid.job, result)
-    checks_of(http).consider(valid, result)
     chosen = None if valid.choice is None else valid.choice.document()
     context, environment = context_of(http.scope), service_of(http).environment
     arguments = (valid.model, valid.job, result, context, valid.decode, environment, chosen)

@@ -1,25 +1,56 @@
 """Request bodies as pydantic models: the fields that all requests to solve share, and the body of a sample request."""
 
 import time
-from collections.abc import Mapping
+from enum import Enum, auto
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
 from models.guidance import MAX_TERMS
+from service.requests.tensors import Tensor, array_too
 from solvers import catalogue
+from solvers.spec import DEFAULTS
 
 INTEGER_LIMIT = 2**63
 """Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
+
+DRAWN_LIMIT = 2**53
+"""Seeds that the service draws are below it."""
 
 Count = Annotated[int, Field(ge=1, lt=INTEGER_LIMIT)]
 Index = Annotated[int, Field(ge=0, lt=INTEGER_LIMIT)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Times = Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)]
 DEFAULT_NUM_SAMPLES = 256
 
-Version = Annotated[Count | None, Field(description="version of the model; the highest if omitted")]
+SOLVER_FIELDS = tuple(name for name in DEFAULTS if name != "t_span")
+"""Fields that are also fields of a `SolverSpec`: the solver and its settings."""
+
+SHORT_TEXT = 200
+"""Characters; what follows from a longer text of a solver is not kept for later requests."""
+
+
+class Mark(Enum):
+    """What a field means beyond its type.
+
+    `SAME_NEEDS`: requests that differ in it alone take the same solver, memory and bytes of response.
+    """
+
+    SAME_NEEDS = auto()
+
+
+Version = Annotated[Count | None, Mark.SAME_NEEDS, Field(description="version of the model; the highest if omitted")]
 
 GRID_SCHEMA = {
     "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
@@ -98,7 +129,7 @@ AnyGuidance = Annotated[
 class Named(Body):
     """The model, named in the body."""
 
-    model: str = Field(min_length=1, max_length=200, description="name of the model")
+    model: Annotated[str, Mark.SAME_NEEDS] = Field(min_length=1, max_length=200, description="name of the model")
     version: Version = None  # as in `Solving`; here it comes after the model
 
 
@@ -106,8 +137,12 @@ class Drawn(Body):
     """Samples of a seed."""
 
     num_samples: Count = Field(default=DEFAULT_NUM_SAMPLES, description="number of samples")
-    seed: Index | None = Field(default=None, description="an integer in [0, 2**63); drawn and echoed if omitted")
-    first_index: Index = Field(default=0, description="index of the first sample in the seed's stream")
+    seed: Annotated[Index | None, Mark.SAME_NEEDS] = Field(
+        default=None, description="an integer in [0, 2**63); drawn below 2**53 and echoed if omitted"
+    )
+    first_index: Annotated[Index, Mark.SAME_NEEDS] = Field(
+        default=0, description="index of the first sample in the seed's stream"
+    )
 
 
 class Solving(Body):
@@ -118,7 +153,7 @@ class Solving(Body):
     steps: Count | None = Field(default=None, description="number of fixed steps")
     rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
     atol: Positive | None = Field(default=None, description="absolute tolerance of error control")
-    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA)] = "uniform"
+    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA), Tensor(axes=1)] = "uniform"
     start: str | None = Field(default=None, description="start of a multistep method: ramp or rk")
     error_control: str = Field(
         default="sample", description="sample: each sample has its own steps; batch: all share them"
@@ -129,35 +164,27 @@ class Solving(Body):
         default=None, description="longest step under error control, in units of t; unbounded by default"
     )
     max_nfe: Count = Field(default=10_000, description="maximum velocity evaluations of a sample")
-    condition: Any = Field(
+    condition: Annotated[Any, Tensor()] = Field(
         default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
     )
-    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA)] = None
-    negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA)] = None
+    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
+    negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA), Tensor(named=True)] = None
     shape: Annotated[Any, WithJsonSchema(SHAPE_SCHEMA)] = None
     guidance: AnyGuidance | None = Field(
         default=None, description="strength of classifier-free guidance, or its terms, interval and channels"
     )
-    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, queueing included")
-    priority: Literal["interactive", "bulk"] = Field(
+    timeout_s: Annotated[Positive | None, Mark.SAME_NEEDS] = Field(
+        default=None, description="time limit in seconds, queueing included"
+    )
+    priority: Annotated[Literal["interactive", "bulk"], Mark.SAME_NEEDS] = Field(
         default="interactive", description="bulk yields to interactive requests, which take most of the time"
     )
     _came: float = PrivateAttr(default_factory=time.monotonic)
-    _dtypes: "Mapping[str, np.dtype[Any]] | None" = PrivateAttr(default=None)
 
     @property
     def came(self) -> float:
         """When the request was parsed, in `time.monotonic`; its time limit runs from then, model loading included."""
         return self._came
-
-    def in_original_dtype(self, name: str) -> Any:
-        """Return a field that holds times; as an array if their original dtype tells how they were rounded."""
-        dtype = None if self._dtypes is None else self._dtypes.get(name)
-        return getattr(self, name) if dtype is None else np.array(getattr(self, name), dtype=dtype)
-
-    def note_dtypes(self, dtypes: "Mapping[str, np.dtype[Any]]") -> None:
-        """Note the dtype in which each field was sent; JSON numbers are doubles."""
-        self._dtypes = dtypes
 
 
 class Budget(Body):
@@ -182,18 +209,23 @@ class Budget(Body):
 class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
-    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
-    t_span: Annotated[tuple[Finite, Finite], Field(strict=False)] = Field(
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
+    t_span: Annotated[tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1)] = Field(
         default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
     )
     trace: Literal["none", "summary", "full"] = Field(
         default="summary", description="how much to report about the steps"
     )
-    save_at: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)] | None = Field(
+    save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1)] = Field(
         default=None, description="times at which to report the states, too"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
     budget: Budget | None = Field(default=None, description="instead of a solver: the service chooses one")
-    on_timeout: Literal["error", "partial"] = Field(
+    on_timeout: Annotated[Literal["error", "partial"], Mark.SAME_NEEDS] = Field(
         default="error", description="at the time limit: fail, or return the states reached"
     )
+
+    @property
+    def saved_times(self) -> int:
+        """The number of times at which to report the states."""
+        return 0 if self.save_at is None else len(self.save_at)

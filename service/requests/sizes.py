@@ -100,7 +100,7 @@ def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, enc
     For a stream this covers all events except progress.
     """
     shape = model.data_shape if request.decode else model.event_shape
-    n, m = request.num_samples, len(request.save_at or ())
+    n, m = request.num_samples, request.saved_times
     dtype = model.card.data_dtype if request.decode else model.card.dtype
     if encoder.max_bytes is not None:
         return encoder.max_bytes(n, shape)
@@ -171,7 +171,7 @@ def memory_bytes(
     checked: CheckedConditions,
 ) -> int:
     """Return the bytes of memory that a request holds until its response, of at most `max_bytes`, is sent."""
-    n, saved = request.num_samples, len(request.save_at or ())
+    n, saved = request.num_samples, request.saved_times
     needed = lanes_bytes(
         model,
         n,
@@ -181,9 +181,16 @@ def memory_bytes(
         given=request.x0 is not None,
         steps=kept_steps(solve, request.trace),
     )
+    if request.x0 is not None:
+        needed += doubles_bytes(n, model.event_shape)
     if request.decode and not model.plain:
         needed += n * (1 + saved) * math.prod(model.data_shape) * model.dtype.itemsize
     return needed + (max_bytes if encoder.whole else 0)
+
+
+def doubles_bytes(n: int, shape: Sequence[int]) -> int:
+    """Return the bytes of n states as doubles, which lists of numbers are before they get the model's dtype."""
+    return 8 * n * math.prod(shape)
 
 
 def logged_beyond(hold: Hold, steps: int) -> Callable[[int], None]:

@@ -15,14 +15,14 @@ import solvers
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
 from service.requests.budget import Choice, choose
-from service.requests.schemas import SampleRequest, Solving
+from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
 from solvers.errors import SolverError
 from solvers.grids import distinct_texts, snapped
 from solvers.plan import Plan
 from solvers.saving import check_save_at
-from solvers.spec import DEFAULT_TOLERANCE, DEFAULTS, read_solver
+from solvers.spec import DEFAULT_TOLERANCE, read_solver
 from solvers.tuned import TUNED
 
 WHOLE = (0.0, 1.0)
@@ -31,8 +31,7 @@ WHOLE = (0.0, 1.0)
 AVERAGE = "euler"
 """The solver of fields of average velocity."""
 
-_APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
-"""Request fields that are also fields of a `SolverSpec`."""
+_APART = tuple(name for name in SOLVER_FIELDS if name != "solver")
 
 
 def chosen(
@@ -96,13 +95,13 @@ def compiled(
     made_for = (model.dtype, model.plans, model.compute)
     grid = request.grid
     try:
-        if isinstance(grid, str):
+        if isinstance(grid, str) and len(grid) + len(solver) <= SHORT_TEXT:
             return solvers.compile(_spec(solver, given, *rest), *made_for)
-        if isinstance(grid, list):
+        if isinstance(grid, list | np.ndarray):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
-        elif not isinstance(grid, dict):
+        elif not isinstance(grid, dict | str):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
-        given = (*given, ("grid", request.in_original_dtype("grid")))
+        given = (*(item for item in given if item[0] != "grid"), ("grid", grid))
         return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
     except SolverError as error:
         raise invalid(error.field, f"{error}{_fault_of_plans(error, model)}") from None
@@ -188,7 +187,7 @@ def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, floa
             f"solver is {text!r}; {_average(model)}: each step is one network call that leads to its end, so there are "
             f"no stages and no local error. Use {AVERAGE!r} with 1 step (the default), 2 or 4, on any grid",
         )
-    named = "steps" in parsed or request.steps is not None or isinstance(request.grid, list)
+    named = "steps" in parsed or request.steps is not None or isinstance(request.grid, list | np.ndarray)
     return text, None if named else 1
 
 
@@ -219,9 +218,9 @@ def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
     Raises:
         ProblemError: 422 if it leaves [0, 1].
     """
-    if request.t_span == WHOLE:
+    if tuple(request.t_span) == WHOLE:
         return WHOLE
-    start, end = snapped(np.asarray(request.in_original_dtype("t_span")), WHOLE, WHOLE).tolist()
+    start, end = snapped(np.asarray(request.t_span), WHOLE, WHOLE).tolist()
     if not (0 <= start <= 1 and 0 <= end <= 1):
         first, last, _, _ = distinct_texts(start, end, *WHOLE)
         raise invalid("t_span", f"t_span = [{first}, {last}] leaves [0, 1], where model {model.name!r} is defined")
@@ -240,7 +239,7 @@ def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
         ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
     """
     try:
-        found = check_save_at(solve, request.in_original_dtype(name), name)
+        found = check_save_at(solve, getattr(request, name), name)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     assert found is not None  # noqa: S101  (times were given)

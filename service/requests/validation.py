@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
 from service.requests.budget import Choice
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import INTEGER_LIMIT, Drawn, SampleRequest, Solving
+from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import chosen, span_of, times_of
@@ -58,7 +58,7 @@ class _Needs(NamedTuple):
     Attributes:
         checked: the conditions and guidance of its samples.
         choice: the service's choice of solver, if the request left it to the service.
-        solve: the compiled solver.
+        solve: the compiled solver, which is kept elsewhere.
         save_at: times at which to save states.
         max_bytes: upper bound on the response.
         memory: bytes that it holds until its response is sent.
@@ -66,18 +66,14 @@ class _Needs(NamedTuple):
 
     checked: CheckedConditions
     choice: Choice | None
-    solve: Plan
+    solve: ref[Plan]
     save_at: NDArray[np.float64] | None
     max_bytes: int
     memory: int
 
 
-_LONG = frozenset(("x0", "condition", "conditions", "negative", "guidance", "shape", "save_at", "budget", "t_span"))
-"""Fields that may hold arrays, or whose meaning changes with time."""
-
-_INDIFFERENT = frozenset(("model", "version", "seed", "first_index", "timeout_s", "priority", "on_timeout"))
-"""Fields that do not change what a request needs."""
-
+_SAME_NEEDS = frozenset(name for name, field in SampleRequest.model_fields.items() if Mark.SAME_NEEDS in field.metadata)
+_PLAIN = frozenset((bool, int, float, str, type(None)))
 _MAX_KNOWN = 1024
 _KNOWN: WeakKeyDictionary[ModelVersion, dict[Hashable, _Needs]] = WeakKeyDictionary()
 """The needs of recent requests, as most requests differ from an earlier one only in their seed."""
@@ -99,26 +95,27 @@ def validate_sample(
         ProblemError: 422 with the field, its value and the allowed values; 406 if the format cannot represent the
             samples; any error of `take`.
     """
-    n, saved = request.num_samples, len(request.save_at or ())
+    n, saved = request.num_samples, request.saved_times
     check_limit("num_samples", n, settings.max_samples)
     check_limit("save_at", saved, settings.max_saved, " times")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
     key = _key(request, settings, encoder)
     known = None if key is None else _KNOWN.get(model, {}).get(key)
-    if known is None:
-        request, of_sizes, known = _needed(request, model, settings, encoder)
+    solve = None if known is None else known.solve()
+    if known is None or solve is None:
+        request, of_sizes, solve, known = _needed(request, model, settings, encoder)
         if key is not None and of_sizes is model:
             _remember(model, key, known)
         model = of_sizes
-    checked, choice, solve, save_at, max_bytes, memory = known
+    checked, choice, _, save_at, max_bytes, memory = known
     if solve.batch and request.first_index != 0:
         raise invalid(
             "first_index",
             f"first_index = {request.first_index} with error_control 'batch': all samples of such a request share "
             "their steps, so it cannot be continued; use first_index 0 or error_control 'sample'",
         )
-    x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
+    deadline = deadline_of(request, settings)
     hold = take(memory, deadline, checked.bytes)
     job = job_of(
         request,
@@ -131,7 +128,7 @@ def validate_sample(
         trace=request.trace,
         seed=seed_of(request.seed),
         first_index=request.first_index,
-        x0=x0,
+        x0=start_of(request.x0, n, model),
         save_at=save_at,
         partial=request.on_timeout == "partial",
         decode=request.decode and model.decodes_in_engine,
@@ -140,16 +137,13 @@ def validate_sample(
 
 
 def _key(request: SampleRequest, settings: Settings, encoder: Encoder) -> Hashable:
-    """Return what decides the needs of a request; None if that holds more than a few names and numbers."""
-    given = request.model_fields_set
-    if (
-        not _LONG.isdisjoint(given)
-        or not isinstance(request.grid, str)
-        or encoder is not ENCODERS.get(encoder.media_type)
-    ):
+    """Return what decides the needs of a request; None if that is more than a few names and numbers."""
+    members = [(name, getattr(request, name)) for name in request.model_fields_set - _SAME_NEEDS]
+    kinds = frozenset([(name, value, type(value)) for name, value in members if type(value) in _PLAIN])
+    texts = sum(len(value) for _, value in members if isinstance(value, str))
+    if len(kinds) < len(members) or texts > SHORT_TEXT or encoder is not ENCODERS.get(encoder.media_type):
         return None
-    limits = settings.max_steps, settings.max_nfe, settings.max_answer_bytes
-    return encoder.media_type, limits, frozenset([(name, getattr(request, name)) for name in given - _INDIFFERENT])
+    return encoder.media_type, settings.max_steps, settings.max_nfe, settings.max_answer_bytes, kinds
 
 
 def _remember(model: ModelVersion, key: Hashable, needs: _Needs) -> None:
@@ -161,8 +155,8 @@ def _remember(model: ModelVersion, key: Hashable, needs: _Needs) -> None:
 
 def _needed(
     request: SampleRequest, model: ModelVersion, settings: Settings, encoder: Encoder
-) -> tuple[SampleRequest, ModelVersion, _Needs]:
-    """Return a request with a solver named, its model with a size for each free axis, and what it needs.
+) -> tuple[SampleRequest, ModelVersion, Plan, _Needs]:
+    """Return a request with a solver named, its model with a size for each free axis, its plan and what it needs.
 
     Raises:
         ProblemError: as in `validate_sample`.
@@ -179,7 +173,7 @@ def _needed(
     max_bytes = response_bytes(request, model, solve, encoder)
     check_size(request, max_bytes, encoder, settings.max_answer_bytes)
     memory = memory_bytes(request, model, solve, encoder, max_bytes, checked)
-    return request, model, _Needs(checked, choice, solve, save_at, max_bytes, memory)
+    return request, model, solve, _Needs(checked, choice, ref(solve), save_at, max_bytes, memory)
 
 
 def job_of(
@@ -239,8 +233,8 @@ def check_indices(request: Drawn) -> None:
 
 
 def seed_of(seed: int | None) -> int:
-    """Return the seed, or draw one."""
-    return secrets.randbelow(INTEGER_LIMIT) if seed is None else seed
+    """Return the seed, or draw one that a double holds exactly, as JavaScript and jq read any number as a double."""
+    return secrets.randbelow(DRAWN_LIMIT) if seed is None else seed
 
 
 def deadline_of(request: Solving, settings: Settings) -> float:
@@ -248,27 +242,35 @@ def deadline_of(request: Solving, settings: Settings) -> float:
     return request.came + (request.timeout_s or settings.timeout_s)
 
 
-def to_array(nested: Any, shape: Sequence[int], name: str = "x0", event: str = "event_shape") -> NDArray[np.float64]:
-    """Return nested lists of numbers, or an array of them, as an array.
+def to_array(
+    nested: Any, shape: Sequence[int], dtype: torch.dtype, name: str = "x0", event: str = "event_shape"
+) -> torch.Tensor:
+    """Return nested lists of numbers, or an array of them, as a tensor.
 
     Args:
         nested: the value sent in the request.
         shape: the shape it must have, (num_samples, *event_shape).
+        dtype: float32 or float64.
         name, event: the names of the field and of the shape of one sample.
 
     Raises:
-        ProblemError: 422 for another shape, for non-numeric values, including booleans, and for an integer too large
-            for double precision.
+        ProblemError: 422 for another shape, for non-numeric values, including booleans, for an integer too large for
+            double precision, and for numbers that are not finite in the dtype.
     """
     wanted = f"(num_samples, *{event}) = {list(shape)}"
     if not isinstance(nested, np.ndarray):
         try:
-            return to_floats(nested, tuple(shape), name, wanted)
+            nested = to_floats(nested, tuple(shape), name, wanted)
         except NestedError as error:
             raise invalid(name, str(error)) from None
     if nested.shape != tuple(shape):
         raise invalid(name, f"{name} has the shape {list(nested.shape)}; it must be {wanted}")
-    return nested.astype(np.float64)
+    kind = "float64" if dtype == torch.float64 else "float32"
+    with np.errstate(over="ignore"):
+        found = torch.from_numpy(nested.astype(kind))
+    if not found.isfinite().all():
+        raise invalid(name, f"{name} holds a number that is not finite in {kind}")
+    return found
 
 
 def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | None:
@@ -277,9 +279,4 @@ def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | N
     Raises:
         ProblemError: 422 for another shape, or for numbers that are not finite in that dtype.
     """
-    if x0 is None:
-        return None
-    states = torch.from_numpy(to_array(x0, (num_samples, *model.event_shape))).to(model.dtype)
-    if not states.isfinite().all():
-        raise invalid("x0", f"x0 holds a number that is not finite in {model.card.dtype}")
-    return states
+    return None if x0 is None else to_array(x0, (num_samples, *model.event_shape), model.dtype)

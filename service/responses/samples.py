@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from engine.job import Job, JobResult
+from models.named_conditions import class_names
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import Difference, digest_of, token_of
@@ -23,8 +25,8 @@ Decode = Callable[[torch.Tensor], torch.Tensor]
 COLUMNS = ("sample", "t", "h", "error", "accepted")
 QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
 BINS = 20
-_SHORT = 1000
-"""Times of a grid whose columns are kept, as most requests repeat one."""
+_GRIDS: "WeakKeyDictionary[Plan, dict[str, Array]]" = WeakKeyDictionary()
+"""The columns of plans in use, as most requests repeat one."""
 _SHARES = np.array(list(QUANTILES.values()))
 
 
@@ -59,6 +61,7 @@ def sample_response(
         "path": model.path,
         "solver": job.solve.settings,
         **({} if budget is None else {"budget": budget}),
+        **_class_of(model, job),
         "shape": list(samples.shape),
         **how,
         "digest": digest,
@@ -75,6 +78,19 @@ def sample_response(
         document["trace"] = trace.document
     limits = model.card.decoder.clip if decode else None
     return ArrayResponse(document, arrays, context.elapsed, timings(result), limits)
+
+
+def _class_of(model: ModelVersion, job: Job) -> dict[str, Any]:
+    """Return the member `class`: the name of the class that was drawn, or a list with that of each sample.
+
+    Null is no class. A model with several conditions has an object instead, with these for each condition.
+    """
+    if model.conditioning is None or job.conditions is None:
+        return {}
+    found = class_names(model.conditioning, job.conditions)
+    if not found:
+        return {}
+    return {"class": found if len(model.conditioning.inputs) > 1 else next(iter(found.values()))}
 
 
 def replay_response(response: ArrayResponse, matches: bool, differences: Sequence[Difference]) -> ArrayResponse:
@@ -203,7 +219,7 @@ def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
     if level == "full":
         return TraceView({name: getattr(trace, name) for name in COLUMNS})
     if solve.times is not None:
-        return TraceView(_short_grid(solve) if len(solve.times) <= _SHORT else _grid(solve))
+        return TraceView(_grid(solve))
     first = trace.sample == 0
     taken = trace.accepted
     quantiles = _quantiles(trace.t[taken], np.abs(trace.h[taken]), solve.t_span)
@@ -212,19 +228,19 @@ def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
 
 def _grid(solve: Plan) -> dict[str, Array]:
     """Return the columns of one sample that took every step of a plan's grid; they must not be changed."""
+    if solve in _GRIDS:
+        return _GRIDS[solve]
     times = solve.times
     assert times is not None  # noqa: S101  (the caller has seen them)
     steps = len(times) - 1
-    return {
+    _GRIDS[solve] = columns = {
         "sample": np.zeros(steps, dtype=np.int64),
         "t": times[:-1],
         "h": np.diff(times),
         "error": np.full(steps, np.nan),
         "accepted": np.ones(steps, dtype=bool),
     }
-
-
-_short_grid = lru_cache(maxsize=256)(_grid)
+    return columns
 
 
 def _quantiles(

@@ -109,6 +109,12 @@ class SampleResponse(Solved):
     noise: str
     path: Literal["fused", "onnx", "eager"] = Field(description="how the network was evaluated, as in /v1/models")
     budget: Chosen | None = Field(default=None, description="only if the request had a budget")
+    class_: Any = Field(
+        default=None,
+        alias="class",
+        description="only of a model with classes: the name of the class, or a list with that of each sample; null is "
+        "no class; by name if the model has several conditions",
+    )
     digest: str = Field(description="SHA-256 of the samples' bytes, as in npz")
     replay: str = Field(description="token for POST /v1/replay, which gives the same samples again")
     samples: list[Any]

@@ -30,7 +30,6 @@ from service.http.negotiation import choose
 from service.metrics import CLIENT_GONE
 from service.openapi import SAMPLING, SOLVING_PROBLEMS, json_body, shown
 from service.requests import pipeline
-from service.requests.budget_checks import checks_of
 from service.requests.parsing import parse
 from service.requests.schemas import SampleRequest
 from service.requests.validation import Validated, validate_sample
@@ -167,7 +166,6 @@ class _Followed:
     def __init__(self, http: Request, valid: Validated, future: Future[JobResult], feed: Feed, npz: bool) -> None:
         self.engine, self.context, self.future = service_of(http).engine, context_of(http.scope), future
         self._http, self._model, self._job, self._feed = http, valid.model, valid.job, feed
-        self._valid = valid
         self._choice = None if valid.choice is None else valid.choice.document()
         self._decode, self._decoder = valid.decode, decoder_of(valid.model, valid.decode)
         self._waits = valid.job.decode  # states are decoded at the end, in turn with the networks
@@ -262,7 +260,6 @@ class _Followed:
         done = int((result.status == "success").sum())
         share = done / len(result.t)
         yield _event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
-        checks_of(self._http).consider(self._valid, result)
         environment = service_of(self._http).environment
         arguments = (self._model, self._job, result, self.context, self._decode, environment, self._choice)
         if self._npz:

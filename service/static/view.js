@@ -100,9 +100,10 @@ export function number(text) {
   return Number.isFinite(Number(trimmed)) ? Number(trimmed) : trimmed;
 }
 
-/** A condition as people write it: a number, a word, true or false, or a list as JSON. */
+/** A condition as people write it: a number, a word, true or false, or a list as JSON. 007 is a word. */
 function condition(text) {
   const trimmed = text.trim();
+  if (/^[+-]?0\d/.test(trimmed)) return trimmed;
   if (!/^(\[|true$|false$)/.test(trimmed)) return number(trimmed);
   try {
     return JSON.parse(trimmed);

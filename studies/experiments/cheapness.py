@@ -113,7 +113,7 @@ _POINTS = ("moons", "circles")
 _PLAIN: Mapping[str, Any] = {
     "ema": 0.0,
     "schedule": "constant",
-    "warmup": 0,
+    "warmup": 0.0,
     "clip": 0.0,
     "coupling": "independent",
     "times": "uniform",

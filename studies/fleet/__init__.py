@@ -1,1 +1,1 @@
-"""Benchmarks past one machine: overhead of balancers, scaling of bulk jobs, and accuracy of capacity plans."""
+"""Benchmarks of the fleet: scaling of bulk jobs."""

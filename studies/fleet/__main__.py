@@ -1,51 +1,42 @@
-"""``python -m studies.fleet``: overhead of balancers and scaling of bulk jobs, in three minutes on an idle machine.
-
-``python -m studies.fleet plan``: measured latencies of a live service and planned ones, in four minutes.
-``python -m studies.fleet routers``: latencies behind routers, on a simulated clock, in three minutes.
-"""
+"""``python -m studies.fleet``: scaling of bulk jobs, in a minute on an idle machine."""
 
 from __future__ import annotations
 
-import argparse
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
-from studies.fleet import bulk, plans, proxies, routers, running
+from tests import processes
+from tests.processes import ROOT
 
-PARTS = {
-    "nginx": "nginx",
-    "ray": "Ray, its proxy",
-    "haproxy": "Ray, HAProxy",
-    "haproxy-requests": "Ray, HAProxy, by requests",
-}
+SHARDS, ROWS, ROUNDS, GOAL = 24, 64 * 20, 2, 1.8
+
+
+def rate(workers: int) -> float:
+    """Return the rows per second of a job once all workers have made a shard, which leaves out process startup."""
+    env = processes.environment(ROOT / "checkpoints", device="cpu") | {"OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as name:
+        job = ["moons", "--total", str(SHARDS * ROWS), "--seed", "5", "--solver", "rk4-20", "--shard-rows", str(ROWS)]
+        command = [sys.executable, "-m", "fleet", "sample", *job, "--to", name, "--workers", str(workers), "--quiet"]
+        subprocess.run(command, cwd=ROOT, env=env, check=True, stdout=subprocess.DEVNULL)
+        ended = sorted(path.stat().st_mtime for path in Path(name, "receipts").iterdir())
+    assert len(ended) == SHARDS
+    return (SHARDS - workers) * ROWS / (ended[-1] - ended[workers - 1])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m studies.fleet", description=__doc__)
-    known = [*PARTS, "bulk", "plan", "routers"]
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"{', '.join(known)}; default: all but plan and routers"
-    )
-    parser.add_argument("--service", metavar="URL", help="plan: an idle service (default: start one)")
-    parser.add_argument("--model", default="moons", help="plan: model of the service (moons)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="plan: seconds per load (15)")
-    parser.add_argument("--detail", action="store_true", help="plan: also print the service's own timings")
-    options = parser.parse_args()
-    if unknown := set(options.parts) - set(known):
-        parser.error(f"{', '.join(sorted(unknown))}: unknown; choose from {', '.join(known)}")
-    parts = options.parts or known[:-2]
-    met = True
-    if names := [name for part, name in PARTS.items() if part in parts]:
-        met &= proxies.table(names)
-    if "bulk" in parts:
-        met &= bulk.table()
-    if "routers" in parts:
-        met &= routers.table()
-    if "plan" in parts:
-        if options.service:
-            met &= plans.table(options.service, options.model, options.seconds, options.detail)
-        else:
-            with running.service() as url:
-                met &= plans.table(url, options.model, options.seconds, options.detail)
+    """Print the rates; return 0 if the goal is met."""
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(ROUNDS):
+        for workers, measured in rates.items():
+            measured.append(rate(workers))
+    one, two = (max(measured) for measured in rates.values())
+    met = two / one >= GOAL
+    print(f"\nbulk: {SHARDS} shards of {ROWS} samples of moons by rk4-20, the best of {ROUNDS} runs in turn")
+    print(f"{'1 worker':16} {one:9,.0f} samples/s")
+    print(f"{'2 workers':16} {two:9,.0f} samples/s, {two / one:.2f} times as many (goal >= {GOAL:g}): ", end="")
+    print("met" if met else "MISSED", flush=True)
     return 0 if met else 1
 
 

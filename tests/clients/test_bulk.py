@@ -19,9 +19,9 @@ import pathline
 import pytest
 import torch
 from pathline import AsyncClient, BulkConflict, BulkIncomplete, Client
+from pathline.bulk_folder import JobSpec
 
 from fleet.__main__ import main
-from fleet.bulk.spec import JobSpec
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
@@ -244,6 +244,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pets = LabelCondition(classes=3, names=("cat", "dog", "eel"))
     net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=pets))
     save(root, "pets", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    ages = LabelCondition(classes=3, names=("1", "2", "20"))
+    net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=ages))
+    save(root, "ages", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
     return root
 
 
@@ -273,35 +276,46 @@ def test_the_fingerprint_is_that_of_fleet_sample_and_fleet_verifies_the_folder(
     assert run("verify", tmp_path / "sdk") == found.fingerprint
     job = ("sample", "net", "--total", 300, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
     assert run(*job, "--shard-rows", 128) == found.fingerprint
-    spec = JobSpec.model_validate_json((tmp_path / "sdk" / "job.json").read_bytes())
+    spec = JobSpec.from_json((tmp_path / "sdk" / "job.json").read_bytes())
     receipt = json.loads((tmp_path / "sdk" / "receipts" / "00000.json").read_text())
     assert receipt["job"] == spec.digest
     assert spec.checkpoint == found.checkpoint
     assert main(["sample", "--to", str(tmp_path / "sdk"), "--quiet"]) == 2
     assert "a service makes this job; resume it with pathline.Client.bulk" in capsys.readouterr().err
-    with Client() as client, pytest.raises(BulkConflict, match=r"resume it with the program that began it"):
+    with Client() as client, pytest.raises(BulkConflict, match=r"holds a job of `python -m fleet sample`"):
         client.bulk("net", to=tmp_path / "fleet")
 
 
+@pytest.mark.parametrize(
+    ("model", "one", "two", "recorded"),
+    [("pets", "eel", 0, (2, 0)), ("ages", "20", 2, (20, 2)), ("ages", 2, 1, (2, 1))],
+)
 def test_counts_of_conditions_are_those_of_a_table(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: str,
+    one: Any,
+    two: Any,
+    recorded: tuple[int, int],
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def bulk() -> pathline.BulkResult:
         async with in_process(repository) as client:
             options = {"solver": "rk4-4", "seed": 5, "format": "parquet", "shard_rows": 64}
-            return await client.bulk("pets", counts={"eel": 70, 0: 30}, to=tmp_path / "sdk", **options)
+            return await client.bulk(model, counts={one: 70, two: 30}, to=tmp_path / "sdk", **options)
 
     found = asyncio.run(bulk())
     assert found.rows == 100
-    (tmp_path / "wanted.csv").write_text("condition,count\neel,70\n0,30\n")
+    (tmp_path / "wanted.csv").write_text(f"condition,count\n{json.dumps(one)},70\n{two},30\n".replace('"', '"""'))
     table = ("--conditions", tmp_path / "wanted.csv")
-    made = ("sample", "pets", *table, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
+    made = ("sample", model, *table, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
     assert fleet(repository, monkeypatch, capsys, *made) == found.fingerprint
     ours, theirs = (json.loads((tmp_path / name / "job.json").read_text()) for name in ("sdk", "fleet"))
     assert ours["table"] == theirs["table"]
     assert main(["export", str(tmp_path / "sdk"), str(tmp_path / "all.npz")]) == 0
     with np.load(tmp_path / "all.npz") as exported:
-        assert exported["labels"].tolist() == [2] * 70 + [0] * 30
+        assert exported["labels"].tolist() == [recorded[0]] * 70 + [recorded[1]] * 30
 
 
 @pytest.fixture
@@ -375,7 +389,7 @@ def test_named_conditions_are_those_of_the_command(
             client.bulk("named", to=tmp_path / "a", conditions={"text": text + 1})
         file = tmp_path / "a" / "arrays" / "conditions.text.npy"
         file.write_bytes(file.read_bytes()[:-4])
-        with pytest.raises(BulkConflict, match=r"conditions.text.npy was changed"):
+        with pytest.raises(BulkConflict, match=r"conditions.text.npy: was changed"):
             client.bulk("named", to=tmp_path / "a")
     np.save(tmp_path / "text.npy", text)
     np.save(tmp_path / "other.npy", text[0])

@@ -178,7 +178,7 @@ def test_a_cut_archive_is_refused(service: FakeService, keep: int) -> None:
         ((200, {"content-type": "application/json"}, b"{}"), "not an older one"),
         ((200, {}, b""), "no stated type"),
         ((204, {}, b""), "no stated type"),
-        ((301, {"location": "https://there/"}, b""), "points to https://there/"),
+        ((301, {"location": "https://there/"}, b""), "it moved to https://there; use that"),
     ],
 )
 def test_other_servers_are_recognised(service: FakeService, client: Client, reply: Any, message: str) -> None:

@@ -71,10 +71,11 @@ def test_every_package_of_ours_is_copied_and_let_into_the_context(stages: Stages
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = [pattern.rstrip("*") for pattern in project["tool"]["setuptools"]["packages"]["find"]["include"]]
     copied = [rest for rest in rests(stages[1], "COPY") if "/opt/pathline" in rest]
-    assert copied == [f"{name} /opt/pathline/{name}" for name in packages]
+    sdk = "clients/python/pathline"  # `fleet` uses its format of a bulk folder
+    assert copied == [*(f"{name} /opt/pathline/{name}" for name in packages), f"{sdk} /opt/pathline/pathline"]
     ignore = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert ignore[0] == "*"
-    assert {line[1:] for line in ignore if line[0] == "!"} == {*packages, "deploy/locks"}
+    assert {line[1:] for line in ignore if line[0] == "!"} == {*packages, sdk, "deploy/locks"}
 
 
 def test_nothing_is_installed_whose_hash_is_not_known(stages: Stages) -> None:

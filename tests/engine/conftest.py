@@ -25,9 +25,7 @@ class Settings:
     device: str = "cpu"
     threads: int = 1
     max_queue: int = 500
-    cuda_graphs: bool = False
     compile: str = "auto"
-    calibration_s: float = 60.0
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import heapq
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -10,16 +11,66 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from engine.device import Device
+from engine.engine import Engine
 from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
-from fleet.capacity.simulation import Simulated, World
 from models.checkpoint.loading import Checkpoint
 
 from .conftest import Field, Settings, job
 
 START = 1000.0
 """The time at which a simulated service has loaded its model, on its clock."""
+
+
+class World(Device):
+    """A device with a simulated clock and a queue of events."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.now = 100.0
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._count = itertools.count()
+
+    def clock(self) -> float:
+        return self.now
+
+    def seconds(self) -> float:
+        return self.now
+
+    def at(self, when: float, what: Callable[[], object]) -> None:
+        """Schedule an event."""
+        heapq.heappush(self._due, (when, next(self._count), what))
+
+    def spend(self, seconds: float) -> None:
+        """Let the engine compute for some seconds, in which events happen."""
+        end = self.now + seconds
+        while self._due and self._due[0][0] <= end:
+            when, _, what = heapq.heappop(self._due)
+            self.now = max(self.now, when)
+            what()
+        self.now = end
+
+    def skip(self) -> bool:
+        """Advance the clock to the next event; return whether there was one."""
+        if not self._due:
+            return False
+        self.spend(max(0.0, self._due[0][0] - self.now))
+        return True
+
+
+class Simulated(Engine):
+    """An engine without a thread, driven turn by turn."""
+
+    @property
+    def alive(self) -> bool:
+        return True
+
+    def turn(self) -> bool:
+        """Take one turn; return whether there is more work or a pending command."""
+        return bool(self._loop.turn()) or not self._loop.commands.empty()
 
 
 @dataclass
@@ -91,7 +142,7 @@ class Service:
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Take turns until nothing is left to do."""
         while not until():
-            if not self.engine.turn() and not self.world.skip(math.inf):
+            if not self.engine.turn() and not self.world.skip():
                 return
 
     def count(self, outcome: str) -> int:

@@ -7,21 +7,17 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from engine.arena import Arena
-from engine.device import Captured, Cuda, Device, choose_device, device_of
+from engine.device import Cuda, Device, choose_device, device_of
 from engine.job import Job
 from engine.stages import Pass, prelude_pass
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
-from models.fused import Prepared
-from models.named_conditions import Conditioning
 from tests.service import latent
-from tests.service.named import imported
 
 from .conftest import job
 
@@ -81,14 +77,14 @@ def test_memory_is_given_back_before_a_call_is_tried_in_parts(net: Checkpoint) -
     device = Elsewhere()
     arena = Arena(net, device)
     device.counts.clear()
-    inside = arena.network.velocity._call.function
+    inside = arena.network.call.function
 
     def crowded(*arguments: Tensor) -> Tensor:
         if len(arguments[0]) > 8:
             raise torch.OutOfMemoryError("no memory for so many rows")
         return inside(*arguments)
 
-    arena.network.velocity._call.function = crowded
+    arena.network.call.function = crowded
     found = _run(arena, job(16, solver="euler", steps=3))
     assert len(found[0]) == 16
     assert device.counts["free"] >= 3
@@ -99,7 +95,7 @@ def test_auto_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert choose_device("auto").type == chosen
     assert choose_device("cuda:1") == torch.device("cuda", 1)
-    assert type(device_of(torch.device("cpu"), graphs=True)) is Device
+    assert type(device_of(torch.device("cpu"))) is Device
     assert type(device_of(torch.device("cuda"))) is Cuda
 
 
@@ -112,59 +108,8 @@ def test_auto_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_after_which_errors_cuda_is_lost(error: Exception, lost: bool) -> None:
-    assert Cuda(torch.device("cuda"), graphs=False).is_lost(error) is lost
+    assert Cuda(torch.device("cuda")).is_lost(error) is lost
     assert not Device(torch.device("cpu")).is_lost(error)
-
-
-class Summed:
-    """A field of named conditions that takes at most 8 rows."""
-
-    rows = (1, 8)
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, x: Tensor, t: Tensor, condition: dict[str, Tensor] | None = None) -> Tensor:
-        self.calls += 1
-        assert condition is not None
-        return x + condition["shift"]
-
-
-def test_calls_with_conditions_are_never_recorded() -> None:
-    field = Summed()
-    captured = Captured(field)
-    assert captured.rows == (1, 8)
-    x, t = torch.randn(5, 2), torch.rand(5)
-    for _ in range(2):  # a recording on a CPU would raise, and a replay would not call
-        shift = torch.randn(5, 2)
-        assert torch.equal(captured(x, t, {"shift": shift}), x + shift)
-    assert field.calls == 2
-    assert not captured._recorded
-
-
-class FarAway(Elsewhere):
-    """A device that reports support for graphs."""
-
-    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
-        return Prepared(Captured(checkpoint.velocity), "eager", "pretended")
-
-
-def test_a_model_with_named_conditions_has_the_same_bits_where_graphs_are_asked_for(tmp_path: Path) -> None:
-    _, path = imported(tmp_path, tmp_path / "repository")
-    checkpoint = load(path)
-    assert checkpoint.conditioning is not None
-    given = {"text": np.ones((2, 4), np.float32), "mask": np.array([True, False]), "label": 1}
-    values = Values(checkpoint.conditioning, given, 4, torch.float32)
-    request = replace(
-        job(4, solver="rk4", steps=2, model="named"),
-        conditions=values.tensors(),
-        sizes=tuple(sorted(values.sizes.settle().items())),
-        guidance=2.0,
-    )
-    plain, graphs = (
-        _run(Arena(checkpoint, device, sizes=request.sizes), request)[0] for device in (Elsewhere(), FarAway())
-    )
-    assert torch.equal(plain, graphs)
 
 
 def test_rows_of_stages_are_sent_and_decoded_ones_are_fetched(tmp_path: Path) -> None:

@@ -10,12 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
-from engine.job import JobResult, Operation, Priority
+from engine.engine import Engine
+from engine.job import (
+    DeadlineExceeded,
+    Draining,
+    EngineFailed,
+    JobResult,
+    Operation,
+    Overloaded,
+    Priority,
+    TooManySamples,
+)
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
-from solvers import integrate, resolve
-from solvers.lanes import Admission, Lanes
+from solvers import integrate
 from tests.service.waiting import eventually
 
 from .conftest import Field, Observed, Settings, job
@@ -81,35 +89,17 @@ def test_batch_control_is_the_same_beside_other_requests(engine: Engine) -> None
     assert same(alone, beside)
 
 
-def test_a_large_job_under_batch_control_is_called_in_parts_that_others_share(
-    engine: Engine, field: Field, observed: Observed
-) -> None:
+def test_samples_that_share_their_steps_fit_into_one_part_of_the_row_budget(engine: Engine) -> None:
     arena = engine.prepared("net", 1, Operation.SAMPLE)
     assert arena is not None
-    budget, count = arena.budget, 3 * arena.budget
-    save_at = np.array([0.0, 0.4, 1.0])
-    shared = {"solver": "bosh3", "rtol": 1e-3, "atol": 1e-3, "error_control": "batch", "save_at": save_at}
-    large = engine.submit(job(count, **shared, trace="full"))
-    assert eventually(lambda: engine.active_lanes == count)
-    begun = len(observed.batches)
-    one = engine.submit(job(1, solver="euler", steps=10))
-    one.add_done_callback(lambda _: observed.batches.append(("end", 0, 0, 0)))
-    assert set(one.result(60).status) == {"success"}
-    result = large.result(120)
-    ended = [name for name, *_ in observed.batches].index("end")
-    assert ended - begun < 40  # its calls come between those of the parts, not after them
-    assert max(rows for _, rows, _, _ in observed.batches) <= budget // 4 + 1
-    assert result.saved is not None
-    assert torch.equal(result.saved[:, 2], result.x)
-    whole = Lanes((2,))
-    whole.admit([Admission(resolve(**{k: v for k, v in shared.items() if k != "save_at"}), noise(0, 0, count, (2,)))])
-    finished = None
-    with torch.inference_mode():
-        while finished is None:
-            finished = whole.absorb(arena.network.velocity(*whole.query()))
-    assert torch.equal(result.x, finished.x)
-    assert np.array_equal(result.nfe, finished.nfe)
-    assert engine.active_lanes == 0
+    most, shared = arena.budget // 4, {"solver": "bosh3", "rtol": 1e-2, "atol": 1e-2, "error_control": "batch"}
+    result, bulk = (engine.submit(job(most, priority=each, **shared)).result(60) for each in Priority)
+    assert len(set(result.nfe)) == 1
+    assert same(result, bulk)
+    with pytest.raises(TooManySamples, match=f"num_samples = {most + 1} .* use at most {most},"):
+        engine.submit(job(most + 1, **shared))
+    with pytest.raises(TooManySamples, match=f"use at most {most // 2},"):
+        engine.submit(job(most, guidance=2.0, **shared))
 
 
 def test_exact_on_the_analytic_gaussian(engine: Engine, gaussian: Checkpoint) -> None:

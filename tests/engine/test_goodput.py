@@ -138,6 +138,33 @@ def test_a_job_of_one_sample_does_not_wait_for_one_of_a_hundred_thousand(mixture
     assert not large.outcome
 
 
+SMALL = [
+    {"num_samples": 1, "solver": "rk4", "steps": 5, "limit_s": 1.0},
+    {"num_samples": 20, "solver": "rk4", "steps": 10, "limit_s": 2.0},
+]
+
+
+@pytest.mark.parametrize("priority", Priority)
+@pytest.mark.parametrize("kind", SMALL)
+def test_small_requests_beside_one_of_fifty_thousand_take_three_times_as_long_at_most(
+    mixture: Checkpoint, kind: dict[str, Any], priority: Priority
+) -> None:
+    def seconds(large: bool) -> float:
+        service, kinds = Service(mixture), {"dtype": torch.float64}
+        if large:
+            service.ask(num_samples=50_000, solver="rk4", steps=20, limit_s=3600.0, priority=priority, **kinds)
+            service.run(lambda: len(service.calls) > 5)
+        small = service.attempts[1:] = []
+        for _ in range(25):
+            attempt = service.ask(**kind, **kinds)
+            small.append(attempt)
+            service.run(lambda attempt=attempt: bool(attempt.outcome))
+        assert {each.outcome for each in small} == {"200"}
+        return sum(each.answered - each.began for each in small)
+
+    assert seconds(large=True) <= 3 * seconds(large=False)
+
+
 def test_a_long_request_with_little_time_to_spare_keeps_short_ones_from_nothing(mixture: Checkpoint) -> None:
     service = Service(mixture)
     kind: dict[str, Any] = {"dtype": torch.float64}

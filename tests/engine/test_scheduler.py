@@ -101,32 +101,6 @@ def test_a_small_whole_job_is_never_sliced_and_waits_for_room() -> None:
     assert scheduler.grant() == [(9, 0, 16)]
 
 
-def test_a_large_whole_job_is_admitted_at_once_and_takes_a_quarter_of_each_tick() -> None:
-    scheduler = Scheduler(64)
-    scheduler.add(Entry(0, 500, cost=10, whole=True, width=2))
-    assert scheduler.grant() == [(0, 0, 500)]
-    assert scheduler.active_rows == 16
-    scheduler.add(Entry(1, 16, cost=10))
-    scheduler.add(Entry(2, 1000, cost=10))
-    assert scheduler.grant() == [(1, 0, 16), (2, 0, 32)]
-    assert not scheduler.ended(0, 490)
-    assert scheduler.active_rows == 16 + 32 + 16
-    assert not scheduler.ended(0, 5)
-    assert scheduler.active_rows == 16 + 32 + 10
-    assert scheduler.ended(0, 5)
-    assert scheduler.parted == 0
-
-
-def test_two_large_whole_jobs_run_and_the_third_waits_while_others_pass() -> None:
-    scheduler = Scheduler(64)
-    for number in range(3):
-        scheduler.add(Entry(number, 500, cost=10, whole=True))
-    scheduler.add(Entry(3, 100, cost=10))
-    assert scheduler.grant() == [(0, 0, 500), (1, 0, 500), (3, 0, 16)]
-    assert scheduler.ended(0, 500)
-    assert (2, 0, 500) in scheduler.grant()
-
-
 def test_a_removed_job_frees_its_lanes_and_ends_silently() -> None:
     scheduler = Scheduler(64)
     scheduler.add(Entry(0, 1000, cost=10))
@@ -155,24 +129,20 @@ def test_dropping_what_waits_lets_the_job_end_with_its_lanes() -> None:
 )
 def test_every_job_ends_and_every_sample_is_admitted_once(budget: int, sizes: list[tuple[int, bool, int]]) -> None:
     scheduler = Scheduler(budget)
+    small = [samples * width <= part_of(budget) for samples, _, width in sizes]
     for number, (samples, whole, width) in enumerate(sizes):
-        scheduler.add(Entry(number, samples, cost=1, whole=whole, width=width))
+        scheduler.add(Entry(number, samples, cost=1, whole=whole and small[number], width=width))
     admitted = dict.fromkeys(range(len(sizes)), 0)
     ended: set[int] = set()
     for _ in range(20_000):
         granted = scheduler.grant()
         for number, first, count in granted:
             assert first == admitted[number]
-            assert not sizes[number][1] or count == sizes[number][0]
+            assert not (sizes[number][1] and small[number]) or count == sizes[number][0]
             admitted[number] += count
         assert granted, "the scheduler holds jobs but admits nothing into an empty arena"
-        rows = 0
-        for number, _, count in granted:
-            parted = sizes[number][1] and not scheduler.snapshot().is_small(sizes[number][0] * sizes[number][2])
-            most = max(1, part_of(budget) // sizes[number][2])
-            rows += min(count, most if parted else count) * sizes[number][2]
-        assert scheduler.active_rows == rows
-        if scheduler.active_rows > budget:  # fits only alone: a whole job, or a pair of rows in an arena of one
+        assert scheduler.active_rows == sum(count * sizes[number][2] for number, _, count in granted)
+        if scheduler.active_rows > budget:  # a pair of rows in an arena of one
             assert len(granted) == 1
             assert budget == 1
         ended |= finish(scheduler, granted)

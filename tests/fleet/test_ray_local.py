@@ -22,20 +22,14 @@ def _refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(None, "1"), (1, "1"), (2, "1"), (6, "3"), (64, "4")])
-def test_a_new_cluster_sends_no_reports_and_leaves_cores_to_the_replicas(
-    monkeypatch: pytest.MonkeyPatch, cores: int | None, threads: str
-) -> None:
-    given: list[dict[str, Any]] = []
-    ray = SimpleNamespace(init=lambda **options: given.append(options))
+def test_a_new_cluster_is_local_and_sends_no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[dict[str, Any]] = []
+    ray = SimpleNamespace(init=lambda **each: options.append(each))
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(os, "environ", {"RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "100000"})
+    monkeypatch.setattr(os, "environ", {})
     assert join(2) is ray
-    assert (given[0]["num_cpus"], given[0]["_node_ip_address"]) == (2, "127.0.0.1")
+    assert (options[0]["num_cpus"], options[0]["_node_ip_address"]) == (2, "127.0.0.1")
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-    assert os.environ["RAY_SERVE_HAPROXY_NBTHREAD"] == threads
-    assert os.environ["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "100000"
 
 
 @pytest.mark.usefixtures("_refuses")

@@ -1,11 +1,12 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
-from models.decoder import Decoder, DecoderConfig, DecoderError, Inverse, InverseError
+from models.decoder import Column, Decoder, DecoderConfig, DecoderError, Inverse, InverseError
 from models.noise import noise
 from models.program.function import FunctionConfig
 
@@ -245,3 +246,77 @@ def test_an_identity_reshapes_samples_of_any_size() -> None:
 def test_free_axes_that_make_no_sense(fields: dict, named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         DecoderConfig.model_validate(fields)
+
+
+def table_decoder(**changes: Any) -> Decoder:
+    """A decoder of the columns x (a number), c (always 0.0016), n (whole, 1 to 9) and b (yes or no)."""
+    columns = (
+        Column(name="x", low=-2, high=2),
+        Column(name="c", low=0.0016, high=0.0016),
+        Column(name="n", kind="whole", low=1, high=9),
+        Column(name="b", kind="yes-no", low=0, high=1),
+    )
+    scale, shift = torch.tensor([2.0, 1.0, 2.5, 0.4]), torch.tensor([0.5, 0.0016, 5.0, 0.3])
+    constants = torch.tensor([1]), torch.tensor([0.0016])
+    return Decoder.affine(scale, shift, **{"constants": constants, "columns": columns, **changes})
+
+
+def test_constants_whole_columns_and_yes_or_no_come_back_as_they_are() -> None:
+    x = torch.tensor([[0.25, 3.0, 0.3, 0.6], [-1.0, -0.5, -9.0, -9.0], [1.0, 0.0, 9.0, 9.0]])
+    assert table_decoder().decode(x).tolist() == [
+        [1.0, float(np.float32(0.0016)), 6.0, 1.0],
+        [-1.5, float(np.float32(0.0016)), 1.0, 0.0],
+        [2.5, float(np.float32(0.0016)), 9.0, 1.0],
+    ]
+    assert not torch.signbit(table_decoder().decode(torch.tensor([[0.0, 0.0, 0.0, -0.8]]))).any()
+
+
+def test_what_is_rounded_has_the_affine_inverse() -> None:
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    x[:, 1] = 0
+    data = table_decoder().decode(x)
+    plain, inverse = table_decoder(constants=None, columns=None), Inverse(table_decoder())
+    states = inverse.encode(data)
+    assert torch.equal(states, Inverse(plain).encode(data))
+    assert torch.equal(table_decoder().decode(states), data)
+    assert inverse.log_volume((4,)) == Inverse(plain).log_volume((4,))
+
+
+@pytest.mark.parametrize("dtype", [None, "float64"])
+def test_what_a_decoder_rounds_is_in_its_config_and_tensors(dtype: Any) -> None:
+    first = table_decoder(dtype=dtype)
+    with torch.device("meta"):
+        second = Decoder(DecoderConfig.model_validate(first.config.model_dump(mode="json")))
+    second.load_state_dict(first.state_dict(), assign=True)
+    x = noise(0, 0, 9, (4,))
+    assert torch.equal(first.decode(x), second.decode(x))
+    assert (first.config.rounded, first.config.constants) == ((2, 3), 1)
+    assert not {"columns", "constants"} & set(Decoder.identity((2,)).config.model_dump())
+
+
+def test_rounded_states_are_not_their_own_data() -> None:
+    columns = (Column(name="n", kind="whole", low=0, high=3),)
+    identity = DecoderConfig(event_shape=(1,), data_shape=(1,), columns=columns)
+    assert not identity.reshapes_only
+    assert Decoder.identity((1,)).config.reshapes_only
+    assert Decoder(identity).decode(torch.tensor([[1.4], [-5.0]])).tolist() == [[1.0], [0.0]]
+
+
+def test_pixels_that_never_change_are_constants_of_pictures() -> None:
+    half, constants = torch.full((1, 2, 2), 0.5), (torch.tensor([3]), torch.tensor([0.25]))
+    decoder = Decoder.affine(half, half, data_shape=(2, 2), clip=(0.0, 1.0), constants=constants)
+    assert decoder.decode(torch.zeros(2, 1, 2, 2)).tolist() == [[[0.5, 0.5], [0.5, 0.25]]] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"constants": 1}, "only affine decoders of a fixed shape"),
+        ({"kind": "affine", "constants": 3}, "constants is 3"),
+        ({"columns": [{"name": "x", "low": 0, "high": 1}]}, "there are 1 columns for data of shape"),
+        ({"columns": [{"name": name, "low": 1, "high": 0} for name in "xy"]}, "low 1 above high 0"),
+    ],
+)
+def test_columns_and_constants_that_make_no_sense(fields: dict, named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        DecoderConfig.model_validate({"event_shape": (2,), "data_shape": (2,), **fields})

@@ -60,8 +60,7 @@ def loop(seed, size, length, guidance, steps):
     return x.numpy()
 
 async def main():
-    settings = Settings(models_dir=path.parents[1], device="cpu", threads=1, watch_s=0, allow_programs=True,
-                        calibration_s=0.5)
+    settings = Settings(models_dir=path.parents[1], device="cpu", threads=1, watch_s=0, allow_programs=True)
     app = create_app(settings)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=120)
 

@@ -42,9 +42,9 @@ print(sorted(ended), sorted(path.name for path in Path(sys.argv[1]).iterdir()))
 """
 
 REPLICAS = """
-from fleet.ray_serve import replica_deployment
+from fleet.ray_serve import app
 
-deployment, _ = replica_deployment({"replicas": 2, "gpus": 1, "threads": 1})
+deployment = app({"min_replicas": 2, "gpus": 1, "threads": 1})._bound_deployment
 assert deployment.ray_actor_options == {"num_cpus": 1, "num_gpus": 1}, deployment.ray_actor_options
 
 @ray.remote

@@ -21,10 +21,7 @@ def _run(arguments: list[str], log: Path, environment: dict[str, str]) -> None:
     torch.set_num_threads(1)
     from training.__main__ import main
 
-    code = main(arguments)
-    # Importing it takes seconds, at every start of a training.
-    assert "torch._dynamo" not in sys.modules
-    sys.exit(code)
+    sys.exit(main(arguments))
 
 
 class Command:
@@ -36,7 +33,7 @@ class Command:
     """
 
     def __init__(self, arguments: list[str], log: Path, **environment: str) -> None:
-        _CONTEXT.set_forkserver_preload(["training.fit", "sklearn.datasets"])
+        _CONTEXT.set_forkserver_preload(["training.fit", "sklearn.datasets", "torch._dynamo"])
         self.log = log
         self.process: ForkServerProcess = _CONTEXT.Process(target=_run, args=(arguments, log, environment))
         self.process.start()

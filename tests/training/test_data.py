@@ -63,3 +63,8 @@ def test_mnist_latents_decode_to_the_pictures_they_came_from(mnist_dir: Path):
 def test_too_few_digits_for_the_components(mnist_dir: Path):
     with pytest.raises(DataError, match=r"50 digits are too few for data\.components = 64"):
         prepare(shipped("mnist", samples=50), mnist_dir)
+
+
+def test_a_class_that_no_training_sample_has_is_refused(mnist_dir: Path):
+    with pytest.raises(DataError, match=r"none of the 3 training samples has the label \d, \d"):
+        prepare(shipped("mnist_conditional", samples=3, components=2), mnist_dir)

@@ -46,15 +46,6 @@ def test_four_damaged_bytes_anywhere_are_noticed(tmp_path: Path, place: int):
         run.read()
 
 
-def test_a_state_without_a_checksum_is_refused(tmp_path: Path):
-    from safetensors.torch import save
-
-    run = RunFolder(tmp_path)
-    run.file.write_bytes(save({"a": torch.zeros(2)}, {"state": HEADER.model_dump_json()}))
-    with pytest.raises(StateError, match="it has no checksum, like those of earlier releases"):
-        run.read()
-
-
 def test_a_safetensors_file_of_another_kind_is_no_state(tmp_path: Path):
     from safetensors.torch import save
 

@@ -1,15 +1,19 @@
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from training.config import Recipe
 from training.data import prepare
 from training.errors import Diverged, StateError
-from training.fit import new_network
+from training.fit import new_network, new_trainer
 from training.state import Header
-from training.trainer import Hooks, Trainer
+from training.trainer import Hooks, Trainer, average_decay
+from training.validation import Validation
 
 State = tuple[dict[str, torch.Tensor], Header]
 
@@ -70,13 +74,38 @@ def test_average_is_the_moving_average_of_the_weights(recipe: Recipe):
     run = trainer(recipe)
     name, parameter = next(iter(run.network.named_parameters()))
     average = parameter.detach().clone()
+    steps = itertools.count()
 
     def follow(loss: float | None) -> None:
-        average.lerp_(parameter.detach(), 1 - recipe.ema)
+        average.lerp_(parameter.detach(), 1 - average_decay(recipe.ema, next(steps)))
 
     run.run(Hooks(follow, lambda t: None, lambda: False, 1e9))
     assert torch.allclose(dict(run.published().named_parameters())[name], average, atol=1e-6)
     assert not torch.equal(average, parameter)
+
+
+@pytest.mark.parametrize("steps", [16, 300, 20_000])
+def test_the_average_forgets_the_initial_weights(steps: int):
+    """What is left of them is the product of the decays; with 0.999 alone it would be 74 % after 300 steps."""
+    left = math.prod(average_decay(0.999, step) for step in range(steps))
+    assert left < 1e-6
+    assert average_decay(0.999, 10**6) == 0.999
+
+
+def test_a_short_run_is_published_as_trained_and_judged_by_what_is_published(recipe: Recipe):
+    """With a decay of 0.9999, half of what a run of 16 steps published was its initial weights."""
+    recipe = recipe.model_copy(update={"ema": 0.9999, "learning_rate": 1e-2, "epochs": 40})
+    data = prepare(recipe)
+    runs = [new_trainer(recipe.model_copy(update={"ema": ema}), data, torch.device("cpu")) for ema in (0.9999, 0.0)]
+    validation = Validation.of(recipe.seed, data.reference, None, torch.device("cpu"))
+    at_first = np.mean(validation.losses(runs[0].network, {}))
+    for run in runs:
+        run.run(hooks())
+        assert run.held_out_loss == pytest.approx(np.mean(validation.losses(run.published(), {})), rel=1e-6)
+    averaged, last = (run.held_out_loss for run in runs)
+    assert averaged is not None
+    assert last is not None
+    assert averaged < last + 0.1 * (at_first - last)
 
 
 def test_without_ema_the_last_weights_are_published(recipe: Recipe):

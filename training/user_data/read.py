@@ -19,10 +19,14 @@ MAX_EXACT = 2**53
 _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
 """Texts for missing values in tables, in lower case."""
 
+_FEW = 20
+"""Rows from which on a value may be told to be far from the others."""
+
 _COARSE = 2.0**-10
 """Largest spacing of floating-point numbers that resolves a column, as a share of the column's spread."""
 
-_LISTED = 12  # classes or columns listed in the first lines of a run
+LISTED = 12
+"""Classes or columns listed in a line of the first lines of a run."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,18 @@ class Read:
         samples: (samples, *shape); rows of numbers are float64, pictures float32 (samples, channels, height, width) in
             [0, 1].
         condition: what they are conditioned on, or None.
-        conditions: labels (samples,) int64 or vectors (samples, width) float32, or None.
+        conditions: labels (samples,) int64 or vectors (samples, width) float64, or None.
         notes: lines for the user that describe what was read.
+        names: names of the columns of rows; empty for pictures.
+        lines: the line of the file in which each row ends, counted from 1; empty for files without lines.
     """
 
     samples: NDArray[np.floating[Any]]
     condition: LabelCondition | VectorCondition | None = None
     conditions: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    lines: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,11 @@ class Columns:
     names: Sequence[str]
 
 
+def listed(items: Sequence[str]) -> str:
+    """Return the first items, separated by commas."""
+    return ", ".join(items[:LISTED]) + (", ..." if len(items) > LISTED else "")
+
+
 def checked(
     path: Path, samples: Columns, labels: NDArray[Any] | None, vectors: Columns | None, notes: tuple[str, ...] = ()
 ) -> Read:
@@ -68,7 +81,7 @@ def checked(
         raise DataError(f"data {path}: label and condition are both given; a model takes one of them")
     rows = _numbers(path, "the samples", samples, np.float64)
     read = f"read {len(rows):,} rows from {path}: {_ranges(rows, samples.names)}"
-    notes = (read, *notes)
+    notes, names = (read, *notes), tuple(samples.names)
     if labels is not None:
         if labels.shape != (len(rows),):
             raise DataError(f"data {path}: labels have shape {labels.shape}; one per sample is needed, ({len(rows)},)")
@@ -76,13 +89,13 @@ def checked(
             found = labels[place].item()
             raise DataError(f"data {path}: the label of sample {place} (counted from 0) is missing: it is {found!r}")
         condition, numbers = classes(path, labels)
-        return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)))
+        return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)), names)
     if vectors is None:
-        return Read(rows, notes=notes)
+        return Read(rows, notes=notes, names=names)
     conditions = _numbers(path, "the conditions", vectors, np.float32)
     if len(conditions) != len(rows):
         raise DataError(f"data {path}: {len(conditions)} conditions for {len(rows)} samples; one each is needed")
-    return Read(rows, VectorCondition(width=conditions.shape[1]), conditions.astype(np.float32), notes)
+    return Read(rows, VectorCondition(width=conditions.shape[1]), conditions, notes, names)
 
 
 def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | type[np.float64]) -> NDArray[np.float64]:
@@ -136,13 +149,47 @@ def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
             part = f"column {name} from {low:.{digits}g} to {high:.{digits}g}"
         if len(column) > 2 and low in (0, 1) and np.array_equal(column, np.arange(len(column)) + low):
             part += " (it counts the rows: leave it out if it is an index)"
-        (parts if place < _LISTED or not part.endswith(")") else noted).append(part)
-    more = f", and {len(parts) + len(noted) - _LISTED} more" if len(parts) + len(noted) > _LISTED else ""
-    return ", ".join(parts[:_LISTED]) + more + "".join(f"; {part}" for part in noted)
+        (parts if place < LISTED or not part.endswith(")") else noted).append(part)
+    more = f", and {len(parts) + len(noted) - LISTED} more" if len(parts) + len(noted) > LISTED else ""
+    return ", ".join(parts[:LISTED]) + more + "".join(f"; {part}" for part in noted)
+
+
+def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[int], advice: str) -> list[str]:
+    """Return a line on each column of rows (n, columns) in which a few values determine the standard deviation.
+
+    These are the hundredth of the rows that is furthest from the median, or all rows with the furthest value, which may
+    stand for "missing". The column is named if it has less than a third of its standard deviation without them.
+
+    Args:
+        rows: the rows.
+        names: names of the columns.
+        lines: see `Read`.
+        advice: what to do about it, after a semicolon.
+    """
+    if len(rows) < _FEW:
+        return []
+    found = []
+    for name, column in zip(names, rows.T, strict=True):
+        off = np.abs(column - np.median(column))
+        first = int(off.argmax())
+        hundredth = np.argsort(-off, kind="stable")[: max(1, len(rows) // 100)]
+        for far in (hundredth, np.flatnonzero(column == column[first])):
+            near = float(np.delete(column, far).std()) if len(far) < len(column) else 0.0
+            if 0 < 3 * near < (whole := float(column.std())):
+                where = f"line {lines[first]}" if lines else f"sample {first} (counted from 0)"
+                without = "it" if len(far) == 1 else f"the {len(far):,} furthest values"
+                found.append(
+                    f"column {name} is {column[first]:.15g} in {where}: the standard deviation is {whole:.3g}, and "
+                    f"{near:.3g} without {without}; {advice}"
+                )
+                break
+    return found[:LISTED]
 
 
 def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[np.int64]]:
     """Number the classes of labels, words or whole numbers, in their order; names are kept unless they are 0, 1, 2, ...
+
+    Different texts are different classes: labels are numbers only if each has one way to write it (see `_whole`).
 
     Raises:
         DataError: a label is neither a word nor a whole number.
@@ -169,13 +216,18 @@ def missing(labels: NDArray[Any]) -> list[int]:
 
 
 def _whole(labels: NDArray[np.str_]) -> NDArray[Any]:
-    """Convert words to numbers if all of them are numbers, so that 2 comes before 10 and 1.0 is 1."""
+    """Convert words to integers if all of them are written as such, so that 2 comes before 10.
+
+    A leading zero, a plus, a point or an exponent makes text of all: 02139 is not 2139, and 1.10 is not 1.1. Numbers
+    with fractions that hardly repeat are returned as floats, a quantity.
+    """
     words = labels.tolist()
-    if all(word.isascii() and word.isdecimal() and len(word) < 19 for word in words):
+    if all(map(_INTEGER.fullmatch, words)):
         return labels.astype(np.int64)
-    if not all(is_number(word) for word in words) or any(word.isdecimal() for word in words if len(word) > 15):
-        return labels  # such as identifiers, in which every digit counts
-    return labels.astype(np.float64)
+    if len(set(words)) > len(words) // 2 and all(map(is_number, words)):
+        numbers = labels.astype(np.float64)
+        return labels if (numbers == np.floor(numbers)).all() else numbers
+    return labels
 
 
 def _odd(labels: NDArray[Any]) -> Any:
@@ -189,11 +241,19 @@ def describe_classes(condition: LabelCondition, numbers: NDArray[np.int64]) -> s
     """Return a line with the classes and the number of samples of each."""
     counts = np.bincount(numbers, minlength=condition.classes)
     names = condition.names or tuple(map(str, range(condition.classes)))
-    listed = ", ".join(f"{name} {count:,}" for name, count in zip(names[:_LISTED], counts, strict=False))
-    return f"{condition.classes} classes: {listed}{', ...' if condition.classes > _LISTED else ''}"
+    line = f"{condition.classes} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
+    values: dict[float, str] = {}
+    for name in filter(is_number, names):
+        if (other := values.setdefault(float(name), name)) != name:
+            return f"{line}; {other} and {name} are different texts, so different classes"
+    return line
 
 
 _NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)", re.ASCII | re.IGNORECASE)
+
+
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
+"""Integers with one way to write them, which int64 holds."""
 
 
 def is_number(text: str) -> bool:

@@ -21,7 +21,7 @@ from pathline._frontier import Frontier
 from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._pools import GivenPool, OwnPools, Pools
 from pathline._request import SampleOptions, SolverOptions, spelled_out
-from pathline._response import Response, reading, sending
+from pathline._response import Intake, Response, reading, sending
 from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
@@ -49,9 +49,9 @@ class AsyncClient:
         transport: As for `Client`; ``httpx.ASGITransport(app)`` runs a service in the same process.
 
     Raises:
-        InvalidEnvironment: As for `Client`.
-        InvalidURL: The URL is not an http or https URL.
-        InvalidKey: The key has characters that are not allowed in a header.
+        InvalidValue: As for `Client`.
+        InvalidValue: The URL is not an http or https URL.
+        InvalidValue: The key has characters that are not allowed in a header.
         TypeError: The URL or the key is not a string.
     """
 
@@ -67,7 +67,7 @@ class AsyncClient:
     ) -> None:
         self._calls = configured(base_url, timeout, retry)
         self._route = route_to(self._calls.url) if transport is None else Route()
-        base, every = self._calls.url, all_headers(api_key, headers)
+        base, every = self._calls.url, all_headers(api_key, headers, self._calls.login)
 
         def through(transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
             return httpx.AsyncClient(base_url=base, headers=every, transport=transport, trust_env=False)
@@ -274,11 +274,12 @@ class AsyncClient:
                         if opened is not None:  # a stream that is given up for another attempt
                             await opened[0].aclose()
                         opened, response = None, await self._send(step)
+                        intake = Intake.of(response, step.timeout.read)
                         if step.stream and response.is_success:
-                            opened = response, response.aiter_bytes()
+                            opened = response, (intake.add(part) async for part in response.aiter_bytes())
                             outcome = Response.of(response, b"", self._route)
                         else:
-                            outcome = await self._read(response)
+                            outcome = await self._read(response, intake)
                     elif opened is not None:
                         with reading(self.base_url):
                             outcome = await anext(opened[1], None)
@@ -305,10 +306,10 @@ class AsyncClient:
                 ) from error
             raise
 
-    async def _read(self, response: httpx.Response) -> Response:
+    async def _read(self, response: httpx.Response, intake: Intake) -> Response:
         try:
             with reading(self.base_url):
-                content = b"".join([part async for part in response.aiter_bytes()])
+                content = b"".join([intake.add(part) async for part in response.aiter_bytes()])
                 return Response.of(response, content, self._route)
         finally:
             await response.aclose()

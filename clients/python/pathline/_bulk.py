@@ -7,7 +7,7 @@ I/O itself: a client drives one flow for each worker.
 
 from __future__ import annotations
 
-import math
+import re
 import threading
 import time
 from collections import deque
@@ -21,13 +21,27 @@ from typing import Any
 import numpy as np
 
 from pathline._bar import Follow, following
-from pathline._bulk_folder import BLOCK, FORMATS, Arrays, Folder, Rows, Table, shard_range, together
 from pathline._calls import Calls, Do, Flow, Wait
-from pathline._conditions import NAMED, shape_of
+from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
-from pathline._plot import needed
+from pathline._picture import needed
 from pathline._request import chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
+from pathline.bulk_folder import (
+    BLOCK,
+    FIELDS,
+    FORMATS,
+    Arrays,
+    Folder,
+    JobSpec,
+    LocalStore,
+    Receipt,
+    RowConditions,
+    Rows,
+    Table,
+    merged,
+    shard_rows,
+)
 from pathline.errors import (
     APIError,
     BulkConflict,
@@ -35,28 +49,22 @@ from pathline.errors import (
     DeadlineExceeded,
     InvalidRequest,
     InvalidValue,
-    JobTooLarge,
-    Overloaded,
     PathlineError,
-    ProxyRefused,
+    RequestTimeout,
     ServerError,
+    TransportError,
     Unavailable,
 )
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+"""Names of classes that are whole numbers."""
 
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
 """How many samples of each condition: a mapping, or pairs where conditions are vectors."""
 
-_SOLVING = (
-    *("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe"),
-    *("condition", "conditions", "negative", "guidance", "shape", "decode"),
-)
-"""Options that determine the rows."""
+_OPTIONS = (*FIELDS, "seed", "first_index", "version", "timeout_s")
 
-_OPTIONS = (*_SOLVING, "seed", "first_index", "version", "timeout_s")
-
-_SHARD_S, _PAGE_S, _PROBE_S = 120.0, 2.0, 0.5  # seconds of one worker
-_MAX_BYTES = 512 << 20  # of a shard's samples
-_FOR_EACH_WORKER = 4  # least number of shards, so that workers finish at about the same time
+_PAGE_S, _PROBE_S = 2.0, 0.5
 _FIRST_PAGE, _LEAST_PAGE = 1024, 1
 _PATIENCE_S, _ATTEMPTS = 60.0, 100  # of one request: long enough for a service to restart
 
@@ -160,7 +168,7 @@ class BulkArguments:
     @property
     def request(self) -> dict[str, Any]:
         """The options that determine the rows."""
-        return {name: self.options[name] for name in _SOLVING if name in self.options}
+        return {name: self.options[name] for name in FIELDS if name in self.options}
 
     def fitted(self, total: int, takes: Mapping[str, Any]) -> Arrays:
         """Return the arrays, each with one row for all samples or a row for each.
@@ -187,9 +195,9 @@ class BulkArguments:
                     key,
                 )
             found[key] = array if more else array[None]
-        return Arrays(found)
+        return Arrays(found, total)
 
-    def refuse_other(self, spec: Mapping[str, Any], arrays: Arrays, folder: Folder) -> None:
+    def refuse_other(self, spec: JobSpec, arrays: Arrays) -> None:
         """Check that a job matches the arguments, and the arrays among them.
 
         Raises:
@@ -207,13 +215,7 @@ class BulkArguments:
             **self.request,
             **arrays.digests,
         }
-        mine = {**spec, **spec["request"], **spec["arrays"]}
-        for name, wanted in arguments.items():
-            if wanted is not None and mine.get(name) != wanted:
-                raise BulkConflict(
-                    f"{folder.path} holds another job: its {name} is {mine.get(name)!r}, not {wanted!r}; "
-                    "choose another folder, or use the same value"
-                )
+        spec.refuse_other(arguments)
 
 
 def _table(counts: Counts) -> Table:
@@ -278,25 +280,23 @@ class Job:
         self,
         calls: Calls,
         folder: Folder,
-        spec: Mapping[str, Any],
-        table: Table | None,
-        arrays: Arrays,
+        spec: JobSpec,
+        conditions: RowConditions | None,
         arguments: BulkArguments,
-        labels: Any,
+        labels: Mapping[str, int],
     ) -> None:
         policy = calls.retry
         if policy.max_attempts > 1:  # retries are not turned off
             policy = policy.at_least(_ATTEMPTS, _PATIENCE_S)
-        self.spec, self._folder, self._table, self._arrays, self._labels = spec, folder, table, arrays, labels
+        self.spec, self._folder, self._conditions, self._labels = spec, folder, conditions, labels
         self._calls, self._timeout_s = replace(calls, retry=policy), arguments.options.get("timeout_s")
         self._page, self._lock = _Page(), threading.Lock()
         self._stopped = False
-        shards = -(-spec["total"] // spec["shard_rows"])
-        self._waiting = deque(sorted(set(range(shards)) - folder.done()))
+        self._waiting = deque(sorted(set(range(spec.shards)) - folder.done()))
         self._tried: dict[int, int] = {}
         self._failed: dict[int, str] = {}
         self._made = 0
-        self._before = spec["total"] - sum(shard_range(spec, shard)[1] for shard in self._waiting)
+        self._before = spec.total - sum(spec.range(shard)[1] for shard in self._waiting)
         self._began = time.monotonic()
         self._tell: Callable[[Progress], None] = lambda _: None
 
@@ -334,8 +334,8 @@ class Job:
                     ))  # fmt: skip
 
     def _shard(self, shard: int) -> Flow[None]:
-        first, rows = shard_range(self.spec, shard)
-        samples = np.empty((rows, *self.spec["shape"]), self.spec["dtype"])
+        first, rows = self.spec.range(shard)
+        samples = np.empty((rows, *self.spec.shape), self.spec.dtype)
         nfe, status, deterministic = np.empty(rows, np.int32), np.empty(rows, object), True
         done, begin = 0, time.monotonic()
         try:
@@ -351,24 +351,26 @@ class Job:
         except BaseException:
             self._advance(-done)
             raise
-        found = Rows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
-        seconds = time.monotonic() - begin
-        yield Do(lambda: self._folder.commit(self.spec, shard, found, deterministic, seconds))
+        made = Rows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
+        receipt = Receipt.of(self.spec, shard, made, deterministic, time.monotonic() - begin)
+        yield Do(lambda: self._folder.commit(self.spec, made, receipt))
 
     def _paged(self, first: int, most: int) -> Flow[SampleResult]:
         """Request one page of rows."""
         while True:
             rows, begin = min(self._page.rows, most), time.monotonic()
-            given = _given(self._table, self._arrays, first, rows)
+            members = merged(self.spec.request, self._conditions, first, rows)
             try:
                 result = yield from self._calls.sampled(
-                    _request(self.spec, first, rows, given, self._timeout_s, self._calls.url)
+                    _request(self.spec, first, rows, members, self._timeout_s, self._calls.url)
                 )
-            except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
+            except (InvalidRequest, DeadlineExceeded) as error:
                 if not (_too_many(error) and self._page.refused(rows)):
                     raise
                 continue
-            except Overloaded as error:  # other requests come first; this is not a failed attempt
+            except Unavailable as error:
+                if error.slug != "overloaded":  # else other requests come first; this is not a failed attempt
+                    raise
                 yield Wait(error.retry_after_s or 1.0)
                 continue
             _refuse_changed(self.spec, result)
@@ -377,17 +379,18 @@ class Job:
             return result
 
     def _conditions_of(self, first: int, rows: int) -> np.ndarray | None:
-        if self._table is None:
+        """Return the labels or vectors of a table of conditions, for the files."""
+        if not isinstance(self._conditions, Table):
             return None
-        given = self._table.of(first, rows)
-        if isinstance(given[0], list):
-            return np.asarray(given, self.spec["dtype"])
-        return np.asarray([self._labels.get(each, each) for each in given])
+        each = self._conditions.of(first, rows)["condition"]
+        if isinstance(each[0], list):
+            return np.asarray(each, self.spec.dtype)
+        return np.asarray([self._labels.get(condition, condition) for condition in each])
 
     def _advance(self, rows: int) -> None:
         with self._lock:
             self._made += rows
-            total, done, passed = self.spec["total"], self._before + self._made, time.monotonic() - self._began
+            total, done, passed = self.spec.total, self._before + self._made, time.monotonic() - self._began
             rate = self._made / passed if passed > 0 else 0.0
             left = (total - done) / rate if rate > 0 else None
             fields = {"rows": done, "total": total, "rows_per_s": rate}
@@ -399,34 +402,30 @@ class Job:
         Raises:
             BulkIncomplete: Shards were given up; the others are done.
         """
-        receipts = yield Do(self._folder.receipts)
+        summary = yield Do(lambda: self._folder.summary(self.spec))
         if self._failed:
             (shard, why), *others = sorted(self._failed.items())
             more = f", and {len(others)} more" if others else ""
             raise BulkIncomplete(
-                f"{self._folder.path}: shard {shard} was given up ({why}){more}; {len(receipts)} are done; "
+                f"{self._folder.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
                 "call again to make the rest",
                 self._failed,
             )
-        yield Do(self._folder.clear)
-        status: dict[str, int] = {}
-        for receipt in receipts:
-            for name, count in receipt["status"].items():
-                status[name] = status.get(name, 0) + count
+        yield Do(self._folder.store.clear)
         spec = self.spec
         return BulkResult(
-            self._folder.path,
-            spec["model"],
-            spec["version"],
-            spec["checkpoint"],
-            spec["seed"],
-            spec["first_index"],
-            sum(receipt["rows"] for receipt in receipts),
-            tuple(spec["shape"]),
-            sum(receipt["nfe"] for receipt in receipts),
-            status,
-            together(receipt["fingerprint"] for receipt in receipts),
-            all(receipt["deterministic"] for receipt in receipts),
+            Path(self._folder.address),
+            spec.model,
+            spec.version,
+            spec.checkpoint,
+            spec.seed,
+            spec.first_index,
+            summary.rows,
+            spec.shape,
+            summary.nfe,
+            summary.status,
+            summary.fingerprint,
+            summary.deterministic,
         )
 
 
@@ -434,38 +433,34 @@ def _passes(error: PathlineError) -> bool:
     """Return whether another attempt at a shard may succeed."""
     if isinstance(error, APIError):
         return error.retryable or isinstance(error, ServerError | Unavailable | DeadlineExceeded)
-    return not isinstance(error, BulkConflict | InvalidValue | ProxyRefused)
+    if isinstance(error, TransportError):
+        return error.retryable or isinstance(error, RequestTimeout)
+    return not isinstance(error, BulkConflict | InvalidValue)
 
 
 def _too_many(error: PathlineError) -> bool:
-    if isinstance(error, InvalidRequest):
+    if isinstance(error, InvalidRequest) and error.slug != "job-too-large":
         return any(fault.get("field") == "num_samples" for fault in error.errors)
     return True
 
 
-def _refuse_changed(spec: Mapping[str, Any], result: SampleResult) -> None:
-    noise = result.extra.get("noise", spec["noise"])
-    for name, found in (("checkpoint", result.checkpoint), ("version", result.version), ("noise", noise)):
-        if found != spec[name]:
+def _refuse_changed(spec: JobSpec, result: SampleResult) -> None:
+    noise = result.extra.get("noise", spec.noise)
+    pairs = (("checkpoint", spec.checkpoint, result.checkpoint), ("version", spec.version, result.version))
+    for name, mine, theirs in (*pairs, ("noise", spec.noise, noise)):
+        if theirs != mine:
             raise BulkConflict(
-                f"the model of the service has changed since the job began: its {name} is {found!r}, not "
-                f"{spec[name]!r}; restore it, or start a new job in another folder"
+                f"the model of the service has changed since the job began: its {name} is {theirs!r}, not "
+                f"{mine!r}; restore it, or start a new job in another folder"
             )
 
 
-def _given(table: Table | None, arrays: Arrays, first: int, rows: int) -> dict[str, Any]:
-    """Return the options that hold the conditions of consecutive samples."""
-    return arrays.of(first, rows) if table is None else {"condition": table.of(first, rows)}
-
-
 def _request(
-    spec: Mapping[str, Any], first: int, rows: int, given: Mapping[str, Any], timeout_s: float | None, url: str
+    spec: JobSpec, first: int, rows: int, members: Mapping[str, Any], timeout_s: float | None, url: str
 ) -> Any:
-    options = {**spec["request"], "version": spec["version"], "seed": spec["seed"], "trace": "none"}
-    options |= {"first_index": spec["first_index"] + first, "priority": "bulk", "timeout_s": timeout_s}
-    for name, value in given.items():
-        options[name] = {**options.get(name, {}), **value} if isinstance(value, dict) else value
-    return sample_request(spec["model"], rows, options, url)
+    options = {"version": spec.version, **members, "seed": spec.seed, "trace": "none"}
+    options |= {"first_index": spec.first_index + first, "priority": "bulk", "timeout_s": timeout_s}
+    return sample_request(spec.model, rows, options, url)
 
 
 def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[Job]:
@@ -479,86 +474,82 @@ def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Fl
     """
     if "://" in str(to):
         raise InvalidValue(f"to={str(to)!r} is not a local folder; use `python -m fleet sample` for stores")
-    folder = Folder(Path(to).expanduser())
+    folder = Folder(LocalStore(Path(to).expanduser()))
     spec = yield Do(folder.spec)
     if spec is None:
         arrays = yield from _fitted(calls, arguments, arguments.total, arguments.options.get("version"))
-        spec = yield from _new(calls, arguments, arrays)
-        yield Do(lambda: folder.create(spec, arguments.table, arrays))
+        started = arguments.table or (arrays if arrays.sources else None)
+        spec = yield from _new(calls, arguments, started)
+        yield Do(lambda: folder.create(spec, started))
+    elif not spec.by_client:
+        raise BulkConflict(f"{to} holds a job of `python -m fleet sample`; resume it with that, or choose a new folder")
     else:
-        given = yield from _fitted(calls, arguments, spec["total"], spec["version"])
-        arguments.refuse_other(spec, given, folder)
-    table = yield Do(lambda: folder.conditions(spec))
-    arrays = yield Do(lambda: folder.arrays(spec))
-    labels = {} if table is None else _labels((yield from calls.model(spec["model"])), spec["version"])
-    return Job(calls, folder, spec, table, arrays, arguments, labels)
+        arguments.refuse_other(spec, (yield from _fitted(calls, arguments, spec.total, spec.version)))
+    conditions = yield Do(lambda: folder.conditions(spec))
+    table = isinstance(conditions, Table)
+    labels = _labels((yield from calls.model(spec.model)), spec.version) if table else {}
+    return Job(calls, folder, spec, conditions, arguments, labels)
 
 
 def _fitted(calls: Calls, arguments: BulkArguments, total: int | None, version: int | None) -> Flow[Arrays]:
     if total is None:
         raise InvalidValue("a new job needs total, or counts", "total")
     if not arguments.arrays:
-        return Arrays({})
+        return Arrays({}, total)
     takes = yield from calls.conditions(arguments.model, version, arguments.options.get("timeout_s"))
     return arguments.fitted(total, takes)
 
 
-def _new(calls: Calls, arguments: BulkArguments, arrays: Arrays) -> Flow[dict[str, Any]]:
+def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | None) -> Flow[JobSpec]:
     assert arguments.total is not None  # noqa: S101 - checked before
-    spec: dict[str, Any] = {
-        "bulk": 1,
-        "model": arguments.model,
-        "version": arguments.options.get("version"),
-        "checkpoint": "",
-        "path": "",
-        "threads": 0,  # decided by the service, as are the numbers of the solver
-        "noise": "",
-        "request": arguments.request,
-        "plan": "",
-        "seed": chosen_seed(arguments.options.get("seed")),
-        "first_index": integer("first_index", arguments.options.get("first_index", 0)),
-        "total": arguments.total,
-        "table": "" if arguments.table is None else arguments.table.digest,
-        "arrays": arrays.digests,
-        "shape": [],
-        "dtype": "",
-        "format": arguments.format or "npy",
-        "shard_rows": arguments.shard_rows,
-    }
+    spec = JobSpec(
+        model=arguments.model,
+        version=0,
+        checkpoint="",
+        path="",
+        threads=0,  # decided by the service, as are the numbers of the solver
+        noise="",
+        request=arguments.request,
+        plan="",
+        seed=chosen_seed(arguments.options.get("seed")),
+        first_index=integer("first_index", arguments.options.get("first_index", 0)),
+        total=arguments.total,
+        table=conditions.digest if isinstance(conditions, Table) else "",
+        arrays=conditions.digests if isinstance(conditions, Arrays) else {},
+        shape=(),
+        dtype="float32",
+        format=arguments.format or "npy",
+        shard_rows=arguments.shard_rows or BLOCK,
+    )
     timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, arguments.total)
-    rows = min(BLOCK, most)
+    rows, version = min(BLOCK, most), arguments.options.get("version")
     while True:  # more and more of the first rows, until they take long enough to measure the service's speed
         started = time.monotonic()
-        given = _given(arguments.table, arrays, 0, rows)
+        members = {**merged(spec.request, conditions, 0, rows), "version": version}
         try:
-            first: SampleResult = yield from calls.sampled(_request(spec, 0, rows, given, timeout_s, calls.url))
-        except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
+            first: SampleResult = yield from calls.sampled(_request(spec, 0, rows, members, timeout_s, calls.url))
+        except (InvalidRequest, DeadlineExceeded) as error:
             if not _too_many(error) or rows == _LEAST_PAGE:
                 raise
             rows = most = rows // 2
             continue
         seconds = time.monotonic() - started
-        spec["version"] = first.version
+        version = first.version
         if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
     info = yield from calls.model(arguments.model)
-    spec |= {
-        "checkpoint": first.checkpoint,
-        "path": _served(info, first.version).get("path") or "",
-        "noise": first.extra.get("noise", ""),
-        "shape": list(first.samples.shape[1:]),
-        "dtype": str(first.samples.dtype),
-    }
-    if arguments.shard_rows is None:
-        row_bytes = first.samples[0].nbytes + arrays.row_bytes
-        spec["shard_rows"] = _shard_rows(rows / seconds, arguments.total, arguments.workers, row_bytes)
-    return spec
-
-
-def _shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
-    rows = min(rate * _SHARD_S, total / (_FOR_EACH_WORKER * workers), _MAX_BYTES / row_bytes)
-    return max(1, math.ceil(rows / BLOCK)) * BLOCK
+    row_bytes = first.samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
+    return replace(
+        spec,
+        version=first.version,
+        checkpoint=first.checkpoint,
+        path=_served(info, first.version).get("path") or "",
+        noise=first.extra.get("noise", ""),
+        shape=first.samples.shape[1:],
+        dtype=str(first.samples.dtype),
+        shard_rows=arguments.shard_rows or shard_rows(rows / seconds, arguments.total, arguments.workers, row_bytes),
+    )
 
 
 def _served(info: Any, version: int | None) -> Mapping[str, Any]:
@@ -566,9 +557,14 @@ def _served(info: Any, version: int | None) -> Mapping[str, Any]:
     return served[0] if served else {}
 
 
-def _labels(info: Any, version: int) -> dict[str, int]:
-    condition = (_served(info, version).get("card") or {}).get("condition") or {}
-    return {name: label for label, name in enumerate(condition.get("names") or ())}
+def _labels(info: Any, version: int) -> dict[Any, int]:
+    """Return the numbers that stand for named classes: the names themselves if all are numbers, else the labels."""
+    names = ((_served(info, version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
+    whole = {name: int(name) for name in names if _WHOLE.fullmatch(name)}
+    if whole and len(whole) == len(names):
+        return whole
+    labels = {name: label for label, name in enumerate(names)}
+    return {**labels, **{number: labels[name] for name, number in whole.items()}}
 
 
 def shown(progress: bool | Follow | None) -> AbstractContextManager[Follow]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -36,12 +38,11 @@ from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, Sampl
 from pathline._retry import Attempts, RetryPolicy
 from pathline.errors import (
     DeadlineExceeded,
-    InvalidKey,
     InvalidRequest,
-    InvalidURL,
+    InvalidValue,
     PathlineError,
     ProtocolError,
-    ProxyRefused,
+    TransportError,
 )
 
 T = TypeVar("T")
@@ -137,11 +138,14 @@ class Calls:
         url: Base URL of the service.
         timeout: Seconds without network activity before giving up; sampling adds the request's own time limit.
         retry: When to send a request again.
+        login: Name and password of the URL, as an Authorization header; kept out of `url`, which results and messages
+            show.
     """
 
     url: str
     timeout: float = 10.0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    login: str = field(default="", repr=False)
 
     def sample(
         self,
@@ -318,7 +322,7 @@ class Calls:
             _expect(response, "application/json")
             try:
                 document = json.loads(response.content)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ProtocolError(f"the response of {self.url}{path} is not valid JSON ({error})") from error
             return read(document)
 
@@ -364,67 +368,86 @@ def _path_of(model: str) -> str:
 
 def _expect(response: Response, media: str) -> None:
     if response.status == 407 and response.route.via:  # only a proxy answers with this status
-        raise ProxyRefused(
-            f"cannot connect to {response.url}{response.route.via}, which asks for a password; {response.route.detour}"
-        )
+        asks = f"cannot connect to {response.url}{response.route.via}, which asks for a password"
+        raise TransportError(f"{asks}; {response.route.detour}", connected=False, retryable=False)
     if response.status >= 400:
         raise problem(response)
     if response.is_success and response.media_type == media:
         return
     found = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
-    moved = response.headers.get("location")
-    hint = f"it points to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
+    moved = _address(response.headers.get("location", ""))
+    hint = f"it moved to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
     raise ProtocolError(f"{response.url} answered with {found} instead of {media}; {hint}{came(response.route)}")
 
 
-def headers(api_key: str | None, given: Mapping[str, str] | None) -> dict[str, str]:
+def _address(location: str) -> str:
+    """Return the base URL of the service that a redirect points to: without its route, and without a password."""
+    route = re.match(r"(https?://)(?:[^/@]*@)?(.*?)/?(?:/v[12]/.*)?$", location)
+    return f"{route[1]}{route[2]}" if route else ""
+
+
+def headers(api_key: str | None, given: Mapping[str, str] | None, login: str = "") -> dict[str, str]:
     """Return the headers of every request: the user agent, the key, and the user's own, which take precedence.
+
+    Args:
+        api_key: The key, or None for PATHLINE_API_KEY.
+        given: The user's own headers.
+        login: The Authorization header that a name and password in the URL make; the key then goes as X-API-Key.
 
     Raises:
         TypeError: The key is not a string.
-        InvalidKey: It has characters that are not allowed in a header; the message does not repeat it.
+        InvalidValue: It has characters that are not allowed in a header; the message does not repeat it.
     """
     key = os.environ.get("PATHLINE_API_KEY", "") if api_key is None else api_key
     if not isinstance(key, str):
         raise TypeError(f"api_key is a {type(key).__name__}; use a string, or None for PATHLINE_API_KEY")
     key = key.strip()
     if not all("!" <= letter <= "~" for letter in key):
-        raise InvalidKey(
+        raise InvalidValue(
             "the API key (api_key or PATHLINE_API_KEY) has a character that is not allowed in a header; use visible "
             "ASCII without spaces, exactly as you were given it"
         )
-    return {"User-Agent": AGENT, **({"Authorization": f"Bearer {key}"} if key else {}), **(given or {})}
+    shown = {"Authorization": login} if login else {}
+    if key:
+        shown |= {"X-API-Key": key} if login else {"Authorization": f"Bearer {key}"}
+    return {"User-Agent": AGENT, **shown, **(given or {})}
 
 
 def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Calls:
     """Return the operations of a client with these settings.
 
     Raises:
-        InvalidURL: The URL is not an http or https URL.
+        InvalidValue: The URL is not an http or https URL.
         TypeError: The URL is not a string.
         ValueError: The timeout is not above 0.
     """
     if not timeout > 0:
         raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0")
-    return Calls(base_url(url), timeout, retry or RetryPolicy())
+    base, login = base_url(url)
+    return Calls(base, timeout, retry or RetryPolicy(), login)
 
 
-def base_url(given: str | None) -> str:
-    """Return the URL to use: the given one, else PATHLINE_URL, else the default of `make serve`.
+def base_url(given: str | None) -> tuple[str, str]:
+    """Return the URL to use, and the Authorization header that its name and password make; the URL is without them.
+
+    It is the given one, else PATHLINE_URL, else the default of `make serve`.
 
     Raises:
-        InvalidURL: It is not an http or https URL, or its port is out of range.
+        InvalidValue: It is not an http or https URL, or its port is out of range.
         TypeError: It is not a string.
     """
     if given is not None and not isinstance(given, str):
         raise TypeError(f"base_url={given!r} is not allowed; use a string like {DEFAULT_URL!r}")
     text = given if given is not None else os.environ.get("PATHLINE_URL", "").strip() or DEFAULT_URL
+    shown = re.sub(r"//[^/]*@", "//...@", text)  # a message repeats no password
     try:
         url = httpx.URL(text.strip())
     except (httpx.InvalidURL, ValueError) as error:
-        raise InvalidURL(f"{text!r} is not a URL ({error}); use one like {DEFAULT_URL}") from None
+        reason = f" ({error})" if shown == text else ""
+        raise InvalidValue(f"{shown!r} is not a URL{reason}; use one like {DEFAULT_URL}") from None
     if url.scheme not in ("http", "https") or not url.host:
-        raise InvalidURL(f"{text!r} is not an http or https URL; use one like {DEFAULT_URL}")
+        raise InvalidValue(f"{shown!r} is not an http or https URL; use one like {DEFAULT_URL}")
     if url.port is not None and not 0 < url.port < 65536:
-        raise InvalidURL(f"{text!r} has the port {url.port}; use one from 1 to 65535, as in {DEFAULT_URL}")
-    return str(url).rstrip("/")
+        raise InvalidValue(f"{shown!r} has the port {url.port}; use one from 1 to 65535, as in {DEFAULT_URL}")
+    login = b64encode(f"{url.username}:{url.password}".encode()).decode() if url.userinfo else ""
+    return str(url.copy_with(userinfo=b"")).rstrip("/"), f"Basic {login}" if login else ""

@@ -22,7 +22,7 @@ from pathline._events import Event
 from pathline._frontier import Frontier
 from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import SampleOptions, SolverOptions, spelled_out
-from pathline._response import Response, reading, sending
+from pathline._response import Intake, Response, reading, sending
 from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
@@ -46,9 +46,9 @@ class Client:
         transport: An httpx transport to use instead of sockets; proxies and certificates are then up to it.
 
     Raises:
-        InvalidEnvironment: The environment names a proxy or certificates that cannot be used.
-        InvalidURL: The URL is not an http or https URL.
-        InvalidKey: The key has characters that are not allowed in a header.
+        InvalidValue: The environment names a proxy or certificates that cannot be used.
+        InvalidValue: The URL is not an http or https URL.
+        InvalidValue: The key has characters that are not allowed in a header.
         TypeError: The URL or the key is not a string.
     """
 
@@ -66,7 +66,7 @@ class Client:
         self._route = route_to(self._calls.url) if transport is None else Route()
         self._http = httpx.Client(
             base_url=self._calls.url,
-            headers=all_headers(api_key, headers),
+            headers=all_headers(api_key, headers, self._calls.login),
             transport=self._route.transport() if transport is None else transport,
             trust_env=False,  # the route has read the environment already
         )
@@ -235,7 +235,7 @@ class Client:
             **options: See `SampleOptions`.
 
         Raises:
-            PathlineError: See `pathline.errors`; `IncompleteAnswer` if the connection breaks half-way. A stream that
+            PathlineError: See `pathline.errors`; `ProtocolError` if the connection breaks half-way. A stream that
                 has begun is not retried.
             TypeError, ValueError: As for `sample`; raised by the call, not by the first event.
         """
@@ -333,7 +333,7 @@ class Client:
             version: Its version; by default the one that answers.
 
         Raises:
-            NoFrontier: It has not been measured; the message names the command that does so.
+            NotFound: It has not been measured; the message names the command that does so.
             PathlineError: See `pathline.errors`.
         """
         return self._run(self._calls.frontier(name, version))
@@ -439,11 +439,12 @@ class Client:
                         if opened is not None:  # a stream that is given up for another attempt
                             opened[0].close()
                         opened, response = None, self._send(step)
+                        intake = Intake.of(response, step.timeout.read)
                         if step.stream and response.is_success:
-                            opened = response, response.iter_bytes()
+                            opened = response, map(intake.add, response.iter_bytes())
                             outcome = Response.of(response, b"", self._route)
                         else:
-                            outcome = self._read(response)
+                            outcome = self._read(response, intake)
                     elif opened is not None:
                         with reading(self.base_url):
                             outcome = next(opened[1], None)
@@ -461,9 +462,9 @@ class Client:
         with sending(self.base_url, self._route):
             return self._http.send(request, stream=True)
 
-    def _read(self, response: httpx.Response) -> Response:
+    def _read(self, response: httpx.Response, intake: Intake) -> Response:
         try:
             with reading(self.base_url):
-                return Response.of(response, b"".join(response.iter_bytes()), self._route)
+                return Response.of(response, b"".join(map(intake.add, response.iter_bytes())), self._route)
         finally:
             response.close()

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pathline._request import ReplayRequest, SampleRequest
+from pathline._response import MAX_BYTES
 from pathline._results import (
     DiagnoseResult,
     EncodeResult,
@@ -31,7 +32,6 @@ from pathline.errors import ProtocolError
 T = TypeVar("T")
 
 MEDIA_TYPE = "application/x-npz"
-_DEFLATE_LIMIT = 1032  # deflate's highest compression ratio, so a larger claim is false
 _META = (
     *("model", "version", "checkpoint", "seed", "first_index", "deterministic", "solver", "nfe", "status", "failed"),
     *("latency", "shape", "nfe_per_sample", "trace", "saved", "status_names", "samples"),
@@ -83,8 +83,8 @@ def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) ->
 
 def _entries(content: bytes) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(info.file_size for info in archive.infolist()) > _DEFLATE_LIMIT * len(content):
-            raise ValueError("the sizes in its directory are impossible")
+        if sum(info.file_size for info in archive.infolist()) > MAX_BYTES:
+            raise ValueError(f"it unpacks to more than {MAX_BYTES:,} bytes; ask for fewer samples at a time")
         return {info.filename.removesuffix(".npy"): _array(archive, info) for info in archive.infolist()}
 
 

@@ -24,6 +24,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 SEED_LIMIT = 2**63
 """Seeds are integers in [0, 2**63)."""
 
+DRAWN_LIMIT = 2**53
+"""Drawn seeds are below it."""
+
 DEFAULT_NUM_SAMPLES = 256
 
 
@@ -299,8 +302,8 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_seed() -> int:
-    """Draw a seed at random."""
-    return secrets.randbelow(SEED_LIMIT)
+    """Draw a seed at random: one that programs which read numbers as doubles (JavaScript, jq) do not round."""
+    return secrets.randbelow(DRAWN_LIMIT)
 
 
 def chosen_seed(seed: SupportsIndex | None) -> int:

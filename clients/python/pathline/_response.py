@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -17,7 +18,56 @@ import httpx
 from pathline import errors
 from pathline._route import Route
 
+MAX_BYTES = 1 << 30
+"""Most bytes of a response, as sent and as unpacked: a server is not trusted with this process's memory."""
+
+_MAX_ERROR_BYTES = 1 << 20
+_LEAST_RATE = 1 << 16  # bytes a second, past a response's time limit
 _SHOWN = 200  # characters of an unexpected body that a message quotes
+
+
+class Intake:
+    """What one response may send: at most `MAX_BYTES`, and no endless trickle.
+
+    Args:
+        url: Where it comes from.
+        success: Whether its status is 2xx; an error is short.
+        seconds: Time that its body may take; longer, if at least 64 KiB arrive a second.
+        clock: Seconds.
+    """
+
+    def __init__(self, url: str, success: bool, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url, self._most, self._seconds = url, MAX_BYTES if success else _MAX_ERROR_BYTES, seconds
+        self._clock, self._begin, self._bytes = clock, clock(), 0
+
+    @classmethod
+    def of(cls, response: httpx.Response, seconds: float | None) -> Intake:
+        """Return that of a response whose head has arrived."""
+        return cls(str(response.request.url), response.is_success, math.inf if seconds is None else seconds)
+
+    def add(self, part: bytes) -> bytes:
+        """Count bytes that arrived, and return them.
+
+        Raises:
+            ProtocolError: They are too many.
+            RequestTimeout: They took too long.
+        """
+        self._bytes += len(part)
+        if self._bytes > self._most:
+            raise errors.ProtocolError(
+                f"{self._url} sent more than {self._most:,} bytes; ask for fewer samples at a time, with iter_samples "
+                "or bulk"
+            )
+        if self._clock() - self._begin > self._seconds + self._bytes / _LEAST_RATE:
+            raise errors.RequestTimeout(
+                f"the response of {self._url} has not ended in time; raise timeout_s, or the client's timeout"
+            )
+        return part
+
+
+def printable(text: str) -> str:
+    """Return a server's text without the control characters that would command a terminal."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
 
 
 @dataclass(frozen=True)
@@ -63,7 +113,7 @@ class Response:
 def problem(response: Response) -> errors.APIError:
     """Return the error for a response of status 4xx or 5xx.
 
-    The problem type decides; if the response is not a problem document (a proxy's, for example), the status does.
+    The status decides; the problem type becomes its `slug`.
     """
     return problem_of(_document(response), response)
 
@@ -72,23 +122,20 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
     """Return the error for a problem document; missing members are taken from the response's status and headers."""
     given = document.get("status")
     status = given if isinstance(given, int) and response.is_success else response.status
-    slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
-    by_status = errors.BY_STATUS.get(status)
-    fallback = errors.ServerError if status >= 500 else errors.APIError
     foreign = not document.keys() & {"type", "title"}  # written by another program, whatever its members are
-    if foreign and status == 404:
-        by_status = errors.NoSuchRoute
-    kind = errors.BY_SLUG.get(slug) or by_status or fallback
+    kind = errors.BY_STATUS.get(status, errors.ServerError if status >= 500 else errors.APIError)
     listed = document.get("errors")
     error = kind(
         status,
-        ("" if foreign else str(document.get("detail") or "")) or _undocumented(response),
-        title=str(document.get("title") or response.reason),
-        type=str(document.get("type") or ""),
-        request_id=str(document.get("request_id") or response.headers.get("x-request-id", "")),
+        printable(("" if foreign else str(document.get("detail") or "")) or _undocumented(response)),
+        title=printable(str(document.get("title") or response.reason)),
+        type=printable(str(document.get("type") or "")),
+        request_id=printable(str(document.get("request_id") or response.headers.get("x-request-id", ""))),
         errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
         retry_after_s=_retry_after(document.get("retry_after_s"), response.headers.get("retry-after")),
     )
+    if foreign and status == 404:
+        error.slug = "no-such-route"  # often a wrong base URL or an older service
     if isinstance(error, errors.ReplayDiffers) and isinstance(found := document.get("differences"), list):
         error.differences = tuple(item for item in found if isinstance(item, dict))
     return error
@@ -99,7 +146,7 @@ def _document(response: Response) -> dict[str, Any]:
         return {}
     try:
         document = json.loads(response.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -149,7 +196,7 @@ def sending(url: str, route: Route) -> Iterator[None]:
             f"{url} did not respond{route.via} in time ({_reason(error)}); raise timeout_s, or the client's timeout"
         ) from None
     except httpx.RequestError as error:
-        raise errors.ConnectionLost(
+        raise errors.TransportError(
             f"the connection to {url}{route.via} broke before a response ({_reason(error)})"
             + (f"; {route.detour}" if route.via else "")
         ) from None
@@ -165,32 +212,31 @@ def reading(url: str) -> Iterator[None]:
             f"the response of {url} stopped half-way and did not continue in time; raise the client's timeout"
         ) from None
     except httpx.RequestError as error:
-        raise errors.IncompleteAnswer(f"the response of {url} was cut off half-way ({_reason(error)})") from None
+        raise errors.ProtocolError(
+            f"the response of {url} was cut off half-way ({_reason(error)})", cut_off=True
+        ) from None
 
 
-def _unproxied(url: str, route: Route, reason: str) -> errors.ConnectError:
+def _unproxied(url: str, route: Route, reason: str) -> errors.TransportError:
     """Return the error for a proxy that answered, but made no connection."""
     # A proxy's 5xx, and its equivalent in SOCKS, mean that it could not reach the service, perhaps temporarily.
-    kind = errors.ConnectError if re.match(r"5\d\d\b|.*could not connect", reason) else errors.ProxyRefused
-    return kind(f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}")
+    passing = re.match(r"5\d\d\b|.*could not connect", reason) is not None
+    message = f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}"
+    return errors.TransportError(message, connected=False, retryable=passing)
 
 
-def _unconnected(url: str, route: Route, reason: str) -> errors.ConnectError:
+def _unconnected(url: str, route: Route, reason: str) -> errors.TransportError:
+    insecure = True
     if "CERTIFICATE_VERIFY_FAILED" in reason:
-        kind, hint = errors.InsecureConnection, "point SSL_CERT_FILE at the certificate of its authority"
+        hint = "point SSL_CERT_FILE at the certificate of its authority"
     elif "SSL" in reason or "TLS" in reason:
-        kind, hint = (
-            errors.InsecureConnection,
-            "something listens there, but does not speak TLS: try http:// instead of https://",
-        )
-    elif route.via:
-        kind, hint = errors.ConnectError, route.detour
+        hint = "something listens there, but does not speak TLS: try http:// instead of https://"
     else:
-        kind, hint = (
-            errors.ConnectError,
-            ("is the service running there? Set another address with PATHLINE_URL, Client(base_url) or --url"),
-        )
-    return kind(f"cannot connect to {url}{route.via} ({reason}); {hint}")
+        insecure = False
+        there = "is the service running there? Set another address with PATHLINE_URL, Client(base_url) or --url"
+        hint = route.detour if route.via else there
+    message = f"cannot connect to {url}{route.via} ({reason}); {hint}"
+    return errors.TransportError(message, connected=False, retryable=not insecure)
 
 
 def _reason(error: Exception) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
+
+from pathline.bulk_folder import Receipt
+from pathline.errors import BulkConflict
 
 from fleet.errors import FleetError, TargetError, UsageError
-
-if TYPE_CHECKING:  # it imports torch, which a driver does not need
-    from fleet.bulk.target import Receipt
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,6 @@ class Launcher(Protocol):
 
 def ended(shard: int, error: BaseException) -> Event:
     """Return the event for an exception in making a shard; it is fatal if the target or the job is at fault."""
-    fatal = isinstance(error, TargetError | UsageError)
-    message = str(error) if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
+    fatal = isinstance(error, TargetError | UsageError | BulkConflict)
+    message = str(error) if isinstance(error, FleetError | BulkConflict) else f"{type(error).__name__}: {error}"
     return Event(shard, "fatal" if fatal else "failed", error=message)

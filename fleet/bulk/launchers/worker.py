@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pathline.bulk_folder import JobSpec, Receipt
+
 from fleet.bulk.launchers import Event, ended
 from fleet.bulk.maker import Maker
-from fleet.bulk.spec import JobSpec
-from fleet.bulk.target import Receipt, Target
-from fleet.errors import UsageError
+from fleet.bulk.store import Target
 from service.settings import Settings, load_settings
 
 
@@ -37,7 +37,7 @@ class Worker:
         """
         spec, maker = self._loaded()
         begin = time.monotonic()
-        rows = maker.make_shard(spec, shard, self._given, tell)
+        rows = maker.make_shard(spec, shard, self._conditions, tell)
         receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
         self.target.commit(spec, rows, receipt)
         return receipt
@@ -57,9 +57,7 @@ class Worker:
 
     def _loaded(self) -> tuple[JobSpec, Maker]:
         if self._spec is None or self._maker is None:
-            self._spec = self.target.spec()
-            if self._spec is None:
-                raise UsageError(f"{self.target.url}: holds no job; check the address")
-            self._given = self.target.given(self._spec)
-            self._maker = Maker.of(self._spec, self._settings, self._given, self._device)
+            self._spec = self.target.job()
+            self._conditions = self.target.conditions(self._spec)
+            self._maker = Maker.of(self._spec, self._settings, self._conditions, self._device)
         return self._spec, self._maker

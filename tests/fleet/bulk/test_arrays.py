@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from pathline.bulk_folder import StoredArray, digest_of_array, write_array
 
-from fleet.bulk.arrays import StoredArray, digest_of_array, write
 from fleet.bulk.launchers.worker import Worker
-from fleet.bulk.target import Target
+from fleet.bulk.store import Target
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition, VectorCondition
@@ -170,7 +170,7 @@ def test_an_array_that_was_changed_is_refused(
         ({"text": np.zeros((7, 4))}, "has L = 7, expected 1 to 6"),
         ({"text": np.full((5, 4), np.nan)}, "condition 'text' holds a number that is not finite in float32"),
         ({"text": np.where(np.arange(TOTAL) == 150, np.nan, 0)[:, None, None] + TEXT}, "is not finite in float32"),
-        ({"label": np.where(np.arange(TOTAL) == 150, 5, 0)}, "has a label outside 0 to 4"),
+        ({"label": np.where(np.arange(TOTAL) == 150, 5, 0)}, "is 5, expected a whole number from 0 to 4"),
         ({"label": np.zeros(())}, "is float64, expected int64"),
         ({"words": TEXT}, "there is no condition 'words'"),
         ({"text": TEXT, "mask": MASK[:4]}, "has L = 5, but condition 'mask' has L = 4; they must agree"),
@@ -191,7 +191,7 @@ def test_bad_arrays_are_refused_before_anything_is_written(
         (["--condition", "text=none.npy"], "none.npy: cannot be read: No such file"),
         (["--condition", "strength=1", "--condition", "strength=2"], "--condition strength is given twice"),
         (["--condition", "a", "--condition", "b"], "give each of several conditions with its name"),
-        (["--condition", "label=f"], "expected one of a, b, c, d, e"),
+        (["--condition", "label=f"], "or one of a, b, c, d, e"),
         (["--condition", "7"], "give them by name"),
         (["--guidance", "[1]"], "--guidance [1]: give a number, or a JSON object"),
         (["--guidance", "2"], "guidance was given without a condition"),
@@ -221,7 +221,7 @@ def test_an_array_is_stored_as_it_was(tmp_path: Path) -> None:
     plain = np.arange(24).reshape(4, 2, 3)
     for array in (plain, np.asfortranarray(plain.astype(">f8")), plain > 3, plain.astype(">i2")):
         with (tmp_path / "array.npy").open("wb") as file:
-            write(array, file)
+            write_array(array, file)
         stored = StoredArray(lambda: (tmp_path / "array.npy").open("rb"))
         np.testing.assert_array_equal(np.load(tmp_path / "array.npy"), array)
         np.testing.assert_array_equal(stored[1:3], array[1:3])

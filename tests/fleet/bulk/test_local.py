@@ -13,7 +13,7 @@ import pytest
 from fleet.bulk.launchers.local import Local
 from fleet.bulk.maker import devices
 from fleet.bulk.run import Run
-from fleet.bulk.target import Target
+from fleet.bulk.store import Target
 from service.settings import Settings
 from tests.fleet.bulk.pretended import never_done, pretend
 from tests.fleet.conftest import Fleet

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from pathline.bulk_folder import JobSpec
 
 from fleet.bulk.maker import Maker
-from fleet.bulk.spec import JobSpec
 from fleet.errors import UsageError
 from service.app import create_app
 from service.settings import Settings
@@ -60,7 +60,7 @@ def test_a_job_has_one_shape_and_one_fingerprint(
         assert fleet("verify", tmp_path / name) == 0
         found.append(fingerprint(capsys.readouterr().out))
     assert len(set(found)) == 1
-    spec = JobSpec.model_validate_json((tmp_path / "a" / "job.json").read_bytes())
+    spec = JobSpec.from_json((tmp_path / "a" / "job.json").read_bytes())
     assert (spec.request["shape"], spec.shape, spec.noise) == ({"H": 6, "W": 8}, (1, 6, 8), "philox-ndtri-free-v1")
     assert fleet("sample", "picture", "--shape", "H=6", "--shape", "W=10", to=tmp_path / "a") == 2
     assert "its shape is {'H': 6, 'W': 8}, not {'H': 6, 'W': 10}" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from fleet.bulk.launchers import Event, Tell
 from fleet.bulk.run import Run
-from fleet.bulk.target import Target
+from fleet.bulk.store import Target
 from tests.fleet.conftest import Fleet
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.http.connections import RESERVED, ConnectionLimit
+from service.http.connections import Slots
 from tests.service.serving import serving
 
 HEAD = b"POST /v1/sample HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -195,9 +196,75 @@ def test_two_requests_in_one_piece(address: tuple[str, int]) -> None:
     assert received.count(b"HTTP/1.1 200 ") == 1  # in addition to the first one, which is counted separately
 
 
-def test_an_upgrade_that_is_not_offered_is_answered_as_http_1(address: tuple[str, int]) -> None:
-    upgrade = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-    assert _ask(address, upgrade)[0] == 200
+LIVE = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+HIDDEN = b"GET /v1/load HTTP/1.1\r\nHost: x\r\n\r\n"
+UPGRADES = [
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n",
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+    b"upgrade:TLS/1.2\r\nconnection: keep-alive, upgrade\r\n",
+    b"Upgrade: unheard-of/9, h2c\r\nX-Between: 1\r\nUPGRADE:\t\r\nConnection: upgrade\r\n",
+]
+
+
+def _statuses(received: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
+
+
+def _all(address: tuple[str, int], *parts: bytes) -> bytes:
+    with socket.create_connection(address, 10) as raw:
+        for part in parts:
+            raw.sendall(part)
+            time.sleep(0.03 if len(parts) > 1 else 0)
+        received = b""
+        while part := raw.recv(1 << 16):
+            received += part
+    return received
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize("framing", ["length", "chunked", "none"])
+def test_an_upgrade_that_is_not_taken_changes_nothing(address: tuple[str, int], upgrade: bytes, framing: str) -> None:
+    head = HEAD + upgrade
+    for body, status in ((BODY, 200), (HIDDEN, 400)):  # the second one is no JSON, and must not be run as a request
+        whole = {
+            "length": head + b"Content-Length: %d\r\n\r\n" % len(body) + body,
+            "chunked": head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body),
+            "none": b"GET /livez HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\r\n",
+        }[framing]
+        expected = [200 if framing == "none" else status, 200]
+        assert _statuses(_all(address, whole + LIVE)) == expected
+        assert _statuses(_all(address, WHOLE + whole + LIVE)) == [200, *expected]
+        for place in (40, len(head) - 3, len(whole) - len(body), len(whole) - 3):  # in two segments
+            assert _statuses(_all(address, whole[:place], whole[place:] + LIVE)) == expected
+
+
+def test_the_body_of_a_get_request_is_no_request(address: tuple[str, int]) -> None:
+    head = b"GET /livez HTTP/1.1\r\nHost: x\r\n" + UPGRADES[0]
+    assert _statuses(_all(address, head + b"Content-Length: %d\r\n\r\n" % len(HIDDEN) + HIDDEN + LIVE)) == [200, 200]
+
+
+def test_a_body_that_looks_like_an_upgrade_is_kept(address: tuple[str, int]) -> None:
+    text = BODY[:-1] + b', "replay": "\r\nUpgrade: h2c\r\n"}'
+    [answer] = [_all(address, HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text)]
+    assert _statuses(answer) == [400]  # a control character in a JSON string
+    assert b"control character" in answer
+
+
+def test_connect_is_refused(address: tuple[str, int]) -> None:
+    _is_problem(_ask(address, b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n" + HIDDEN), 400, "bad-request")
+
+
+def test_every_byte_may_come_alone(address: tuple[str, int]) -> None:
+    chunked = HEAD + UPGRADES[0] + b"Transfer-Encoding: chunked\r\n\r\n%x;a=b\r\n%b\r\n0\r\nX-T: 1\r\n\r\n"
+    request = b"\r\n" + chunked % (len(BODY), BODY) + LIVE
+    with socket.create_connection(address, 10) as raw:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for place in range(len(request)):
+            raw.sendall(request[place : place + 1])
+        received = b""
+        while part := raw.recv(1 << 16):
+            received += part
+    assert _statuses(received) == [200, 200]
 
 
 def test_a_client_that_never_reads_is_cut_off(address: tuple[str, int]) -> None:
@@ -234,50 +301,48 @@ class _Holder:
     def give_way(self) -> None:
         self.gave_way += 1
 
+    def farewell(self) -> None: ...
 
-def _taken(limit: ConnectionLimit, count: int) -> list[_Holder]:
+
+def _taken(slots: Slots, count: int) -> list[_Holder]:
     holders = [_Holder() for _ in range(count)]
-    assert [limit.take(holder) for holder in holders] == [False] * count
+    assert all(slots.take(holder) for holder in holders)
     return holders
 
 
 def test_the_longest_idle_gives_way() -> None:
-    limit = ConnectionLimit(3)
-    first, second, third = _taken(limit, 3)
-    limit.mark_busy(first)
-    limit.mark_idle(first)  # now the second one has been idle longest
-    assert limit.take(_Holder()) is False
+    slots = Slots(3)
+    first, second, third = _taken(slots, 3)
+    slots.mark_busy(first)
+    slots.mark_idle(first)  # now the second one has been idle longest
+    assert slots.take(_Holder())
     assert [holder.gave_way for holder in (first, second, third)] == [0, 1, 0]
 
 
-def test_busy_connections_stay_and_a_few_are_reserved() -> None:
-    limit = ConnectionLimit(2)
-    busy = _taken(limit, 2)
-    for holder in busy:
-        limit.mark_busy(holder)
-    reserved = [_Holder() for _ in range(RESERVED)]
-    assert [limit.take(holder) for holder in reserved] == [True] * RESERVED
-    assert limit.take(_Holder()) is True
-    assert [holder.gave_way for holder in busy + reserved] == [0, 0, 1] + [0] * (RESERVED - 1)
-    for holder in reserved[1:]:
-        limit.mark_busy(holder)
-    limit.take(last := _Holder())
-    limit.mark_busy(last)
-    assert limit.take(_Holder()) is None
+def test_busy_connections_stay() -> None:
+    slots = Slots(2)
+    busy = _taken(slots, 2)
+    slots.mark_busy(busy[0])
+    last = _Holder()
+    assert slots.take(last)
+    slots.mark_busy(last)
+    assert not slots.take(_Holder())
+    assert [holder.gave_way for holder in busy] == [0, 1]
 
 
 def test_a_slot_is_released_once() -> None:
-    limit = ConnectionLimit(1)
-    (holder,) = _taken(limit, 1)
-    limit.release(holder)
-    limit.release(holder)
-    limit.mark_idle(holder)  # it has no slot, so it does not count as idle
-    _taken(limit, 1)
+    slots = Slots(1)
+    (holder,) = _taken(slots, 1)
+    slots.release(holder)
+    slots.release(holder)
+    slots.mark_idle(holder)  # it has no slot, so it does not count as idle
+    _taken(slots, 1)
     assert holder.gave_way == 0
 
 
 @pytest.mark.parametrize("count", [1, 50])
 def test_never_more_connections_than_the_limit(count: int) -> None:
-    limit = ConnectionLimit(5)
-    holders = _taken(limit, 5 + count)
+    slots = Slots(5)
+    holders = _taken(slots, 5 + count)
+    assert len(slots.held) == 5
     assert sum(holder.gave_way for holder in holders) == count

@@ -146,7 +146,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "binary_data_output": ({"parameters": {"binary_data_output": 1}}, "must be true or false"),
     "unknown input": ({"inputs": [x0(name="x1")]}, "there is no input 'x1'"),
     "unknown datatype": ({"inputs": [x0(datatype="FLOAT")]}, "use one of BOOL"),
-    "integers for x0": ({"inputs": [x0([1, 2, 3, 4], datatype="INT32")]}, "must be FP16, FP32 or FP64, not INT32"),
+    "booleans for x0": (
+        {"inputs": [x0([True] * 4, datatype="BOOL")]},
+        "input 'x0' holds booleans; it must hold numbers",
+    ),
+    "integers beyond 63 bits": ({"inputs": [x0([2**63, 2, 3, 4], datatype="UINT64")]}, "integers must be below 2**63"),
     "too few numbers": ({"inputs": [x0([1.0, 2.0])]}, "holds 2 numbers; shape [2, 2] takes 4"),
     "wrong event shape": ({"inputs": [x0(shape=[4, 1])]}, "x0 has the shape [4, 1]; it must be"),
     "other num_samples": ({"inputs": [x0()], "parameters": {"num_samples": 3}}, "x0 has the shape [2, 2]"),

@@ -118,7 +118,7 @@ def test_pages_of_one_seed(client: InferenceServerClient) -> None:
         ("nobody", [], {}, "404", "model 'nobody' is unknown"),
         ("net", [], {"stepz": 3}, "400", "did you mean 'steps'"),
         ("net", [tensor("x0", np.zeros((2, 2)), "FP64", True)], {"num_samples": 9}, "400", "x0 has the shape"),
-        ("net", [tensor("x0", np.zeros((2, 2), int), "INT64", True)], {}, "400", "not INT64"),
+        ("net", [tensor("x0", np.zeros((2, 2), bool), "BOOL", True)], {}, "400", "holds booleans"),
         ("labelled", [tensor("condition", np.array([5]), "INT64", False)], {"num_samples": 1}, "400", "from 0 to 2"),
     ],
 )

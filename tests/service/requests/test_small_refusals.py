@@ -222,21 +222,6 @@ async def test_suggestions_are_sought_for_what_is_shown_only(
         assert answer["detail"].endswith("and 6481 more")
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda value: value.__name__)
-async def test_members_that_are_given_twice(http: httpx.AsyncClient, door: Door) -> None:
-    path, body = door("steps", 3)
-    text = json.dumps(body).replace('"steps": 3', '"steps": 3, "max_nfe": 9, "steps": 4')
-    answer = await http.post(path, content=text, headers={"Content-Type": "application/json"})
-    assert answer.status_code == (400 if path.startswith("/v2") else 422)
-    assert "the field 'steps' is given twice" in answer.text
-
-
-async def test_members_of_a_tensor_that_are_given_twice(http: httpx.AsyncClient) -> None:
-    text = '{"inputs": [{"name": "x0", "name": "grid", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}'
-    answer = await http.post("/v2/models/net/infer", content=text, headers={"Content-Type": "application/json"})
-    assert (answer.status_code, answer.json()["error"][:32]) == (400, "the field 'name' is given twice ")
-
-
 @pytest.mark.parametrize("header", ["9" * 4_300, "9" * 4_301, "1" + "0" * 30_000, "-1", "1e3", "²"])
 async def test_a_header_of_many_digits_is_no_number_of_bytes(http: httpx.AsyncClient, header: str) -> None:
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": header.encode()}

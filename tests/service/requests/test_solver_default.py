@@ -72,7 +72,7 @@ async def test_its_grid_may_follow_from_the_shape(tmp_path: Path) -> None:
     sampling = SamplingCard(solver="euler-4", scheduler=scheduler)
     card = read_card(path).model_copy(update={"sampling": sampling, "card_sha256": None})
     (path / CARD_FILE).write_bytes(card.signed().to_json())
-    settings = Settings(models_dir=tmp_path / "repository", allow_programs=True, threads=1, calibration_s=0.2)
+    settings = Settings(models_dir=tmp_path / "repository", allow_programs=True, threads=1)
     async with calling(create_app(settings)) as http:
         for high, wide, mu in ((8, 8, 0.5), (32, 32, 1.15)):
             body = {"model": "picture", "num_samples": 1, "seed": 0, "shape": {"H": high, "W": wide}}

@@ -5,8 +5,8 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
@@ -15,6 +15,7 @@ from service.requests import validation
 from service.requests.schemas import SampleRequest
 from service.requests.solver import chosen
 from service.requests.validation import to_array, validate_sample
+from service.responses import samples
 from service.responses.arrays import ENCODERS
 from service.settings import Settings
 from solvers import resolve
@@ -125,26 +126,49 @@ def test_the_needs_of_requests_do_not_keep_their_model(moons: ModelVersion, sett
 
 @pytest.mark.parametrize("x0", [[[1, 2], [3, 4]], [[1, 2.0], [3, 4]]])
 def test_numbers(x0: Any) -> None:
-    array = to_array(x0, (2, 2))
-    assert array.dtype == np.float64
+    array = to_array(x0, (2, 2), torch.float64)
+    assert array.dtype == torch.float64
     assert array.tolist() == [[1, 2], [3, 4]]
 
 
 def test_integers_beyond_64_bits_are_numbers() -> None:
-    assert to_array([[10**20, -(10**20)]], (1, 2)).tolist() == [[1e20, -1e20]]
+    assert to_array([[10**20, -(10**20)]], (1, 2), torch.float64).tolist() == [[1e20, -1e20]]
 
 
 def test_more_dimensions() -> None:
-    assert to_array([[[1], [2]]], (1, 2, 1)).shape == (1, 2, 1)
+    assert to_array([[[1], [2]]], (1, 2, 1), torch.float64).shape == (1, 2, 1)
 
 
 @pytest.mark.parametrize("x0", [[[True, False]], [[True, 0]], [[1.5, False]], [["1", 2]], [[None, 1]], True, "x"])
 def test_what_is_no_number(x0: Any) -> None:
     with pytest.raises(ProblemError, match="numbers only"):
-        to_array(x0, (1, 2))
+        to_array(x0, (1, 2), torch.float64)
 
 
 @pytest.mark.parametrize("other", [1, 1.5])
 def test_too_large(other: float) -> None:
     with pytest.raises(ProblemError, match="too large for a double"):
-        to_array([[10**400, other]], (1, 2))
+        to_array([[10**400, other]], (1, 2), torch.float64)
+
+
+def test_what_is_kept_of_requests_does_not_keep_their_plans(moons: ModelVersion, settings: Settings) -> None:
+    solves = [
+        weakref.ref(
+            validate_sample(SampleRequest(model="moons", solver=f"ab4-{n}"), moons, settings, JSON, take).job.solve
+        )
+        for n in range(9_000, 9_020)
+    ]
+    gc.collect()
+    assert sum(solve() is not None for solve in solves) <= 16  # as many as the cache of plans keeps
+
+
+def test_the_columns_of_a_grid_do_not_keep_its_plan() -> None:
+    solve = resolve(solver="ab4", steps=9_999)
+    assert len(samples.view("summary", solve, None).columns["t"]) == 9_999  # type: ignore[union-attr, arg-type]
+    assert samples._grid(solve) is samples._grid(solve)
+    gone = weakref.ref(solve)
+    for n in range(9_500, 9_530):  # drives it out of the cache
+        resolve(solver="ab4", steps=n)
+    del solve
+    gc.collect()
+    assert gone() is None

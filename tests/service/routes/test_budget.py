@@ -1,11 +1,9 @@
 """Budgets: the chosen solver, every refusal, and the promised errors."""
 
-import asyncio
 import io
 import json
 import shutil
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.job import Overloaded
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
@@ -254,7 +251,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def measured(exact: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
-    app = create_app(Settings(models_dir=exact, threads=1, budget_check_fraction=1.0))
+    app = create_app(Settings(models_dir=exact, threads=1))
     async with calling(app) as http:
         yield http, app.state.service
 
@@ -271,84 +268,6 @@ async def test_the_promise_is_kept_on_95_percent_of_samples(measured: Any, max_e
     assert (distance <= found["budget"]["promised_distance"]).mean() >= 0.95
     assert (distance / spread <= 1.1 * max_error).mean() >= 0.95  # the spread was measured on 256 samples
     assert found["budget"]["promised_error"] <= max_error
-
-
-async def _until(condition: Any) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come")
-
-
-def _count(service: Any, name: str, **labels: str) -> float:
-    return service.metrics.registry.get_sample_value(f"pathline_{name}", labels) or 0.0
-
-
-async def test_checks_count_promises_kept_and_broken(measured: Any) -> None:
-    http, service = measured
-    ask = {"model": "gaussian", "num_samples": 300, "seed": 5, "budget": {"max_error": 0.03}}
-    await http.post("/v1/sample", json=ask)
-    await _until(lambda: _count(service, "budget_checks_total", outcome="done") == 1)
-    kept, broken = (_count(service, "budget_samples_total", promise=each) for each in ("kept", "broken"))
-    assert kept + broken == 256  # a check has at most this many samples
-    assert broken <= 0.05 * 256
-    assert _count(service, "budget_error_count") == 256
-    field = Gaussian(GaussianConfig())
-    ends = field.exact(noise(5, 0, 256, (2,), torch.float64)).numpy()
-    found = (await http.post("/v1/sample", json=ask)).json()
-    distance = np.linalg.norm(np.array(found["samples"])[:256] - ends, axis=1)
-    assert broken == (distance > found["budget"]["promised_distance"]).sum()
-    await _until(lambda: service.ledger.reserved == 0)
-    await http.post("/v1/sample", json={"model": "gaussian", "num_samples": 3})  # without a budget
-    assert _count(service, "budget_checks_total", outcome="dropped") == 0
-    assert service.ledger.reserved == 0
-    assert service.registry.lease("gaussian", None).fill_now()
-
-
-async def test_checks_run_one_at_a_time_and_are_dropped_under_load_and_when_draining(
-    repository: Path, engine: Any
-) -> None:
-    app = create_app(Settings(models_dir=repository, budget_check_fraction=1.0), engine)
-    async with calling(app) as http:
-        service, ask = app.state.service, {"model": "moons", "num_samples": 2, "budget": {"max_error": 0.01}}
-
-        async def answered() -> int:
-            engine.edit = lambda result: (setattr(engine, "hold", True), result)[1]  # answers once, then holds checks
-            engine.hold = False
-            assert (await http.post("/v1/sample", json=ask)).status_code == 200
-            return len(engine.jobs)
-
-        assert await answered() == 2  # the answer, and its check
-        check = engine.jobs[1]
-        assert check.priority == "bulk"
-        assert check.solve.adaptive
-        assert check.seed == engine.jobs[0].seed
-        assert await answered() == 3  # the first check is still running
-        assert _count(service, "budget_checks_total", outcome="dropped") == 1
-        engine.submitted[1].set_exception(Overloaded("full", 1.0))
-        assert _count(service, "budget_checks_total", outcome="dropped") == 2
-        assert await answered() == 5
-        service.drain()
-        assert engine.cancelled == [engine.submitted[4]]
-        engine.submitted[4].cancel()
-        assert service.ledger.reserved == 0
-
-
-async def test_no_check_by_default(running: Any) -> None:
-    await _chosen(running, budget={"max_error": 0.01})
-    assert len(running.engine.jobs) == 1
-
-
-async def test_a_sample_that_failed_breaks_the_promise(repository: Path, engine: Any) -> None:
-    app = create_app(Settings(models_dir=repository, budget_check_fraction=1.0), engine)
-    async with calling(app) as http:
-        failed = np.array(["success", "non_finite"])
-        engine.edit = lambda result: replace(result, status=failed if len(engine.jobs) == 1 else result.status)
-        await http.post("/v1/sample", json={"model": "moons", "num_samples": 2, "budget": {"max_error": 0.01}})
-        await _until(lambda: _count(app.state.service, "budget_checks_total", outcome="done") == 1)
-        assert _count(app.state.service, "budget_samples_total", promise="broken") == 1
-        assert _count(app.state.service, "budget_samples_total", promise="kept") == 1
 
 
 async def test_tuned_solvers_that_were_not_measured_are_named(exact: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Conditions, guidance, states from the client and parts of the span over HTTP, with a real engine."""
 
+import io
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "labels": LabelCondition(classes=3, names=("cat", "dog", "owl")),
         "vectors": VectorCondition(width=2),
         "strict": LabelCondition(classes=3, null=False),
+        "years": LabelCondition(classes=3, names=("1", "2", "2020")),
         "plain": None,
     }
     for name, condition in conditions.items():
@@ -53,6 +56,40 @@ async def test_labels_for_all_for_each_and_by_name(http: httpx.AsyncClient) -> N
     assert mixed["samples"] == [one["samples"][0], two["samples"][1], one["samples"][2]]
     assert (await ask(http, "labels", condition=["cat", "dog", 0]))["samples"] == mixed["samples"]
     assert mixed["network_rows"] == 3 * 20
+
+
+async def test_where_names_are_numbers_a_number_is_a_name(http: httpx.AsyncClient) -> None:
+    by_name = [await ask(http, "years", condition=name) for name in ("1", "2", "2020")]
+    by_number = [await ask(http, "years", condition=number) for number in (1, 2, 2020)]
+    assert [each["samples"] for each in by_number] == [each["samples"] for each in by_name]
+    assert len({str(each["samples"]) for each in by_number}) == 3
+    assert [each["class"] for each in by_number] == ["1", "2", "2020"]
+    mixed = await ask(http, "years", condition=[2020, "1", 2])
+    assert mixed["class"] == ["2020", "1", "2"]
+    assert mixed["samples"] == [by_name[k]["samples"][row] for row, k in enumerate((2, 0, 1))]
+    file = io.BytesIO()
+    np.savez(file, request=json.dumps({"model": "years", "num_samples": 3, "seed": 0, "solver": "rk4-5"}), condition=2)
+    answer = await http.post("/v1/sample", content=file.getvalue(), headers={"content-type": "application/x-npz"})
+    assert answer.json()["samples"] == by_name[1]["samples"]
+    tensors = [{"name": "condition", "shape": [3], "datatype": "INT64", "data": [2020, 1, 2]}]
+    parameters = {"num_samples": 3, "seed": 0, "solver": "rk4-5"}
+    answer = await http.post("/v2/models/years/infer", json={"inputs": tensors, "parameters": parameters})
+    found = {each["name"]: each["data"] for each in answer.json()["outputs"]}
+    assert found["samples"] == [number for row in mixed["samples"] for number in row]
+    for number in (0, 3, 2019):
+        refused = await ask(http, "years", condition=number)
+        assert f"condition is {number}; this model takes a class label, one of 1, 2, 2020" in str(refused["errors"])
+    for answer in (by_number[2], mixed):
+        again = (await http.post("/v1/replay", json={"token": answer["replay"]})).json()
+        assert (again["digest_matches"], again["class"]) == (True, answer["class"])
+
+
+async def test_the_answer_names_the_class(http: httpx.AsyncClient) -> None:
+    assert (await ask(http, "labels", condition=1))["class"] == "dog"
+    assert (await ask(http, "labels", condition=["cat", 2, 2]))["class"] == ["cat", "owl", "owl"]
+    assert (await ask(http, "strict", condition=2))["class"] == "2"
+    for model in ("labels", "vectors", "plain"):
+        assert "class" not in await ask(http, model)
 
 
 async def test_guidance_costs_two_rows_per_call_and_reports_it(http: httpx.AsyncClient) -> None:

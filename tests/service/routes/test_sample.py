@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooSlow
+from engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooManySamples, TooSlow
 from models.noise import noise
 from service.responses.schemas import SampleResponse
 
@@ -29,7 +29,7 @@ async def test_only_the_model_is_required(running: Any) -> None:
     assert body.solver.model_dump()["rtol"] == 1e-5
     assert (body.status, body.failed) == ("success", [])
     assert (body.nfe, body.nfe_per_sample.min, body.nfe_per_sample.max) == (56, 50, 56)
-    assert 0 <= body.seed < 2**63
+    assert 0 <= body.seed < 2**53
     job = running.engine.jobs[0]
     assert job.solve.adaptive
     assert job.seed == body.seed
@@ -48,6 +48,22 @@ async def test_seed_is_echoed_exactly(running: Any, seed: int) -> None:
 async def test_a_drawn_seed_differs(running: Any) -> None:
     seeds = {(await running.post(num_samples=1)).json()["seed"] for _ in range(3)}
     assert len(seeds) == 3
+
+
+async def test_programs_that_read_numbers_as_doubles_send_a_drawn_seed_back(running: Any) -> None:
+    samples, about = {"samples": [[0.5, 0.5]]}, {"num_samples": 1}
+    for path, body in (
+        ("/v1/sample", {"model": "moons", **about}),
+        ("/v1/models/moons/log_prob", {**samples, "divergence": "hutchinson"}),
+        ("/v1/models/moons/diagnose", about),
+        ("/v2/models/moons/infer", {"parameters": about}),
+    ):
+        for _ in range(8):
+            await running.http.post(path, json=body)
+            seed = running.engine.jobs[-1].seed
+            assert int(float(seed)) == seed < 2**53, path
+    answer = await running.post(num_samples=1)
+    assert answer.headers["X-Pathline-Seed"] == str(answer.json()["seed"])
 
 
 async def test_both_addresses_share_one_handler(running: Any) -> None:
@@ -206,6 +222,7 @@ async def test_a_sheet_has_a_size(running: Any, monkeypatch: pytest.MonkeyPatch)
     [
         (Overloaded("the queue is full", 2.5), 429, "overloaded"),
         (TooSlow(3.2), 422, "invalid-request"),
+        (TooManySamples(300, 128), 422, "invalid-request"),
         (Draining(), 503, "draining"),
         (DeadlineExceeded(), 504, "deadline-exceeded"),
         (EngineFailed("out of memory"), 500, "engine-failed"),

@@ -116,7 +116,15 @@ def test_missing_labels_are_named_by_line_and_column(tmp_path: Path, label: str)
 @pytest.mark.parametrize(
     ("labels", "names"),
     [
-        ("1.0 2.0 1", ("1", "2")),
+        ("1.0 2.0 1", ("1", "1.0", "2.0")),
+        ("01 1 01", ("01", "1")),
+        ("02139 10115 02139", ("02139", "10115")),
+        ("007 7 8", ("007", "7", "8")),
+        ("+1 1 2", ("+1", "1", "2")),
+        ("3.10 3.1 3.1 3.10", ("3.1", "3.10")),
+        ("1e3 1000 5", ("1000", "1e3", "5")),
+        ("-0 0 1", ("-0", "0", "1")),
+        ("-1 10 2", ("-1", "2", "10")),
         ("10 2 2", ("2", "10")),
         ("0 1 0", None),
         ("9007199254740993 9007199254740992 1", ("1", "9007199254740992", "9007199254740993")),
@@ -132,6 +140,20 @@ def test_labels_that_are_numbers_are_numbers_and_long_ones_keep_their_digits(
     read = read_table(path, VectorsData(name="vectors", path=str(path), label="k"))
     assert isinstance(read.condition, LabelCondition)
     assert read.condition.names == names
+
+
+def test_labels_that_differ_only_as_text_are_pointed_out(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,k\n1,7\n2,007\n3,7\n")
+    notes = read_table(path, VectorsData(name="vectors", path=str(path), label="k")).notes
+    assert notes[-1] == "2 classes: 007 1, 7 2; 007 and 7 are different texts, so different classes"
+
+
+def test_codes_that_become_numbers_are_pointed_out(tmp_path: Path):
+    found = read(tmp_path / "t.csv", "x,zip\n0.5,02139\n0,10115\n")
+    assert found.notes[-1] == "read as numbers, without their leading zeros: zip; a code is a label"
+    assert found.samples[0, 1] == 2139
+    assert "leading" not in "".join(read(tmp_path / "t.csv", "x,y\n0.5,0\n-0.25,0e1\n").notes)
 
 
 def test_a_quantity_is_no_label(tmp_path: Path):

@@ -11,6 +11,7 @@ import numpy as np
 
 from pathline._files import numbers, write_csv
 from pathline._picture import draw, refusal
+from pathline._response import printable
 from pathline.cli.tally import Tally
 
 STDOUT = "standard output"
@@ -24,7 +25,7 @@ def show(text: str) -> None:
         OSError: It cannot be written; the error's `filename` is `STDOUT`.
     """
     try:
-        print(text, flush=True)
+        print(printable(text), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -17,7 +17,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
-from models.decoder import Decoder
+from models.decoder import Column, Decoder
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
@@ -26,7 +26,7 @@ from tests.service.serving import calling
 
 @pytest.fixture(scope="session")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """net and far (float32, 2-D), gaussian and mixture (float64), scaled, components, flat, pictures, labels."""
+    """net and far (float32, 2-D), gaussian and mixture (float64), scaled, components, flat, table, pictures, labels."""
     root = tmp_path_factory.mktemp("kinds")
     about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
     torch.manual_seed(0)
@@ -43,6 +43,15 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pca = Decoder.pca(torch.ones(6).double(), basis, torch.full((3,), 2.0).double(), (2, 3), clip=(-9.0, 9.0))
     save(root, "components", three, pca, **about)
     save(root, "flat", three, Decoder.affine(torch.zeros(3).double(), torch.zeros(3).double()), **about)
+    columns = (
+        Column(name="x", low=-2, high=2),
+        Column(name="c", low=0.0016, high=0.0016),
+        Column(name="n", kind="whole", low=0, high=4),
+    )
+    shift = torch.tensor([0.0, 0.0016, 2.0], dtype=torch.float64)
+    table = {"constants": (torch.tensor([1]), shift[1:2]), "columns": columns}
+    save(root, "table", three, Decoder.affine(torch.ones(3).double(), shift, **table), **about)
+    save(root, "table-unrounded", three, Decoder.affine(torch.ones(3).double(), shift), **about)
     unet = UNet(UNetConfig(shape=(1, 6, 6), hidden=4, levels=2))
     save(root, "pictures", unet, Decoder.identity((1, 6, 6)), **about)
     labels = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=LabelCondition(classes=3)))

@@ -1,1 +1,0 @@
-"""Capacity planning: replicas needed for a load, from a service's measured speed and a simulation of its scheduler."""

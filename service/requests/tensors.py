@@ -1,0 +1,107 @@
+"""Fields sent as arrays, in npz or under ``/v2``: which fields of a body may be, and what their arrays may hold."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidatorFunctionWrapHandler
+
+from models.nested import short
+from service.errors import invalid
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Marks a field that may be sent as an array.
+
+    Attributes:
+        axes: the number of axes, if it is fixed.
+        named: whether it is an object with such arrays by name.
+    """
+
+    axes: int | None = None
+    named: bool = False
+
+
+@lru_cache(maxsize=32)
+def tensor_fields(body: type[BaseModel]) -> dict[str, Tensor]:
+    """Return the fields of a body that may be sent as arrays."""
+    marks = {
+        name: [mark for mark in field.metadata if isinstance(mark, Tensor)] for name, field in body.model_fields.items()
+    }
+    return {name: found[0] for name, found in marks.items() if found}
+
+
+def checked(array: NDArray[Any], name: str, what: str, mark: Tensor) -> NDArray[Any]:
+    """Return an array in native byte order, unsigned integers of 64 bits as signed ones.
+
+    Args:
+        array: as it was sent.
+        name: the field, for the error.
+        what: the array in words, as in "the npz entry 'x0'".
+        mark: of the field.
+
+    Raises:
+        ProblemError: 422 for other types than booleans, integers and floating-point numbers of up to 64 bits, for an
+            integer over 2^63 - 1, for another number of axes; for booleans and numbers that are not finite, too, unless
+            the model says what the field may hold.
+    """
+    kind = array.dtype.kind
+    if kind not in "biuf" or array.dtype.itemsize > 8:
+        raise invalid(name, f"{what} is {array.dtype}; it must hold numbers of up to 64 bits, or booleans")
+    if mark.axes is not None and array.ndim != mark.axes:
+        raise invalid(name, f"{what} has the shape {list(array.shape)}; it must have one dimension")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype == np.uint64:
+        if array.size and array.max() > _INT64_MAX:
+            raise invalid(name, f"{what} holds {array.max()}; integers must be below 2**63")
+        array = array.view(np.int64)
+    if mark.named:
+        return array
+    if kind == "b":
+        raise invalid(name, f"{what} holds booleans; it must hold numbers")
+    if kind == "f" and not np.isfinite(array).all():
+        raise invalid(name, f"{what} holds a number that is not finite")
+    return array
+
+
+def put(content: dict[str, Any], body: type[BaseModel], place: str, array: NDArray[Any], what: str) -> bool:
+    """Put an array among the members of a request; return whether the body has the field.
+
+    Args:
+        content: gets the member.
+        body: the type of the request.
+        place: a field, or a field and a name, as in "conditions.text".
+        array: as it was sent.
+        what: the array in words.
+
+    Raises:
+        ProblemError: 422 as in `checked`.
+    """
+    field, point, key = place.partition(".")
+    mark = tensor_fields(body).get(field)
+    if mark is None or bool(point and key) != mark.named:
+        return False
+    value = checked(array, short(place), what, mark)
+    if mark.named:
+        content.setdefault(field, {})[key] = value
+    else:
+        content[field] = value
+    return True
+
+
+def places(body: type[BaseModel]) -> list[str]:
+    """Return the places at which a body takes arrays, in words."""
+    return [f"{name}.NAME" if mark.named else name for name, mark in tensor_fields(body).items()]
+
+
+def array_too(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Accept an array of times beside a list of them; how many there may be is checked on the first three."""
+    if not isinstance(value, np.ndarray):
+        return validate(value)
+    validate(value[:3].tolist())
+    return value
