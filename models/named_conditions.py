@@ -254,29 +254,33 @@ class NamedCondition(BaseModel):
             null = torch.full((1, *self.sizes), fill, dtype=self.torch_dtype)
         return self.standardised(null, states)
 
-    def examples(self, rows: int, states: torch.dtype, nulls: bool = True) -> Tensor:
-        """Make values (rows, *shape) as the network takes them, distinct where possible.
+    def examples(self, rows: int, states: torch.dtype, nulls: bool = True, seed: int = 0) -> Tensor:
+        """Make values (rows, *shape) as the network takes them, at random in each row and number.
 
-        Labels go through all in turn, the null among them; every seventh row of a quantity with the null `nan` is NaN.
+        With the seed 0, labels go through all in turn, the null among them. Every seventh row of a quantity with the
+        null `nan` is NaN.
 
         Args:
             rows: number of rows.
             states: dtype of the states.
             nulls: whether nulls are among the examples.
+            seed: differs between the conditions of a network.
         """
-        shape, kind = (rows, *self.sizes), self.torch_dtype
-        count = torch.arange(math.prod(shape), dtype=torch.int64).reshape(shape)
-        if kind == torch.bool:
-            values = (count + count // max(1, math.prod(shape[1:]))) % 3 > 0
-        elif kind.is_floating_point:
-            values = count.double().sin()
+        shape, kind, generator = (rows, *self.sizes), self.torch_dtype, torch.Generator().manual_seed(seed)
+        if kind.is_floating_point:
+            values = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
             if self.null == "nan" and nulls:
                 values[6::7] = math.nan
+        elif kind == torch.bool:
+            values = torch.rand(shape, generator=generator) < 2 / 3
+        elif self.classes is not None:
+            most = self.classes + (nulls and self.null == self.classes)
+            in_turn = not seed and not self.shape
+            values = torch.arange(rows) % most if in_turn else torch.randint(most, shape, generator=generator)
         else:
-            most = min(256, torch.iinfo(kind).max) if self.default is None else int(self.default) + 1
-            if self.classes is not None:
-                most = self.classes + (nulls and self.null == self.classes)
-            values = count % max(1, most)
+            least = 0 if self.default is None else int(self.default)  # a default alone would hide the condition
+            most = min(max(256, least + 2), torch.iinfo(kind).max)
+            values = torch.randint(most, shape, generator=generator)
         if self.mean is not None:  # numbers that the mean and the scale make of the data
             return values.to(states)
         return self.standardised(values.to(kind), states)
@@ -452,8 +456,9 @@ class NamedConditions:
         return self.pack([null.expand(rows, *null.shape[1:]) for null in found])
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu", nulls: bool = True) -> Condition:
-        """Make conditions for `rows` rows, distinct where possible, for measuring and trying a network."""
-        return self.pack([entry.examples(rows, dtype, nulls).to(device) for entry in self.entries.values()])
+        """Make conditions for `rows` rows, for testing and trying a network; see `NamedCondition.examples`."""
+        made = [entry.examples(rows, dtype, nulls, place) for place, entry in enumerate(self.entries.values())]
+        return self.pack([each.to(device) for each in made])
 
     def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
         """Raise a ConditionError unless each name has a tensor of the right shape and dtype for `rows` rows."""
