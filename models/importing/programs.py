@@ -289,7 +289,7 @@ class _Reader:
         ranks = [len(self._meta(name)["sizes"]) for name in given]
         rest = [name for name, rank in zip(given, ranks, strict=True) if rank > 1]
         flat = [name for name, rank in zip(given, ranks, strict=True) if rank == 1]
-        times = [name for name in flat if len(given) == 2 or self._kind(name) != "int64"]
+        times = [name for name in flat if len(flat) == 1 or self._kind(name) != "int64"]
         if len(given) not in (2, 3) or len(times) != 1 or not rest or 0 in ranks:
             raise ForeignError(
                 f"{self.path}: takes {len(given)} tensors of {ranks} dimensions; a velocity takes states of two or "
@@ -441,14 +441,17 @@ class _Reader:
         kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, v, *vectors)}
         half = len(kinds) == 1 and kinds <= HALVES.keys()
         times = self._kind(theirs["t"])
-        kinds.add(times)
+        if times == "int64":
+            self.time_dtype = "int64"
+        else:
+            kinds.add(times)
         if half and kinds - HALVES.keys() == {"float32"}:
             self.time_dtype = "float32"
             kinds.remove("float32")
         if len(kinds) > 1 or not kinds & {"float32", "float64", *HALVES}:
             raise ForeignError(
                 f"{self.path}: {self._kinds_said(x, v, vectors, times)}; export all in float32, or states and "
-                "velocities in bfloat16 or float16, with times in the same or in float32"
+                "velocities in bfloat16 or float16, with times in the same, in float32 or in int64"
             )
         return kinds.pop()
 
