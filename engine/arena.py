@@ -14,8 +14,8 @@ from engine.device import Device
 from engine.job import Job, Operation, Sizes
 from engine.network import Network
 from engine.stages import Stage, decoder_of, prelude_of
-from models.calibration import CALL_NUMBERS, Allowance
 from models.checkpoint.loading import Checkpoint
+from models.forms.counts import CALL_NUMBERS
 from models.guidance import network_rows
 from models.noise import noise, noise_of
 from models.shapes import free_places
@@ -54,7 +54,6 @@ class Arena:
         groups: Sequence[str] = ("",),
         operation: Operation = Operation.SAMPLE,
         sizes: Sizes = (),
-        allowance: Allowance | None = None,
         prelude: Stage | None = None,
         decoder: Stage | None = None,
     ) -> None:
@@ -66,7 +65,6 @@ class Arena:
             groups: names of the groups of lanes.
             operation: the operation of the lanes.
             sizes: sizes of the free axes.
-            allowance: time limit for measuring the network, and for each stage, in seconds; None for no limit.
             prelude, decoder: stages to share with another operation; None to make them.
         """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
@@ -74,12 +72,11 @@ class Arena:
         self._free = free_places(checkpoint.card.event_shape) if operation is Operation.SAMPLE else ()
         warm_up(self.dtype, device.device)
         with device.scope():
-            self.network = Network(checkpoint, device, operation, sizes, allowance)
+            self.network = Network(checkpoint, device, operation, sizes)
             self.event_shape = self.network.event_shape
             self.budget = self._measure_budget()
-        again = None if allowance is None else allowance.restarted
-        self.prelude = prelude or prelude_of(checkpoint, device, sizes, again and again())
-        self.decoder = decoder or decoder_of(checkpoint, device, sizes, again and again())
+        self.prelude = prelude or prelude_of(checkpoint, device, sizes)
+        self.decoder = decoder or decoder_of(checkpoint, device, sizes)
         self.stages = [stage for stage in (self.prelude, self.decoder) if stage is not None]
         self.deterministic = all(each.deterministic for each in (self.network, *self.stages))
         plans = checkpoint.plans
@@ -89,28 +86,17 @@ class Arena:
     @property
     def path(self) -> str:
         """How the network is evaluated: `fused`, `onnx` or `eager`."""
-        return self.network.path
+        return self.network.form.path
 
     @property
     def path_reason(self) -> str:
         """Why it is `eager`; empty if it is not."""
-        return self.network.path_reason
+        return self.network.form.reason
 
     @property
-    def unmeasured(self) -> int:
-        """The number of row counts still to be tried, including those of its stages."""
-        return self.network.unmeasured + sum(stage.unmeasured for stage in self.stages)
-
-    def refine(self) -> None:
-        """Try one more row count, of the network or of a stage."""
-        with self.device.scope():
-            if self.network.unmeasured:
-                self.network.refine()
-                return
-            for stage in self.stages:
-                if stage.unmeasured:
-                    stage.refine()
-                    return
+    def row_limit(self) -> int:
+        """The most rows of one call of the network."""
+        return self.network.call.counts.limit
 
     def stages_s(self, job: Job) -> float:
         """Estimated seconds that a job's rows take in the stages."""

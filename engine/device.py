@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.loading import Checkpoint
-from models.exported import exported
-from models.fused import Prepared, prepare
+from models.forms.choice import choose
+from models.forms.form import Form
 from models.named_conditions import Conditioning
 
 
@@ -69,15 +69,11 @@ class Device:
         """Whether nothing can run on the device after this error, so that the process must be restarted."""
         return False
 
-    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
-        """Return the field in the form to call: fused or exported if possible."""
-        velocity = checkpoint.velocity
+    def form(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Form:
+        """Return the form in which to evaluate the field: fused or exported if possible."""
         if not self._compile:
-            return Prepared(velocity, "eager", "PATHLINE_COMPILE is off")
-        made = prepare(velocity, condition)
-        if made.path == "fused" or made.failed:
-            return made
-        return exported(velocity, made.reason, checkpoint.path, checkpoint.digest)
+            return Form(checkpoint.velocity, reason="PATHLINE_COMPILE is off")
+        return choose(checkpoint.velocity, condition, checkpoint.path, checkpoint.digest)
 
 
 class Cuda(Device):
@@ -136,6 +132,6 @@ class Cuda(Device):
         """A CUDA error other than lack of memory leaves the context unusable."""
         return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
 
-    def prepare(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Prepared:
+    def form(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Form:
         """Return the field as it is."""
-        return Prepared(checkpoint.velocity, "eager", "fused forms are for the CPU")
+        return Form(checkpoint.velocity, reason="fused forms are for the CPU")

@@ -42,14 +42,12 @@ from engine.quota import cpu_quota
 from engine.scheduler import part_of
 from engine.snapshot import Workload
 from engine.stages import decoder_sizes
-from models.calibration import Allowance
 from models.checkpoint.loading import Checkpoint
 from models.guidance import network_rows
 
 MAX_SIZES = 16
 """Maximum number of arenas that a version keeps for sizes of its free axes."""
 
-_SIZES_DIVISOR = 10
 """Divides the seconds of measuring for an arena for sizes, which is made while a request waits."""
 
 _BUSY_S = 0.5
@@ -74,11 +72,6 @@ class EngineSettings(Protocol):
     @property
     def compile(self) -> str:
         """`auto` fuses networks that have a fused form; `off` never does."""
-        ...
-
-    @property
-    def calibration_s(self) -> float:
-        """Approximate seconds of measuring a network's rows before it is served."""
         ...
 
     @property
@@ -117,7 +110,6 @@ class Engine:
         self.device = choose_device(settings.device)
         self.threads = settings.threads or default_threads()
         self._tools = tools or device_of(self.device, settings.compile == "auto")
-        self._calibration_s = settings.calibration_s
         self._loop = Loop(self._tools, observer, clock)
         self._thread: threading.Thread | None = None
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._setup_loading_thread)
@@ -228,7 +220,6 @@ class Engine:
         with self._lock:
             self._arenas[arena] = {(Operation.SAMPLE, ()): self._open(name, arena)}
             self._versions[name, version] = arena
-        self._refine_later(arena)
         return arena
 
     def _made(
@@ -245,26 +236,15 @@ class Engine:
         decoders = (
             each.decoder for (_, others), (_, each) in siblings.items() if decoder_sizes(checkpoint, others) == mine
         )
-        seconds = self._calibration_s
-        allowance = Allowance(seconds, self._tools.seconds)
-        if sizes:
-            allowance = Allowance(seconds / _SIZES_DIVISOR, self._tools.seconds, allowance.longest)
         return Arena(
             checkpoint,
             self._tools,
             tuple(Priority),
             operation,
             sizes,
-            allowance,
             None if same is None else same.prelude,
             next(decoders, None),
         )
-
-    @property
-    def unmeasured(self) -> int:
-        """How many numbers of rows of all arenas are left to be measured while there are no jobs."""
-        with self._lock:
-            return sum(arena.unmeasured for arenas in self._arenas.values() for _, arena in arenas.values())
 
     def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
         """The arena of an operation of a loaded version for these sizes; None if `prepare` must make it first.
@@ -298,7 +278,6 @@ class Engine:
                     siblings = self._arenas[loaded]
                     siblings[operation, sizes] = self._open(name, found)
                     self._retire_least_used(siblings)
-                self._refine_later(found)
             return found
 
         try:
@@ -317,28 +296,6 @@ class Engine:
             self._admission.close(number)
         if gone:
             self._loop.commands.put(Retire(gone))
-
-    def _refine_later(self, arena: Arena) -> None:
-        """Continue measuring an arena's rows while there are no jobs, one step at a time, after pending loads."""
-        if not arena.unmeasured or self._draining:
-            return
-
-        def step() -> None:
-            with self._lock:
-                idle, loaded = (
-                    not self._admission.jobs,
-                    any(a is arena for b in self._arenas.values() for _, a in b.values()),
-                )
-            if not loaded:
-                return
-            if idle:
-                arena.refine()
-            timer = threading.Timer(0.0 if idle else _BUSY_S, self._refine_later, [arena])
-            timer.daemon = True
-            timer.start()
-
-        with contextlib.suppress(RuntimeError):  # it was shut down
-            self._loader.submit(step)
 
     def _open(self, name: str, arena: Arena) -> tuple[int, Arena]:
         queue = ArenaQueue(next(self._numbers), name, arena)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.job import Job
+from models.forms.rows import Chosen
 from models.guidance import Further, Guidance, Kept, guidance_of
 from models.named_conditions import Conditioning, Distinct, NamedConditions
-from models.row_padding import Chosen
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096

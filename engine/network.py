@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +14,11 @@ from torch import Tensor
 from engine.device import Device
 from engine.job import Job, Operation, Sizes, derived_field
 from engine.job_rows import Conditions, JobRows, RowStore
-from models.calibration import Agreement, Allowance
-from models.checkpoint.calibrations import Key, keep, key_of, known
 from models.checkpoint.loading import Checkpoint
-from models.fused import FusedResidualMLP
+from models.forms.form import Form
+from models.forms.rows import Chosen, RowCaller, field_rows
 from models.guidance import Guidance, Term, combined
 from models.named_conditions import Distinct
-from models.row_padding import Chosen, RowStable
 from solvers.lanes import Finished, Lanes
 
 _log = logging.getLogger("pathline")
@@ -39,7 +36,7 @@ class _Shown:
         self._rows = rows
 
     def take(self, places: NDArray[np.int64]) -> Tensor:
-        """See `models.row_padding.Store`."""
+        """See `models.forms.rows.Store`."""
         return self._rows.index_select(0, torch.from_numpy(places).to(self._rows.device))
 
 
@@ -47,108 +44,69 @@ class Network:
     """The field that the lanes of one operation follow; a row has the same bits whatever other rows share its call.
 
     Attributes:
-        velocity: the field with its rows padded.
+        call: calls the field: states, times and conditions, one row for each lane.
+        form: how the field is evaluated.
         event_shape: shape of a lane's state.
         seconds: time spent in calls so far.
         rows: number of rows evaluated so far, without padding.
-        path: how the field is evaluated: `fused`, `onnx` or `eager`.
-        path_reason: why it is eager; empty if it is not.
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        device: Device,
-        operation: Operation,
-        sizes: Sizes = (),
-        allowance: Allowance | None = None,
-    ) -> None:
-        """Find the row counts at which a row has the same bits, unless they were found before.
+    def __init__(self, checkpoint: Checkpoint, device: Device, operation: Operation, sizes: Sizes = ()) -> None:
+        """Find the row counts at which a row has the same bits.
 
         Args:
             checkpoint: the model version.
             device: the device that it runs on.
             operation: the operation of the lanes.
             sizes: sizes of the free axes.
-            allowance: time limit for measuring, in seconds; None for no limit.
         """
         takes = checkpoint.conditioning
         self._takes = None if takes is None else takes.sized({**checkpoint.card.typical, **dict(sizes)})
-        self._device, self._dtype, self._folder = device, checkpoint.dtype, checkpoint.path
+        self._device, self._dtype = device, checkpoint.dtype
         self.seconds, self.rows = 0.0, 0
-        self.path, self.path_reason = "eager", "derivatives of the field need its torch module"
+        self.form = Form(checkpoint.velocity, reason="derivatives of the field need its torch module")
         self._constants: JobRows | None = None
-        self._key: Key = ()
-        self.event_shape, self.velocity = self._field(checkpoint, operation, sizes, allowance)
+        self._times = (2,) if checkpoint.card.average else ()
+        self.event_shape, self.call = self._field(checkpoint, operation, sizes)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
-        self._keep()
-        if self.unmeasured:
-            tried, total = self.velocity.progress
-            message = "%s: %d of %d row counts are measured; the rest is measured while idle"
-            _log.info(message, self._folder, tried, total)
+        if self.call.counts.limit == 1:
+            _log.info("%s: its network is called with one row at a time", checkpoint.path)
 
-    def _field(
-        self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes, allowance: Allowance | None
-    ) -> tuple[tuple[int, ...], RowStable]:
-        """The shape of a lane's state, and the field that lanes follow, given states and the constants with them."""
+    def _field(self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes) -> tuple[tuple[int, ...], RowCaller]:
+        """The shape of a lane's state, and calls of the field that lanes follow."""
         card = checkpoint.card
-        shape, place = card.event_of({**card.typical, **dict(sizes)}), self._device.device
-        field = derived_field(operation, shape)
-        if field is None:
-            made = self._device.prepare(checkpoint, self._takes)
-            self.path, self.path_reason = made.path, made.reason
-            if made.path == "eager":
-                level = logging.WARNING if made.failed else logging.INFO
-                _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, made.reason)
-            found = self._known(checkpoint, operation, sizes)
-            more: dict[str, Any] = {"condition": self._takes, "allowance": allowance, "known": found}
-            more["average"] = card.average
-            return shape, RowStable(made.velocity, shape, self._dtype, place, unpadded=made.unpadded, **more)
-        if field.constants:
-            self._constants = JobRows({"constants": RowStore((field.constants,), self._dtype, place)})
-        whole, rows = (field.width + field.constants,), _DERIVED_ROWS_AT_ONCE
-        found = self._known(checkpoint, operation, sizes)
-        more = {"derive": field, "examples": field.examples, "allowance": allowance, "known": found}
-        return (field.width,), RowStable(checkpoint.velocity, whole, self._dtype, place, rows, self._takes, **more)
-
-    def _known(self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes) -> tuple[int, Agreement] | None:
-        what = (str(operation), self.path, *(f"{axis}={size}" for axis, size in sizes))
-        self._key = key_of(checkpoint.digest, self._device.device, *what)
-        return known(self._folder, self._key)
+        shape, dtype, place = card.event_of({**card.typical, **dict(sizes)}), self._dtype, self._device.device
+        derived = derived_field(operation, shape)
+        if derived is None:
+            self.form = form = self._device.form(checkpoint, self._takes)
+            if form.path == "eager":
+                level = logging.WARNING if form.failed else logging.INFO
+                _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, form.reason)
+            more = {"average": card.average, "independent": form.independent, "counted": checkpoint.velocity}
+            self._row_shape = shape
+            return shape, field_rows(form.velocity, shape, dtype, place, condition=self._takes, **more)
+        if derived.constants:
+            self._constants = JobRows({"constants": RowStore((derived.constants,), dtype, place)})
+        self._row_shape, rows = (derived.width + derived.constants,), _DERIVED_ROWS_AT_ONCE
+        more = {"derive": derived, "examples": derived.examples}
+        call = field_rows(checkpoint.velocity, self._row_shape, dtype, place, rows, self._takes, **more)
+        return (derived.width,), call
 
     @property
     def deterministic(self) -> bool:
-        """Whether row counts were found at which rows are independent."""
-        return self.velocity.deterministic
-
-    @property
-    def unmeasured(self) -> int:
-        """The number of row counts still to be tried."""
-        tried, total = self.velocity.progress
-        return total - tried
-
-    def refine(self) -> bool:
-        """Try one more row count; once all were tried, keep the findings and return False."""
-        more = self.velocity.refine()
-        if not more:
-            self._keep()
-            _log.info("%s: all row counts are measured", self._folder)
-        return more
-
-    def _keep(self) -> None:
-        if not self.velocity.known:
-            keep(self._folder, self._key, self.velocity.form, self.velocity.agreement)
+        """Whether a row has the same bits in all calls."""
+        return self.call.counts.deterministic
 
     def timed(self, rows: int) -> float:
         """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
-        x = torch.zeros((rows, *self.velocity.event_shape), dtype=dtype, device=place)
-        t = torch.full((rows, *self.velocity.time_shape), 0.5, dtype=dtype, device=place)
+        x = torch.zeros((rows, *self._row_shape), dtype=dtype, device=place)
+        t = torch.full((rows, *self._times), 0.5, dtype=dtype, device=place)
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
         given = [Chosen(_Shown(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
         with torch.inference_mode():
-            self.velocity.chosen(x, t, given)
+            self.call(x, t, *given)
             self._device.finish()
         return self._device.seconds() - begin
 
@@ -202,14 +160,13 @@ class Network:
 
         Once a lane has ended there are at most `more` calls.
         """
-        field = self.velocity.velocity
-        if self.velocity.buckets[:1] != (1,) or not isinstance(field, FusedResidualMLP):
+        if self.form.runner is None:
             return None
         if self._conditions is not None and self._conditions.guided:
             return None
         begin, rows, before = time.perf_counter(), len(lanes), int(lanes.records["nfe"].sum())
         given = [] if self._conditions is None else self._conditions.plain(*_owners([lanes]))
-        if (runner := field.runner(*(each.rows() for each in given), rows=rows)) is None:
+        if (runner := self.form.runner(*(each.rows() for each in given), rows=rows)) is None:
             return None
         finished, done = lanes.run(runner, calls, more)
         after = int(lanes.records["nfe"].sum()) + (0 if finished is None else int(finished.nfe.sum()))
@@ -224,14 +181,14 @@ class Network:
             [constants] = self._constants.chosen(self._constants.lines(owner, index)[1])
             x = torch.cat((x, constants.rows()), dim=1)
         if self._conditions is None:
-            v = self.velocity(x, t)
+            v = self.call(x, t)
         else:
             rows = self._conditions.of(owner, index, t)
             if rows.of is not None:
                 self.rows += len(rows.of)
                 again = torch.from_numpy(rows.of).to(x.device)
                 x, t = torch.cat((x, x[again])), torch.cat((t, t[again]))
-            v = combined(self.velocity.chosen(x, t, rows.conditions), states, rows.further, rows.kept)
+            v = combined(self.call(x, t, *rows.conditions), states, rows.further, rows.kept)
         return v if self._constants is None else v[:, : self.event_shape[0]].contiguous()
 
     def _bisect(

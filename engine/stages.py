@@ -20,22 +20,20 @@ from engine.device import Device
 from engine.job import Job, JobResult, Priority, Sizes
 from engine.job_rows import variants_of
 from engine.scheduler import BULK_SHARE
-from models.calibration import BUCKETS, CALL_NUMBERS, EACH_UP_TO, Allowance, find_max_rows
-from models.checkpoint.calibrations import keep, key_of, known
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Checkpoint
 from models.decoder import DecoderError
+from models.forms.counts import CALL_NUMBERS
+from models.forms.rows import MOST_ROWS, independent_rows
 from models.named_conditions import Distinct, NamedConditions
 from models.noise import noise
 from models.prelude import combinations
-from models.row_padding import RowCaller
 from models.shapes import free_axes
 from models.velocity import rows_of
 
 SLICE_S = 0.025
 """A slice takes about this long at most, unless a single row takes longer."""
 
-_MAX_ROWS = 1024
 _SHOWN = 4  # rows in a timed call
 
 Rows = Callable[..., tuple[Tensor, ...]]
@@ -114,8 +112,6 @@ class Stage:
         checkpoint: Checkpoint,
         device: Device,
         rows: tuple[int, int | None] = (1, None),
-        sizes: Sizes = (),
-        allowance: Allowance | None = None,
         fetch: bool = False,
     ) -> None:
         """Find the row counts at which a row has the same bits, and how many rows fit into a slice.
@@ -127,34 +123,21 @@ class Stage:
             checkpoint: the checkpoint that it is part of.
             device: the device that it runs on.
             rows: minimum and maximum number of rows per call.
-            sizes: sizes of the free axes.
-            allowance: time limit for measuring, in seconds; None for no limit.
             fetch: whether to copy the results to the host.
         """
         self.name, self.model = name, checkpoint.card.name
         self.used_s = 0.0
         self.passes: deque[Pass] = deque()
         self._device, self._fetch, self._turns = device, fetch, 0
-        self._folder = checkpoint.path
-        self._key = key_of(checkpoint.digest, device.device, name, *(f"{axis}={size}" for axis, size in sizes))
         with device.scope(), torch.inference_mode():
             self._kinds = [(tuple(each.shape[1:]), each.dtype) for each in function(*examples(rows[0]))]
             self._packed = len(self._kinds) > 1 or self._kinds[0][1].itemsize == 1
             call = (lambda *given: _pack(function(*given))) if self._packed else (lambda *given: function(*given)[0])
             least, most = rows
-            found = known(self._folder, self._key)
-            if found is not None:
-                self._call = RowCaller(call, (), 0, known=found[1])
-            else:
-                allowance = allowance or Allowance()
-                numbers = max(1, sum(math.prod(shape) for shape, _ in self._kinds))
-                wanted = max(least, min(_MAX_ROWS, CALL_NUMBERS // numbers))
-                wanted = wanted if most is None else min(wanted, most)
-                limit = find_max_rows(call, examples, wanted, least, allowance)
-                candidates = (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
-                self._call = RowCaller(call, examples(limit), limit, False, candidates, least, allowance)
-            self._known = found is not None
-            self._keep()
+            numbers = max(1, sum(math.prod(shape) for shape, _ in self._kinds))
+            wanted = max(least, min(MOST_ROWS, CALL_NUMBERS // numbers))
+            wanted = wanted if most is None else min(wanted, most)
+            self._call = independent_rows([call], examples, wanted, least)
             self.at_once, self.row_s = self._measure(examples(_SHOWN))
 
     def _measure(self, shown: Sequence[Tensor]) -> tuple[int, float]:
@@ -167,8 +150,8 @@ class Stage:
                 took = min(took, self._timed(given))
             if took > SLICE_S and rows > 1:
                 return rows // 2, took / rows
-            if 2 * took > SLICE_S or rows >= self._call.limit:
-                return min(rows, self._call.limit), took / rows
+            if 2 * took > SLICE_S or rows >= self._call.counts.limit:
+                return min(rows, self._call.counts.limit), took / rows
             rows *= 2
 
     def _timed(self, given: Sequence[Tensor]) -> float:
@@ -179,28 +162,13 @@ class Stage:
 
     @property
     def deterministic(self) -> bool:
-        """Whether row counts were found at which rows are independent."""
-        return self._call.deterministic
-
-    @property
-    def unmeasured(self) -> int:
-        """The number of row counts still to be tried."""
-        tried, total = self._call.progress
-        return total - tried
-
-    def refine(self) -> None:
-        """Try one more row count."""
-        if not self._call.refine():
-            self._keep()
+        """Whether a row has the same bits in all calls."""
+        return self._call.counts.deterministic
 
     @property
     def left_s(self) -> float:
         """The estimated time of the waiting rows, in seconds."""
         return self.row_s * sum(each.left for each in self.passes)
-
-    def _keep(self) -> None:
-        if not self._known:
-            keep(self._folder, self._key, 0, self._call.agreement)
 
     def turn(self) -> Turn:
         """Call the program for one slice of the waiting rows; there must be at least one."""
@@ -297,9 +265,7 @@ def _unpack(packed: Tensor, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]
     return found
 
 
-def prelude_of(
-    checkpoint: Checkpoint, device: Device, sizes: Sizes = (), allowance: Allowance | None = None
-) -> Stage | None:
+def prelude_of(checkpoint: Checkpoint, device: Device, sizes: Sizes = ()) -> Stage | None:
     """The prelude of a version for these sizes of the free axes; None if it has none."""
     prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
     if prelude is None or not isinstance(requested, NamedConditions) or not isinstance(takes, NamedConditions):
@@ -313,7 +279,7 @@ def prelude_of(
         return prelude.examples(given, rows, checkpoint.dtype, device.device)
 
     rows = rows_of(prelude.program)
-    return Stage("prelude", function, examples, checkpoint, device, rows, sizes, allowance)
+    return Stage("prelude", function, examples, checkpoint, device, rows)
 
 
 def decoder_sizes(checkpoint: Checkpoint, sizes: Sizes) -> Sizes:
@@ -322,9 +288,7 @@ def decoder_sizes(checkpoint: Checkpoint, sizes: Sizes) -> Sizes:
     return tuple((axis, size) for axis, size in sizes if axis in axes)
 
 
-def decoder_of(
-    checkpoint: Checkpoint, device: Device, sizes: Sizes = (), allowance: Allowance | None = None
-) -> Stage | None:
+def decoder_of(checkpoint: Checkpoint, device: Device, sizes: Sizes = ()) -> Stage | None:
     """The decoder of a version for these sizes of the free axes; None if it is not a program."""
     decoder = checkpoint.decoder
     if decoder.program is None:
@@ -342,7 +306,7 @@ def decoder_of(
         return (noise(4, 0, rows, shape, checkpoint.dtype).to(device.device),)
 
     rows = rows_of(decoder.program)
-    return Stage("decoder", function, examples, checkpoint, device, rows, mine, allowance, fetch=True)
+    return Stage("decoder", function, examples, checkpoint, device, rows, fetch=True)
 
 
 def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[Job], None]) -> Pass:

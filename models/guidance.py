@@ -157,7 +157,7 @@ class Guided:
     """A conditional velocity with a guidance for each row.
 
     Both velocities of a guided row come from the same network call and are combined by elementwise operations, so over
-    a `RowStable` field a row's bits depend on that row alone, as they do without guidance.
+    a field with independent rows a row's bits depend on that row alone, as they do without guidance.
 
     Attributes:
         velocity: the conditional field.

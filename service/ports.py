@@ -33,6 +33,11 @@ class Arena(Protocol):
         """Why it is `eager`; empty if it is not."""
         ...
 
+    @property
+    def row_limit(self) -> int:
+        """The most rows of one call of the network."""
+        ...
+
 
 class Engine(Protocol):
     """The engine; every method returns at once, except `start`, `stop`, `load` and `prepare`."""

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from engine.job import Job
 from models.conditions import ONE, LabelCondition, numbers_are_names
-from models.exported import installed
+from models.forms.onnx import installed
 from models.guidance import document_of
 from models.named_conditions import Distinct, class_names
 from service import VERSION
@@ -236,6 +236,7 @@ _REASONS = {
     "machine": "kernels are chosen and compiled for the type of processor",
     "compute": "the network computes in another precision",
     "path": "the fused network, onnxruntime and the torch module round differently",
+    "rows": "kernels are chosen by the number of rows in a call",
     "threads": "torch kernels split sums by the number of threads",
 }
 _LIBRARY = "another version may have other kernels"
@@ -269,7 +270,8 @@ def environment_of(process: Mapping[str, str], model: ModelVersion) -> Mapping[s
     """Return the environment of a model's answers: that of the process, and how the network is evaluated."""
     half = {} if model.card.compute is None else {"compute": model.half or model.card.dtype}
     runtime = installed() if model.path == "onnx" else {}
-    return {**process, "path": model.path, **runtime, **half}
+    rows = {} if model.path == "fused" else {"rows": str(model.row_limit)}  # fused rows are computed one by one
+    return {**process, "path": model.path, **rows, **runtime, **half}
 
 
 @lru_cache(maxsize=4)

@@ -144,10 +144,6 @@ class Settings(BaseSettings):
         description="precision in which half-precision networks compute: auto (as their cards say) or float32, for a "
         "CPU without half-precision instructions; programs keep their own",
     )
-    calibration_s: Seconds = Field(
-        default=5.0,
-        description="time for measuring a network's rows at load; the rest is measured while idle: seconds above 0",
-    )
     max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
     max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
     max_nfe: Count = Field(default=100_000, description="velocity evaluations of one sample: an integer of at least 1")

@@ -38,7 +38,6 @@ from numpy.typing import NDArray
 from pathline._request import sample_request
 from torch import Tensor
 
-from engine.engine import Engine
 from models.importing.declared import Declared
 from models.importing.weights import import_program
 from models.noise import noise
@@ -323,12 +322,12 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(repository: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Engine]]:
+async def serving(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a repository on one thread."""
     app = create_app(Settings(models_dir=repository, device="cpu", threads=1, watch_s=0, allow_programs=True))
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://here") as http:
-        yield http, app.state.service.engine
+        yield http
 
 
 def apart(answers: Sequence[bytes], case: Case, several: bool) -> float:
@@ -369,12 +368,10 @@ async def measured(name: str, repository: Path, rounds: int) -> list[Line]:
     """Import an example and measure it."""
     case = CASES[name](repository)
     lines = []
-    async with serving(repository) as (http, engine):
+    async with serving(repository) as http:
         for several in case.both:
             service = Served(case, http, several)
             await service.one_by_one()  # prepares shapes
-            while engine.unmeasured:
-                await asyncio.sleep(0.1)
             lines.append(await _measured(name, service, several, rounds))
     return lines
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-from pathline import Client, DeadlineExceeded, Overloaded, RetryPolicy
+from pathline import Client, DeadlineExceeded, RetryPolicy, Unavailable
 
 from models.architectures.analytic import Gaussian, Mixture
 from models.checkpoint.saving import save
@@ -71,7 +71,7 @@ class Load:
             while time.monotonic() < self.end:
                 try:
                     self.one(client, draw)
-                except (DeadlineExceeded, Overloaded) as refusal:
+                except (DeadlineExceeded, Unavailable) as refusal:
                     self.counts[type(refusal).__name__] += 1
 
     def one(self, client: Client, draw: random.Random) -> None:

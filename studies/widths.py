@@ -11,7 +11,7 @@ from collections import defaultdict
 import torch
 
 from models.architectures.residual_mlp import Bare, ResidualMLP, ResidualMLPConfig
-from models.row_padding import RowStable
+from models.forms.rows import field_rows
 
 
 def main() -> None:
@@ -35,11 +35,12 @@ def main() -> None:
 def _measured(width: int, dim: int, dtype: torch.dtype) -> str:
     torch.manual_seed(width)
     network = ResidualMLP(ResidualMLPConfig(dim=dim, hidden=width)).requires_grad_(False).to(dtype)
-    stable = RowStable(network, (dim,), dtype)
-    if not stable.deterministic:
+    call = field_rows(network, (dim,), dtype)
+    if call.counts.limit == 1:
         return "none"
-    assert isinstance(stable.velocity, Bare)
-    return f"{'padded' if stable.velocity.input[0].shape[0] > width else 'unpadded'}, by {stable.buckets[0]}"
+    field = call.function.args[0]
+    assert isinstance(field, Bare)
+    return f"{'padded' if field.input[0].shape[0] > width else 'unpadded'}, by {call.counts.counts[0]}"
 
 
 def _shown(found: dict[str, list[int]], form: str) -> str:

@@ -46,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     fit.add_argument("--label", metavar="COLUMN", help="vectors: column or array of class labels")
     fit.add_argument("--header", choices=("yes", "no"), help="vectors: whether the first line of a .csv has names")
+    fit.add_argument(
+        "--scale",
+        choices=("standard", "robust"),
+        help="vectors: scale by mean and deviation, or by median and quartiles",
+    )
     fit.add_argument("--no-round", action="store_true", help="vectors: do not round columns of whole numbers")
     fit.add_argument(
         "--background", metavar="COLOUR", help="images: colour behind transparent pixels (white, black, #rrggbb)"
@@ -74,9 +79,16 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument(
         "--save-every", type=float, default=10.0, metavar="SECONDS", help="time between saves (default: %(default)s)"
     )
+    fit.add_argument(
+        "--seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="limit on measuring the model once it is published; 0 measures nothing (default: 60)",
+    )
     fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
     _add_places(fit)
-    _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a model; write the results into its card"))
+    _add_evaluate(commands.add_parser("evaluate", help="measure how good a model is, and solvers on it"))
     _add_tune(commands.add_parser("tune", help="learn solvers for one model, to be served with it"))
     _add_places(commands.add_parser("defaults", help="make the default models that the repository lacks"))
     return parser
@@ -131,12 +143,18 @@ def _own_data(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.conditional and arguments.dataset in ("moons", "circles", "vectors"):
         more = "; name the labels with --label" if arguments.dataset == "vectors" else ", which have no classes"
         raise UsageError(f"--conditional is not for {arguments.dataset}{more}")
-    for option, kind in {"header": "vectors", "no_round": "vectors", "background": "images", "range": "images"}.items():
+    for option, kind in {
+        "header": "vectors",
+        "scale": "vectors",
+        "no_round": "vectors",
+        "background": "images",
+        "range": "images",
+    }.items():
         if getattr(arguments, option) not in (None, False) and arguments.dataset != kind:
             name = option.replace("_", "-")
             raise UsageError(f"--{name} is for fit {kind}, not fit {arguments.dataset}")
     given: dict[str, Any] = {"data.path": arguments.data, "data.label": arguments.label}
-    given |= {f"data.{option}": getattr(arguments, option) for option in ("header", "background", "range")}
+    given |= {f"data.{option}": getattr(arguments, option) for option in ("header", "scale", "background", "range")}
     if arguments.conditional:
         given["data.conditional"] = True
     if arguments.no_round:
@@ -231,6 +249,8 @@ def _fit(arguments: argparse.Namespace) -> None:
         )
     if not arguments.save_every >= 0:
         raise UsageError(f"--save-every is {arguments.save_every}; it must be 0 seconds (every step) or more")
+    if not arguments.seconds >= 0:
+        raise UsageError(f"--seconds is {arguments.seconds}; it must be 0 (measure nothing) or more")
     from training.fit import Options, fit  # imports torch, after the command line is checked
 
     places = Options(
@@ -241,6 +261,7 @@ def _fit(arguments: argparse.Namespace) -> None:
         force=arguments.force,
         save_every=arguments.save_every,
         tensorboard=arguments.tensorboard,
+        seconds=arguments.seconds,
     )
     fit(recipe, places)
 

@@ -79,7 +79,7 @@ class _OwnData(Frozen):
 
 
 class VectorsData(_OwnData):
-    """Rows of numbers from a .npy, .npz or .csv file; each column is scaled to mean 0 and spread 1.
+    """Rows of numbers from a .npy, .npz or .csv file, each column scaled.
 
     Attributes:
         columns: data columns of the .csv; empty: all except labels and conditions. For an .npz, the one array.
@@ -87,6 +87,8 @@ class VectorsData(_OwnData):
         condition: columns of the .csv, or the one array of the .npz, with a condition vector.
         header: whether the first line of the .csv has column names: `yes`, `no`, or `auto`, which decides by the
             content of the line and refuses a line that may be either.
+        scale: `standard`, to mean 0 and standard deviation 1; or `robust`, to median 0 and interquartile range 1.349,
+            for columns with a few values far from the others.
         round: whether samples are rounded in the columns that have whole numbers in every row.
     """
 
@@ -95,6 +97,7 @@ class VectorsData(_OwnData):
     label: str = ""
     condition: list[str] = []
     header: Literal["auto", "yes", "no"] = "auto"
+    scale: Literal["standard", "robust"] = "standard"
     round: bool = True
 
 

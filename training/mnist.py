@@ -1,17 +1,12 @@
-"""MNIST: digits and their labels, from IDX files or downloaded by scikit-learn.
+"""MNIST: digits and their labels, from IDX files or downloaded by scikit-learn."""
 
-The IDX format (LeCun, Cortes, Burges, "The MNIST database of handwritten digits"): a big-endian 32-bit magic number,
-0x00000803 for bytes in three dimensions and 0x00000801 in one, then the sizes, then the bytes, row by row.
-"""
-
-import struct
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import DataError
-from training.files import unzipped
+from training.idx import read_idx
 
 FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
 """Names of the two files of pictures."""
@@ -19,8 +14,6 @@ FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
 LABEL_FILES = ("train-labels-idx1-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
 """Names of the two files of labels."""
 
-_MAGIC = 0x00000803
-_LABEL_MAGIC = 0x00000801
 _SIDE = 28
 _TRAINING_DIGITS = 60_000
 
@@ -39,7 +32,7 @@ def load(data_dir: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8], s
         return _download()
     for folder in (data_dir, data_dir / "mnist"):
         if any((folder / name).is_file() for name in FILES):
-            train, test = (read_idx(folder / name) for name in FILES)
+            train, test = (read_digits(folder / name) for name in FILES)
             return train, test, "IDX files"
     raise DataError(
         f"data folder {data_dir} has no MNIST: looked for {' and '.join(FILES)} there and in its subfolder mnist. "
@@ -47,26 +40,16 @@ def load(data_dir: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8], s
     )
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read one gzipped IDX file of 28 x 28 pictures into (n, 784) bytes.
+def read_digits(path: Path) -> NDArray[np.uint8]:
+    """Read one IDX file of 28 x 28 pictures into (n, 784) bytes.
 
     Raises:
-        DataError: the file is missing, unreadable, not gzipped, not an IDX file of 28 x 28 pictures, or its length is
-            not the one in its header.
+        DataError: the file cannot be read, or has other shapes.
     """
-    content = unzipped(path)
-    if len(content) < 16:
-        raise DataError(f"{path} is damaged: {len(content)} bytes are too few for an IDX header of 16")
-    magic, count, height, width = struct.unpack(">IIII", content[:16])
-    if (magic, height, width) != (_MAGIC, _SIDE, _SIDE):
-        found = f"magic number {magic:#010x}, {height} x {width} pixels"
-        raise DataError(f"{path} is not an IDX file of 28 x 28 pictures: found {found}; expected {_MAGIC:#010x}")
-    if len(content) != 16 + count * _SIDE * _SIDE:
-        raise DataError(
-            f"{path} is damaged: its header promises {count} pictures, {16 + count * _SIDE * _SIDE} bytes; "
-            f"it has {len(content)}"
-        )
-    return np.frombuffer(content, np.uint8, offset=16).reshape(count, _SIDE * _SIDE)
+    pictures = read_idx(path)
+    if pictures.shape[1:] != (_SIDE, _SIDE):
+        raise DataError(f"{path} has shape {pictures.shape}; pictures of 28 x 28 pixels are needed: fetch it again")
+    return pictures.reshape(-1, _SIDE * _SIDE)
 
 
 def _download() -> tuple[NDArray[np.uint8], NDArray[np.uint8], str]:
@@ -102,18 +85,18 @@ def labels(data_dir: Path | None, train: int, test: int) -> tuple[NDArray[np.int
 
 
 def read_labels(path: Path, count: int) -> NDArray[np.int64]:
-    """Read one gzipped IDX file of `count` labels 0 ... 9.
+    """Read one IDX file of `count` labels 0 ... 9.
 
     Raises:
-        DataError: the file is missing, unreadable, not an IDX file of labels, or has another number of labels.
+        DataError: the file cannot be read, or has other labels.
     """
-    content = unzipped(path)
-    if len(content) < 8 or struct.unpack(">II", content[:8]) != (_LABEL_MAGIC, count) or len(content) != 8 + count:
-        raise DataError(f"{path} is not an IDX file of {count} labels; fetch it again")
-    found = np.frombuffer(content, np.uint8, offset=8).astype(np.int64)
-    if found.max(initial=0) > 9:
-        raise DataError(f"{path} contains the label {found.max()}; labels are 0 to 9; fetch it again")
-    return found
+    found = read_idx(path)
+    if found.shape != (count,) or found.max(initial=0) > 9:
+        raise DataError(
+            f"{path} has shape {found.shape} and values up to {found.max(initial=0)}; {count} labels from 0 to 9 are "
+            "needed: fetch it again"
+        )
+    return found.astype(np.int64)
 
 
 def _downloaded_labels(train: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

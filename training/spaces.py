@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from models.decoder import Column, Decoder
 from training.errors import DataError
@@ -22,7 +23,7 @@ _EXACT = 2.0**53
 """float64 has no fractions beyond this one, so all values there would seem whole."""
 
 _WHOLE = 2**24
-"""float32 represents every whole number up to this one; the limit for columns of such, or that never change."""
+"""float32 represents every whole number up to this one; the limit for columns of such."""
 
 
 @dataclass(frozen=True)
@@ -89,35 +90,46 @@ def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) 
 
 
 def standardised(
-    train: NDArray[np.float64], held_out: NDArray[np.float64], columns: tuple[Column, ...], path: str
+    train: NDArray[np.float64],
+    held_out: NDArray[np.float64],
+    columns: tuple[Column, ...],
+    path: str,
+    robust: bool = False,
 ) -> Space:
     """Scale rows of numbers, (n, columns), so that each column has mean 0 and standard deviation 1.
 
-    Columns that never change in the training rows are decoded exactly. If a column is so far from zero that float32
-    would drop digits that the scaled samples have, decoding is done in float64 and returns float64.
+    With `robust`, the median is 0 and the interquartile range 1.349, as of a standard normal distribution, so a few
+    values that are far away do not count.
+
+    Columns that never change in the training rows are decoded exactly. Decoding is done in float64 and returns float64
+    if float32 cannot hold such a value or all whole numbers of a column, or if a column is so far from zero that
+    float32 would drop digits that the scaled samples have.
 
     Raises:
         DataError: all rows are the same.
     """
-    shift = train.mean(0)
-    shift += (train - shift).mean(0)  # what the first sum lost by rounding
-    scale = _spread(train)
+    if robust:
+        shift, scale = np.median(train, axis=0), _quartile_spread(train)
+    else:
+        shift, scale = train.mean(0), _spread(train)
+        shift += (train - shift).mean(0)  # what the first sum lost by rounding
     if not (scale > 0).any():
         raise DataError(f"data {path}: all samples are the same; there is nothing to learn")
     whole = [column.kind != "number" and max(-column.low, column.high) > _WHOLE for column in columns]
-    far = bool((np.abs(shift) > np.where(scale > 0, _FAR * scale, _WHOLE)).any()) or any(whole)
+    far = np.where(scale > 0, np.abs(shift) > _FAR * scale, train[0] != train[0].astype(np.float32))
+    wide = bool(far.any()) or any(whole)
     scale = np.where(scale > 0, scale, 1.0)  # a column that never changes is only shifted
-    kind = np.float64 if far else np.float32
+    kind = np.float64 if wide else np.float32
     decoder = Decoder.affine(
         torch.from_numpy(scale.astype(kind)),
         torch.from_numpy(shift.astype(kind)),
-        dtype="float64" if far else None,
+        dtype="float64" if wide else None,
         constants=_constants(train, kind),
         columns=columns or None,
     )
     scaled = [((part - shift) / scale).astype(np.float32) for part in (train, held_out)]
-    card = {"scaling": "each column to mean 0 and standard deviation 1"}
-    return Space(scaled[0], scaled[1], decoder, "scaling", card)
+    to = "median 0 and interquartile range 1.349" if robust else "mean 0 and standard deviation 1"
+    return Space(scaled[0], scaled[1], decoder, "scaling", {"scaling": f"each column to {to}"})
 
 
 def _constants(train: NDArray[np.float64], kind: type[np.floating]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,3 +165,16 @@ def _spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     unit = np.where(most > 0, most, 1.0)
     # A column with a single value may differ from its mean by rounding.
     return np.where(rows.max(0) > rows.min(0), unit * np.sqrt(np.square(off / unit).mean(0)), 0.0)
+
+
+def _quartile_spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the interquartile range of each column, divided by that of a standard normal distribution, 1.349.
+
+    If half of the values are the same, the range from 10 % to 90 % is used, then from 5 % to 95 % and from 1 % to 99 %,
+    each divided by that of the normal distribution; and if it is 0, too, the standard deviation.
+    """
+    spread = np.zeros(rows.shape[1])
+    for outer in (0.25, 0.1, 0.05, 0.01):
+        low, high = np.quantile(rows, [outer, 1 - outer], axis=0)
+        spread = np.where(spread > 0, spread, (high - low) / (2 * ndtri(1 - outer)))
+    return np.where(spread > 0, spread, _spread(rows))

@@ -35,7 +35,7 @@ from models.network import Network
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard
 from models.program import PROGRAM
-from models.row_padding import RowByRow
+from models.row_by_row import RowByRow
 from models.velocity import Condition
 from solvers.tuned import TunedPlans
 

@@ -64,7 +64,7 @@ def load_version(
         _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
     plans_file = PlansFile.read(name, version, folder, checkpoint.card.weights_sha256, plans_signature)
     loaded = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
-    found = (loaded.deterministic, loaded.path, loaded.path_reason)
+    found = (loaded.deterministic, loaded.path, loaded.path_reason, loaded.row_limit)
     return ModelVersion.of(
         name,
         version,

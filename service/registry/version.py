@@ -20,7 +20,6 @@ import torch
 
 from engine.job import Priority, Sizes
 from models.architectures import PROGRAM
-from models.calibration import Agreement, RowFunction
 from models.checkpoint.card import DTYPES, Card
 from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint
@@ -28,10 +27,11 @@ from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES
 from models.conditions import ONE
 from models.decoder import Decoder, Inverse
+from models.forms.counts import RowCounts, RowFunction
+from models.forms.rows import RowCaller, independent_rows
 from models.named_conditions import Conditioning, NamedConditions
 from models.noise import noise
 from models.repository import Signature
-from models.row_padding import RowCaller
 from models.shapes import Shape, free_axes, sized
 from service.ports import Pace
 from solvers.tuned import TunedPlans
@@ -92,6 +92,7 @@ class ModelVersion:
         bytes: size of its tensors.
         path: how its network is evaluated: `fused`, `onnx` or `eager`.
         path_reason: why it is `eager`; empty if it is not.
+        row_limit: the most rows of one network call.
         signature: the files it was loaded from.
         nulls: the stored nulls of named conditions.
         half: the half precision that its network computes in; None for full precision.
@@ -113,6 +114,7 @@ class ModelVersion:
     bytes: int = 0
     path: str = "eager"
     path_reason: str = ""
+    row_limit: int = 0
     signature: Signature = ()
     nulls: Mapping[str, torch.Tensor] = field(default_factory=dict)
     half: Literal["bfloat16", "float16"] | None = None
@@ -271,6 +273,7 @@ class ModelVersion:
         deterministic: bool,
         path: str = "eager",
         path_reason: str = "",
+        row_limit: int = 0,
         signature: Signature = (),
         plans_file: PlansFile = PlansFile(),
         free: Callable[[], None] = lambda: None,
@@ -287,6 +290,7 @@ class ModelVersion:
                 runs it.
             deterministic: whether the engine found the network deterministic.
             path, path_reason: how the engine evaluates it, and why it is `eager`.
+            row_limit: see `ModelVersion`.
             signature: the files it was loaded from.
             free: frees the engine's memory, from any thread.
             plans_file, frontier_file, pace: see `ModelVersion`.
@@ -295,8 +299,8 @@ class ModelVersion:
             checkpoint.decoder.cpu()
             decode = _row_caller(checkpoint.decoder.decode, checkpoint.card.event_shape, checkpoint.dtype)
         else:
-            decode = RowCaller(checkpoint.decoder.decode, (), 0, known=Agreement((), (), _DECODED_AT_ONCE, True))
-        both = (decode.deterministic or checkpoint.decoder.program is not None) and deterministic
+            decode = RowCaller(checkpoint.decoder.decode, RowCounts(_DECODED_AT_ONCE))
+        both = decode.counts.deterministic and deterministic
         modules = (checkpoint.velocity, checkpoint.decoder, checkpoint.prelude)
         size = sum(tensor.nbytes for each in modules if each is not None for tensor in each.state_dict().values())
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
@@ -306,6 +310,7 @@ class ModelVersion:
             *held,
             path,
             path_reason,
+            row_limit,
             signature,
             checkpoint.nulls,
             checkpoint.half,
@@ -322,9 +327,9 @@ def _row_caller(function: RowFunction, shape: Shape, dtype: torch.dtype, seed: i
     With free axes, each element is computed by itself, and all row counts agree.
     """
     if free_axes(shape):
-        return RowCaller(function, (), 0, known=Agreement((1,), (1,), _DECODED_AT_ONCE, complete=True))
-    probe = noise(seed, 0, _DECODED_AT_ONCE, sized(shape, {}), dtype)
-    return RowCaller(function, (probe,), _DECODED_AT_ONCE)
+        return RowCaller(function, RowCounts(_DECODED_AT_ONCE))
+    fixed = sized(shape, {})
+    return independent_rows([function], lambda rows: (noise(seed, 0, rows, fixed, dtype),), _DECODED_AT_ONCE)
 
 
 class Leases:

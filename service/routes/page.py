@@ -1,10 +1,7 @@
-"""The playground: the page at ``/``, its files under ``/static``, and Plotly.js from the installed plotly package."""
+"""The playground: the page at ``/``, its files under ``/static``."""
 
-import asyncio
 import gzip
 import hashlib
-import importlib.metadata
-import importlib.util
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -29,9 +26,8 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 _CHECK_EACH_TIME = "no-cache"  # with an ETag, so that a page never mixes files of two releases
-_KEEP = "public, max-age=31536000, immutable"  # the address contains the version
 _PAGE_HEADERS = {
-    # Nothing from elsewhere is loaded or run. Plotly styles its elements in place and draws icons from data: addresses.
+    # Nothing from elsewhere is loaded or run.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
@@ -88,18 +84,8 @@ def _files() -> dict[str, _File]:
 
 
 @cache
-def _plotly() -> _File:
-    """Return Plotly.js from the plotly package, which is not imported, as that would take seconds."""
-    spec = importlib.util.find_spec("plotly")
-    if spec is None or spec.origin is None:
-        raise ProblemError(Kind.NO_ROUTE, "the plotly package is not installed; charts need it: pip install plotly")
-    script = Path(spec.origin).parent / "package_data" / "plotly.min.js"
-    return _File(script.read_bytes(), _TYPES[".js"], _KEEP)
-
-
-@cache
 def _page() -> _File:
-    """Return the page, with the addresses of Plotly.js and of the modules filled in.
+    """Return the page, with the addresses of the modules filled in.
 
     Without a list of them, a browser learns of each module from the one that imports it, one round trip after another.
     """
@@ -107,11 +93,7 @@ def _page() -> _File:
     imports = b"".join(file.content for name, file in _files().items() if name.endswith(".js"))
     modules = sorted(set(re.findall(rb'from "\./([\w.-]+)"', imports)))
     links = b"\n".join(b'<link rel="modulepreload" href="static/%s">' % name for name in modules)
-    try:
-        version = importlib.metadata.version("plotly")
-    except importlib.metadata.PackageNotFoundError:
-        version = "missing"
-    content = page.content.replace(b"PLOTLY_VERSION", version.encode()).replace(b"<!-- MODULES -->", links)
+    content = page.content.replace(b"<!-- MODULES -->", links)
     return _File(content, page.media_type)
 
 
@@ -129,12 +111,6 @@ async def index(request: Request) -> Response:
     if "application/json" in accept and "text/html" not in accept:
         return JSONResponse({"service": "pathline", "links": _LINKS}, headers={"Vary": "Accept"})
     return _page().response(request, _PAGE_HEADERS | {"Vary": "Accept, Accept-Encoding"})
-
-
-@router.api_route("/static/plotly-{version}.min.js", methods=["GET", "HEAD"], include_in_schema=False)
-async def plotly(request: Request, version: str) -> Response:
-    """Send Plotly.js; the version in the address lets browsers keep it."""
-    return await asyncio.to_thread(lambda: _plotly().response(request))
 
 
 @router.api_route("/static/{name}", methods=["GET", "HEAD"], include_in_schema=False)

@@ -1,10 +1,10 @@
 // Find my solver: candidates on the same noise in a chart of NFE and error, and the best of them for a budget.
 import * as api from "./api.js";
 import { colours } from "./canvas.js";
+import { chart, logRange } from "./chart.js";
 import { each, subject } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { ms } from "./figures.js";
-import { chart } from "./plotly.js";
 import { line } from "./problem.js";
 import { parse } from "./solver_text.js";
 import { errors, percent } from "./statistics.js";
@@ -183,32 +183,24 @@ export class Finder {
   }
 
   /** Draw the chart; it is drawn again for every candidate that arrives. */
-  async draw() {
+  draw() {
     const known = this.found.filter((one) => one.error > 0);
     if (!known.length) return;
     const paint = colours();
     const { best } = this;
-    const data = [{
-      x: known.map((one) => one.nfe), y: known.map((one) => 100 * one.error), customdata: known.map((one) => one.text),
-      text: known.map((one) => (one === best || $("frontier").clientWidth > 500 ? one.text : "")), // they would overlap
-      type: "scatter", mode: "markers+text", cliponaxis: false,
-      textposition: known.map((one) => (one === best ? "bottom center" : "top center")),
-      marker: { size: known.map((one) => (one === best ? 15 : 9)), color: known.map((one) => (one === best ? paint.b : paint.a)) },
-      hovertemplate: "%{customdata}: %{x} NFE, %{y:.2g} % of the spread<extra></extra>",
+    const [x, y, budget] = [known.map((one) => one.nfe), known.map((one) => 100 * one.error), this.#budget];
+    const byError = $("budget-kind").value === "error";
+    const rule = byError ? { axis: "y", at: 100 * budget, colour: paint.b } : { axis: "x", at: budget, colour: paint.b };
+    const roomy = $("frontier").clientWidth > 500; // on narrow screens the names would overlap
+    const series = [{
+      name: "candidates", kind: "points", x, y, colour: paint.a,
+      colours: known.map((one) => (one === best ? paint.b : paint.a)), sizes: known.map((one) => (one === best ? 15 : 9)),
+      texts: known.map((one) => (one === best || roomy ? one.text : "")), below: known.map((one) => one === best),
+      hover: (k) => `${known[k].text}: ${x[k]} NFE, ${y[k].toPrecision(2)} % of the spread`,
+      pick: (k) => this.load(known[k].text),
     }];
-    const limit = { line: { color: paint.b, width: 1, dash: "dot" }, type: "line" };
-    const shape = $("budget-kind").value === "error"
-      ? { ...limit, xref: "paper", x0: 0, x1: 1, y0: 100 * this.#budget, y1: 100 * this.#budget }
-      : { ...limit, yref: "paper", y0: 0, y1: 1, x0: this.#budget, x1: this.#budget };
-    const axis = (text) => ({ title: { text }, type: "log", dtick: "D2", tickformat: "~g", minexponent: 6 });
-    try {
-      await chart($("frontier"), data, { height: 360, xaxis: axis("NFE"), yaxis: axis("error, % of the spread"), shapes: [shape] });
-    } catch (error) {
-      $("finder-busy").textContent = error.message;
-      return;
-    }
-    if (this.listens) return;
-    this.listens = true;
-    $("frontier").on("plotly_click", ({ points: [dot] }) => this.load(dot.customdata));
+    const axis = (title, values) => ({ title, log: true, range: logRange(values, 2, 0.12) });
+    const [xs, ys] = byError ? [x, [...y, rule.at]] : [[...x, rule.at], y];
+    chart($("frontier"), { series, x: axis("NFE", xs), y: axis("error, % of the spread", ys), height: 360, rule });
   }
 }

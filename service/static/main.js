@@ -128,8 +128,8 @@ async function draw() {
     problem.show(null);
     form.mark();
     performance.mark("shown");
-    const charted = trace.draw(runs.filter((one) => one.response));
-    await Promise.all([...moving, charted]);
+    trace.draw(runs.filter((one) => one.response));
+    await Promise.all(moving);
     if (mine.signal.aborted) return;
     settle(runs, "");
     late(runs);
@@ -263,7 +263,7 @@ async function choose(index) {
       figures.paint();
       sample.show(index, runs, mine.followed);
     }
-    await trace.draw(runs, mine);
+    trace.draw(runs, mine);
     for (const run of runs) mine.densities[run.side] = await sample.logDensity(run, index);
     if (chosen === mine) sample.show(index, runs, mine.followed, mine.densities);
   } catch (error) {

@@ -1,27 +1,22 @@
 // The chart of step sizes, from the trace of the response.
 import { colours } from "./canvas.js";
+import { chart, logRange } from "./chart.js";
 import { $ } from "./dom.js";
-import { chart } from "./plotly.js";
-
-const ROUND = [-6, -5, -4, -3, -2, -1, 0].flatMap((k) => [1, 2, 5].map((digit) => digit * 10 ** k));
 
 /**
  * Draw the steps of runs: those in the response, or those of a chosen sample.
  * @param chosen {index, followed} of the chosen sample, `followed` having its trace by side; or null
  */
-export async function draw(runs, chosen = null) {
+export function draw(runs, chosen = null) {
   const lines = runs.map((run) => line(run, chosen)).filter((one) => one.trace?.t.length);
   $("steps").hidden = !lines.length;
   $("steps-text").textContent = lines.map(describe).join(" ");
   if (!lines.length) return;
-  try {
-    const paint = colours();
-    const drawn = lines.flatMap((one) => series(one, paint));
-    const yaxis = { title: { text: "h" }, type: "log", range: span(drawn), tickvals: ROUND, tickformat: "~g" };
-    await chart($("steps"), drawn, { height: 340, xaxis: { title: { text: "t" } }, yaxis });
-  } catch (error) {
-    $("steps-text").textContent = error.message;
-  }
+  const series = lines.flatMap((one) => seriesOf(one, colours()));
+  const [ts, sizes] = [series.flatMap((one) => one.x), series.flatMap((one) => [...one.y, ...(one.low ?? [])])];
+  const x = { title: "t", range: [Math.min(0, ...ts), Math.max(1, ...ts)] };
+  const y = { title: "h", log: true, range: logRange(sizes, 4) }; // or the rounding of equal steps would fill the chart
+  chart($("steps"), { series, x, y, height: 320 });
 }
 
 function line({ side, label, response }, chosen) {
@@ -43,45 +38,32 @@ function describe({ label, trace: { t, h, accepted }, who }) {
   return `${label}: ${who} takes ${taken.length} step${taken.length === 1 ? "" : "s"}, ${sizes}${refused}.`;
 }
 
-function series({ side, label, trace }, paint) {
+function seriesOf({ side, label, trace }, paint) {
   const colour = paint[side];
-  const drawn = [];
   const { t, h, error, accepted } = trace;
-  if (trace.quantiles) drawn.push(...band(trace.quantiles, label, colour));
+  const series = trace.quantiles ? [band(trace.quantiles, label, colour)] : [];
   const steps = { t: where(t, accepted), h: where(h, accepted).map(Math.abs) };
   const last = steps.t.length ? steps.t.at(-1) + where(h, accepted).at(-1) : 0;
-  drawn.push({
-    x: [...steps.t, last], y: [...steps.h, steps.h.at(-1)], name: label, type: "scatter", mode: "lines+markers",
-    line: { shape: "hv", color: colour, width: 2 },
-    marker: { size: [...steps.h.map(() => 6), 0], color: colour, symbol: side === "a" ? "circle" : "square" },
-    hovertemplate: `t %{x:.4g}, h %{y:.3g}<extra>${label}</extra>`,
-  });
-  const refused = accepted.map((good) => !good);
-  if (refused.some(Boolean)) {
-    drawn.push({
-      x: where(t, refused), y: where(h, refused).map(Math.abs), customdata: where(error, refused),
-      name: `${label} rejected`, type: "scatter", mode: "markers",
-      marker: { symbol: "x", size: 11, color: colour, line: { width: 1.5, color: paint.card } },
-      hovertemplate: `t %{x:.4g}, h %{y:.3g}, error %{customdata:.3g}<extra>${label} rejected</extra>`,
+  if (steps.t.length) {
+    series.push({
+      name: label, kind: "steps", x: [...steps.t, last], y: [...steps.h, steps.h.at(-1)], colour, legend: true,
+      symbol: side === "a" ? "circle" : "square",
+      hover: (k) => `${label}: t ${steps.t[k].toPrecision(4)}, h ${steps.h[k].toPrecision(3)}`,
     });
   }
-  return drawn;
+  const refused = accepted.map((good) => !good);
+  if (refused.some(Boolean)) {
+    const [x, y, errors] = [where(t, refused), where(h, refused).map(Math.abs), where(error, refused)];
+    series.push({
+      name: `${label} rejected`, kind: "points", x, y, colour, symbol: "x", size: 10, legend: true,
+      hover: (k) => `${label} rejected: t ${x[k].toPrecision(4)}, h ${y[k].toPrecision(3)}, error ${errors[k]?.toPrecision(3)}`,
+    });
+  }
+  return series;
 }
 
 /** The band that contains 80 % of the steps of all samples. */
 function band({ t, q10, q90 }, label, colour) {
   const some = q10.map((value) => value !== null);
-  const edge = { x: where(t, some), type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", legendgroup: label };
-  return [
-    { ...edge, y: where(q10, some), showlegend: false },
-    { ...edge, y: where(q90, some), fill: "tonexty", fillcolor: `${colour}2b`, name: `${label} 80 % of all steps` },
-  ];
-}
-
-/** The axis of h as powers of ten: a factor of 4 at least, or the rounding of equal steps would fill the chart. */
-function span(drawn) {
-  const sizes = drawn.flatMap((line) => line.y).filter((h) => h > 0).map(Math.log10);
-  const [low, high] = [sizes.reduce((p, q) => Math.min(p, q)), sizes.reduce((p, q) => Math.max(p, q))];
-  const room = Math.max(0.06 * (high - low), (Math.log10(4) - (high - low)) / 2);
-  return [low - room, high + room];
+  return { name: `${label} 80 % of all steps`, kind: "band", x: where(t, some), y: where(q90, some), low: where(q10, some), colour, legend: true };
 }

@@ -19,9 +19,9 @@ from engine.arena import Arena
 from engine.engine import Engine
 from engine.job import Job, JobResult
 from models.checkpoint.loading import Checkpoint, load
-from models.fused import prepare
+from models.forms.choice import choose
+from models.forms.rows import field_rows
 from models.noise import noise
-from models.row_padding import RowStable
 from service.settings import Settings
 from solvers import integrate, resolve
 from studies.serving.workloads import WORKLOADS
@@ -30,7 +30,7 @@ from studies.serving.workloads import WORKLOADS
 def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
     """Return the seconds of the cheapest network row over batches of many sizes, and the size of that batch."""
     shape, best = checkpoint.card.event_of(), (float("inf"), 0)
-    velocity = prepare(checkpoint.velocity, checkpoint.card.condition).velocity
+    velocity = choose(checkpoint.velocity, checkpoint.card.condition, checkpoint.path, checkpoint.digest).velocity
     with torch.inference_mode():
         for rows in (32, 64, 128, 256, 512, 1024, 2048):
             x, t = noise(0, 0, rows, shape, checkpoint.dtype), torch.full((rows,), 0.5, dtype=checkpoint.dtype)
@@ -46,8 +46,8 @@ def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
 def one_solve(checkpoint: Checkpoint, repetitions: int = 40) -> float:
     """Return the median seconds of RK4-20 for 16 samples in this process: noise, solve and decoding."""
     shape, times = checkpoint.card.event_of(), []
-    made = prepare(checkpoint.velocity, checkpoint.card.condition)
-    velocity = RowStable(made.velocity, shape, checkpoint.dtype, unpadded=made.unpadded)
+    form = choose(checkpoint.velocity, checkpoint.card.condition, checkpoint.path, checkpoint.digest)
+    velocity = field_rows(form.velocity, shape, checkpoint.dtype, independent=form.independent)
     with torch.inference_mode():
         for seed in range(repetitions):
             begin = time.perf_counter()

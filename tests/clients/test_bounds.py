@@ -79,7 +79,7 @@ def test_nested_problems_lists_and_events_are_errors_of_the_sdk(
 
 def test_the_text_of_a_server_does_not_command_the_terminal(service: FakeService, client: Client) -> None:
     service.replies = [problem(404, "unknown-model", "\x1b]0;owned\x07 \x9b2J no such model\r\nsecond line")]
-    with pytest.raises(pathline.UnknownModel) as caught:
+    with pytest.raises(pathline.NotFound) as caught:
         client.sample("moons")
     assert str(caught.value).startswith("\ufffd]0;owned\ufffd \ufffd2J no such model\ufffd\nsecond line")
     service.replies = [(400, {"content-type": "text/plain"}, b"\x1b[2J")]
@@ -119,7 +119,7 @@ def test_the_key_goes_beside_the_name_and_password(service: FakeService) -> None
 
 @pytest.mark.parametrize("url", ["http://anna:s3cret@there:99999", "ftp://anna:s3cret@there", "http://a:s3cret@[::1"])
 def test_a_url_that_is_refused_is_shown_without_its_password(url: str) -> None:
-    with pytest.raises(pathline.InvalidURL) as caught:
+    with pytest.raises(pathline.InvalidValue) as caught:
         Client(url)
     assert "s3cret" not in str(caught.value)
 

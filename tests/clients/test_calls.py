@@ -19,7 +19,7 @@ from pathline import (
     InvalidRequest,
     InvalidValue,
     LogProbResult,
-    UnknownModel,
+    NotFound,
 )
 
 from models.architectures.analytic import Gaussian, GaussianConfig
@@ -119,7 +119,7 @@ def test_diagnosis(ask: Any) -> None:
 
 
 def test_what_is_wrong(ask: Any) -> None:
-    with pytest.raises(UnknownModel):
+    with pytest.raises(NotFound):
         ask("encode", "nothing", [[0.0, 0.0]])
     with pytest.raises(InvalidRequest, match="samples has the shape"):
         ask("log_prob", "gaussian", [[0.0]])

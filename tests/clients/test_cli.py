@@ -404,7 +404,7 @@ class TestOthers:
 
         service.change = change
         assert main(["bench", "moons", "--duration", "0.2", "--concurrency", "1"]) == 1
-        assert "Overloaded" in capsys.readouterr().out
+        assert "Unavailable" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("command", "message"),

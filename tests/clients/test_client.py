@@ -227,7 +227,7 @@ def test_the_async_client_does_the_same(client: Client, async_client: AsyncClien
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://there", "http://", "", "8000"])
 def test_urls_that_are_none_are_refused(url: str) -> None:
-    with pytest.raises(pathline.InvalidURL, match="is not an http or https URL; use one like"):
+    with pytest.raises(pathline.InvalidValue, match="is not an http or https URL; use one like"):
         Client(url)
 
 
@@ -244,7 +244,7 @@ def test_a_prefix_and_own_headers_are_kept(service: FakeService) -> None:
     transport = httpx.MockTransport(service.handle)
     with (
         Client("http://there/prefix", headers={"Authorization": "Bearer k"}, transport=transport) as client,
-        pytest.raises(pathline.NoSuchRoute),
+        pytest.raises(pathline.NotFound),
     ):
         client.models()
     assert service.seen[0]["path"] == "/prefix/v1/models"
@@ -270,7 +270,7 @@ def test_the_key_is_sent(kind: Any, service: FakeService, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("key", ["zwei Wörter", "a b", "line\nbreak", "tab\there"])
 def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(key: str) -> None:
-    with pytest.raises(pathline.InvalidKey, match="visible ASCII") as caught:
+    with pytest.raises(pathline.InvalidValue, match="visible ASCII") as caught:
         Client("http://there", api_key=key)
     assert key not in str(caught.value)
     with pytest.raises(TypeError, match="api_key is a bytes; use a string"):
@@ -287,7 +287,7 @@ def test_a_timeout_out_of_range_is_refused(timeout: float) -> None:
 def test_a_url_that_cannot_work_is_refused_at_construction(kind: Any) -> None:
     with pytest.raises(TypeError, match="base_url=3 is not allowed; use a string like"):
         kind(3)
-    with pytest.raises(pathline.InvalidURL, match="has the port 99999; use one from 1 to 65535"):
+    with pytest.raises(pathline.InvalidValue, match="has the port 99999; use one from 1 to 65535"):
         kind("http://127.0.0.1:99999")
 
 
@@ -303,9 +303,9 @@ def test_the_text_of_a_solver_is_sent_as_fields(service: FakeService, client: Cl
     list(client.iter_samples("moons", 2, solver="rk4-9", seed=1))
     client.sample("moons", 2, solver="rk4-9", seed=1, progress=lambda _: None)
     for ask in (client.encode, client.log_prob):
-        with pytest.raises(pathline.NoSuchRoute):
+        with pytest.raises(pathline.NotFound):
             ask("moons", [[0.0, 0.0]], solver="rk4-9")
-    with pytest.raises(pathline.NoSuchRoute):
+    with pytest.raises(pathline.NotFound):
         client.diagnose("moons", solver="rk4-9")
     with pytest.raises(ValueError, match="error_control='batch' couples all samples"):
         client.iter_samples("moons", 9, 4, solver="dopri5+batch")

@@ -140,7 +140,7 @@ def test_a_call_that_is_cancelled_by_the_end_of_a_loop() -> None:
 
         asyncio.run(run())
         assert connections(url) == 0
-    with answering(HEAD) as url, pytest.raises(pathline.IncompleteAnswer):
+    with answering(HEAD) as url, pytest.raises(pathline.ProtocolError):
         asyncio.run(AsyncClient(url, retry=ONCE).sample("moons"))
     assert connections(url) == 0
 

@@ -171,7 +171,7 @@ def test_what_cannot_be_used_is_named_before_anything_is_sent(
 ) -> None:
     monkeypatch.setattr("pathline._route.find_spec", lambda name: None)
     monkeypatch.setenv(name, value)
-    with pytest.raises(pathline.InvalidEnvironment) as caught:
+    with pytest.raises(pathline.InvalidValue) as caught:
         kind(url)
     assert str(caught.value).startswith(message)
     assert "pass" not in str(caught.value)
@@ -207,7 +207,7 @@ def test_a_proxy_that_works(kind: type, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("url", ["http://pathline.invalid:8000", "https://pathline.invalid"])
 def test_a_dead_proxy_is_named(kind: type, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", DEAD)
-    with pytest.raises(pathline.ConnectError) as caught:
+    with pytest.raises(pathline.TransportError) as caught:
         ask(kind, url)
     assert f"cannot connect to {url} through the proxy {DEAD} that ALL_PROXY names (" in str(caught.value)
     assert "unset ALL_PROXY, or add pathline.invalid to NO_PROXY" in str(caught.value)
@@ -215,15 +215,15 @@ def test_a_dead_proxy_is_named(kind: type, url: str, monkeypatch: pytest.MonkeyP
 
 Case = tuple[bytes, str, type[pathline.PathlineError], int]
 REPLIES: list[Case] = [
-    (REFUSED, "https", pathline.ProxyRefused, 1),
-    (ASKED, "https", pathline.ProxyRefused, 1),
-    (ASKED, "http", pathline.ProxyRefused, 1),
-    (BROKEN, "https", pathline.ConnectError, 2),
+    (REFUSED, "https", pathline.TransportError, 1),
+    (ASKED, "https", pathline.TransportError, 1),
+    (ASKED, "http", pathline.TransportError, 1),
+    (BROKEN, "https", pathline.TransportError, 2),
     (BROKEN, "http", pathline.Unavailable, 2),
-    (REFUSED, "http", pathline.Forbidden, 1),
+    (REFUSED, "http", pathline.AccessDenied, 1),
     (PAGE, "http", pathline.ProtocolError, 1),
-    (b"", "http", pathline.ConnectionLost, 2),
-    (b"", "https", pathline.ConnectionLost, 2),
+    (b"", "http", pathline.TransportError, 2),
+    (b"", "https", pathline.TransportError, 2),
 ]
 
 

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import httpx
 import numpy as np
 import pathline
 import pytest
 import torch
 from pathline import Budget, Client
+from pathline._response import Response, problem_of
 from pathline.cli import main
-from pathline.errors import BY_SLUG, BY_STATUS
+from pathline.errors import BY_STATUS, ServerError
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.checkpoint.card import read_card
@@ -148,7 +150,7 @@ def test_solvers_print_as_what_they_are(client: Client) -> None:
 
 
 def test_a_refused_stream_has_its_class(client: Client) -> None:
-    with pytest.raises(pathline.UnknownModel):
+    with pytest.raises(pathline.NotFound):
         list(client.stream("circles"))
 
 
@@ -170,9 +172,9 @@ def test_comparing(client: Client) -> None:
 
 
 def test_errors_are_typed(client: Client) -> None:
-    with pytest.raises(pathline.UnknownModel, match="gaussian"):
+    with pytest.raises(pathline.NotFound, match="gaussian"):
         client.sample("circles")
-    with pytest.raises(pathline.UnknownVersion):
+    with pytest.raises(pathline.NotFound):
         client.sample("gaussian", version=99)
     with pytest.raises(pathline.InvalidRequest) as caught:
         client.sample("gaussian", solver="rk4", steps=5, rtol=1e-3)
@@ -193,7 +195,7 @@ def test_the_command_line(served: str, tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_budget_and_the_frontier(
     served: str, repository: Path, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(pathline.NoFrontier, match=r"python -m models measure .*/gaussian/1"):
+    with pytest.raises(pathline.NotFound, match=r"python -m models measure .*/gaussian/1"):
         client.frontier("gaussian")
     with pytest.raises(pathline.InvalidRequest, match="was not measured"):
         client.sample("gaussian", 3, budget=Budget(max_error=0.01))
@@ -208,7 +210,7 @@ def test_a_budget_and_the_frontier(
     write_frontier(folder, Frontier(weights_sha256=weights, tight="exact", curves=(curve,)))
     found = None
     while found is None:  # the service notices the file
-        with contextlib.suppress(pathline.NoFrontier):
+        with contextlib.suppress(pathline.NotFound):
             found = client.frontier("gaussian")
     assert [point.solver for point in found.curves[0].best] == ["euler-4", "ab4-9", "rk4-5"]
     drawn = "".join(line.partition("|")[2] for line in found.curves[0].chart().splitlines())
@@ -281,12 +283,12 @@ def test_replay_in_asyncio(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value.slug)
-def test_each_problem_of_the_service_has_a_class_of_its_own(kind: Kind) -> None:
-    found = BY_SLUG[kind.value.slug]
-    assert [item for item in Kind if BY_SLUG[item.value.slug] is found] == [kind]
-    by_status = BY_STATUS.get(kind.value.status)
-    assert by_status is not None
-    assert issubclass(found, by_status)
+def test_each_problem_of_the_service_is_told_by_its_class_and_slug(kind: Kind) -> None:
+    document = {"type": f"/problems/{kind.value.slug}", "title": "x", "status": kind.value.status, "detail": "y"}
+    response = Response("http://there", kind.value.status, "", httpx.Headers(), b"")
+    error = problem_of(document, response)
+    assert type(error) is BY_STATUS.get(kind.value.status, ServerError)
+    assert error.slug == kind.value.slug
 
 
 def test_every_field_of_the_service_can_be_sent() -> None:

@@ -26,7 +26,6 @@ class Settings:
     threads: int = 1
     max_queue: int = 500
     compile: str = "auto"
-    calibration_s: float = 60.0
 
 
 @dataclass

@@ -77,14 +77,14 @@ def test_memory_is_given_back_before_a_call_is_tried_in_parts(net: Checkpoint) -
     device = Elsewhere()
     arena = Arena(net, device)
     device.counts.clear()
-    inside = arena.network.velocity._call.function
+    inside = arena.network.call.function
 
     def crowded(*arguments: Tensor) -> Tensor:
         if len(arguments[0]) > 8:
             raise torch.OutOfMemoryError("no memory for so many rows")
         return inside(*arguments)
 
-    arena.network.velocity._call.function = crowded
+    arena.network.call.function = crowded
     found = _run(arena, job(16, solver="euler", steps=3))
     assert len(found[0]) == 16
     assert device.counts["free"] >= 3

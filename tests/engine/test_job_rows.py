@@ -6,8 +6,8 @@ import torch
 from engine.job import Job
 from engine.job_rows import Conditions, RowStore
 from models.conditions import VectorCondition
+from models.forms.rows import Chosen, field_rows
 from models.named_conditions import Distinct, NamedCondition, NamedConditions
-from models.row_padding import Chosen, RowStable
 from solvers import resolve
 
 PLAN = resolve(solver="euler", steps=2)
@@ -75,8 +75,8 @@ def test_a_velocity_that_is_its_condition_keeps_its_values() -> None:
     places = store.add(told)
     x, t = torch.zeros(rows, width), torch.zeros(rows)
     takes = VectorCondition(width=width)
-    field = RowStable(lambda x, t, condition=None: condition, (width,), torch.float32, max_rows=128, condition=takes)
-    assert torch.equal(field.chosen(x, t, [Chosen(store, places)]), told)
+    field = field_rows(lambda x, t, condition=None: condition, (width,), torch.float32, max_rows=128, condition=takes)
+    assert torch.equal(field(x, t, Chosen(store, places)), told)
 
 
 def test_jobs_come_and_go_in_any_order() -> None:

@@ -111,21 +111,6 @@ def test_what_fails_is_told_apart_from_its_company(stage: Stage) -> None:
     assert len(done) == 3
 
 
-def test_measurements_are_kept_for_the_next_load(latent: Checkpoint, tmp_path: Path, counted: Counted) -> None:
-    there = replace(latent, path=tmp_path)
-
-    def examples(rows: int) -> tuple[Tensor, ...]:
-        return (torch.linspace(-1, 1, rows)[:, None].expand(rows, 3),)
-
-    first = Stage("decoder", counted, examples, there, CPU)
-    assert first.deterministic
-    assert (tmp_path / "calibration.json").exists()
-    calls = len(counted.rows)
-    again = Stage("decoder", counted, examples, there, CPU)
-    assert again.deterministic
-    assert len(counted.rows) - calls < 30
-
-
 def test_calls_with_large_results_have_few_rows(latent: Checkpoint, tmp_path: Path) -> None:
     rows: list[int] = []
 

@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
 
 @pytest.fixture
 async def http(made: tuple[nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
-    async with calling_models(made[1], calibration_s=0.5) as http:
+    async with calling_models(made[1]) as http:
         yield http
 
 

@@ -13,13 +13,12 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.fused import can_fuse
+from models.forms.fused import can_fuse
+from models.forms.rows import field_rows
 from models.guidance import Guided
 from models.network import Network
 from models.noise import noise
-from models.row_padding import RowStable
 from models.shapes import sized
-from models.velocity import VelocityError
 
 
 def network(average: bool = True) -> Network:
@@ -90,15 +89,13 @@ def test_it_has_no_fused_form() -> None:
 
 
 def test_rows_are_padded_with_both_times_and_keep_their_bits() -> None:
-    field = RowStable(network(), (2,), torch.float32, max_rows=128, average=True)
-    assert field.deterministic
+    field = field_rows(network(), (2,), torch.float32, max_rows=128, average=True)
+    assert field.counts.counts
     x, t = noise(0, 0, 37, (2,), torch.float32), torch.rand(37, generator=torch.Generator().manual_seed(0))
     times = torch.stack((t, torch.ones(37)), dim=1)
     whole = field(x, times)
     for rows in (slice(0, 1), slice(3, 8), slice(20, 37)):
         assert torch.equal(field(x[rows], times[rows]), whole[rows])
-    with pytest.raises(VelocityError, match=r"\(rows, 2\)"):
-        field(x, t)
 
 
 def test_guidance_is_one_number_a_row_beside_two_times() -> None:

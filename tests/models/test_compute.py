@@ -17,11 +17,11 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import VectorCondition
 from models.decoder import Decoder, DecoderConfig
+from models.forms.rows import field_rows
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program, import_weights
 from models.network import Network
-from models.row_padding import RowStable
 from models.shapes import sized
 
 HALVES: list[Any] = ["bfloat16", "float16"]
@@ -68,12 +68,12 @@ def test_a_network_computes_in_half_precision_and_answers_in_float32(compute: An
 @pytest.mark.parametrize("compute", HALVES)
 def test_rows_keep_their_bits_where_they_are_measured_to(compute: Any, tmp_path: Path) -> None:
     checkpoint = load(stored(networks()[0], tmp_path, compute))
-    field = RowStable(checkpoint.velocity, (2,), torch.float32, condition=checkpoint.conditioning)
+    field = field_rows(checkpoint.velocity, (2,), torch.float32, condition=checkpoint.conditioning)
     x, t, given = torch.randn(37, 2), torch.rand(37), torch.randn(37, 3)
     with torch.no_grad():
         together = field(x, t, given)
         alone = torch.cat([field(x[k : k + 1], t[k : k + 1], given[k : k + 1]) for k in range(37)])
-    assert field.deterministic
+    assert field.counts.deterministic
     assert torch.equal(together, alone)
 
 

@@ -4,9 +4,9 @@ from torch import Tensor
 
 from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
 from models.conditions import ConditionError, LabelCondition
+from models.forms.rows import field_rows
 from models.guidance import Guided, network_rows
 from models.noise import noise
-from models.row_padding import RowStable
 from solvers import integrate
 
 FIELD = Mixture(MixtureConfig(components=3, conditional=True))
@@ -44,7 +44,7 @@ def test_a_guided_row_is_two_network_rows_and_others_are_one():
 
 
 def test_a_guided_row_has_the_same_bits_whatever_stands_beside_it():
-    guided = Guided(RowStable(FIELD, (2,), torch.float64, max_rows=128, condition=LABELS), LABELS)
+    guided = Guided(field_rows(FIELD, (2,), torch.float64, max_rows=128, condition=LABELS), LABELS)
     x, t, labels = rows(100)
     g = torch.linspace(0, 4, 100)
     whole = guided(x, t, labels, g)

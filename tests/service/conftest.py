@@ -55,6 +55,7 @@ class FakeArena:
     deterministic: bool
     path: str = "eager"
     path_reason: str = "pretended"
+    row_limit: int = 1024
 
 
 @dataclass

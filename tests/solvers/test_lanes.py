@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.row_padding import RowStable
+from models.forms.rows import RowCaller, field_rows
 from solvers import SolverError, Status, catalogue, resolve
 from solvers.errors import CODES
 from solvers.lanes import Admission, Lanes
@@ -104,26 +104,26 @@ def test_compiled_loops_and_tensor_operations_give_the_same_bits(
 
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=["float32", "float64"])
-def network(request: pytest.FixtureRequest) -> RowStable:
+def network(request: pytest.FixtureRequest) -> RowCaller:
     torch.manual_seed(0)
     module = ResidualMLP(ResidualMLPConfig(dim=2, hidden=32, blocks=2, time_width=16)).to(request.param).eval()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
         parameter.requires_grad_(False)
-    stable = RowStable(module, (2,), request.param, max_rows=128)
-    assert stable.deterministic
+    stable = field_rows(module, (2,), request.param, max_rows=128)
+    assert stable.counts.counts
     return stable
 
 
 @given(jobs=JOBS)
 @settings(max_examples=10)
-def test_any_mix_through_a_padded_network(network: RowStable, jobs: list[Job]) -> None:
+def test_any_mix_through_a_padded_network(network: RowCaller, jobs: list[Job]) -> None:
     _check_mix(jobs, network, 2, network.dtype)
 
 
 @given(jobs=JOBS, seed=st.integers(0, 99))
 @settings(max_examples=10)
-def test_permuting_lanes_permutes_answers(network: RowStable, jobs: list[Job], seed: int) -> None:
+def test_permuting_lanes_permutes_answers(network: RowCaller, jobs: list[Job], seed: int) -> None:
     """For samples under their own error control; jobs and the samples in them are shuffled."""
     jobs = [job for job in jobs if job[0].get("error_control") != "batch"]
     rng = np.random.default_rng(seed)

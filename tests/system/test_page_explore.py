@@ -233,8 +233,8 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
     shown = next(row for row in rows if row[0] == "euler-20")
     assert int(shown[1]) == euler["nfe"]
     assert float(shown[3].split()[0]) == pytest.approx(100 * error, rel=0.06)
-    points = page.evaluate("document.getElementById('frontier').data[0]")
-    assert dict(zip(points["customdata"], points["x"], strict=True))["euler-20"] == euler["nfe"]
+    points = page.evaluate("document.getElementById('frontier').chart.series.map(({x, texts}) => ({x, texts}))[0]")
+    assert dict(zip(points["texts"], points["x"], strict=True))["euler-20"] == euler["nfe"]
     cheapest = min(
         (row for row in rows if float(row[3].split()[0]) <= 1), key=lambda row: (int(row[1]), float(row[3].split()[0]))
     )
@@ -249,14 +249,7 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
     settled(page)
     assert page.locator("#cards h2").all_inner_texts() == ["midpoint-10"]
     drawn_again(page)
-    place = page.evaluate("""() => { const c = document.getElementById('frontier');
-        const {xaxis, yaxis} = c._fullLayout, d = c.data[0];
-        const k = d.customdata.indexOf('euler-50'), b = c.getBoundingClientRect(); c.scrollIntoView({block: 'center'});
-        const r = c.getBoundingClientRect();
-        return [r.left + xaxis._offset + xaxis.d2p(d.x[k]), r.top + yaxis._offset + yaxis.d2p(d.y[k])] }""")
-    page.mouse.move(place[0] - 3, place[1])
-    page.mouse.move(*place)
-    page.mouse.click(*place)
+    page.locator("#frontier g", has=page.locator("title", has_text="euler-50:")).last.locator("circle").click()
     settled(page)
     assert page.locator("#cards h2").all_inner_texts() == ["euler-50"]
 

@@ -24,7 +24,7 @@ def background(page: Page, selector: str) -> str:
 def test_the_chart_of_steps_follows_the_width_of_its_card(page: Page, service: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     show(page, service, **RK4)
-    fits = """() => { const box = document.getElementById('steps'), drawn = box.querySelector('.main-svg');
+    fits = """() => { const box = document.getElementById('steps'), drawn = box.querySelector('svg.chart');
         return Math.abs(box.clientWidth - drawn.getBoundingClientRect().width) < 2 }"""
     for ticked in (True, False, True):
         drawn_again(page)

@@ -20,10 +20,11 @@ def test_labels_are_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("magic", "count", "content", "match"),
     [
-        (0x803, 3, b"\0\1\2", "not an IDX file of 3 labels"),
-        (0x801, 2, b"\0\1\2", "not an IDX file of 3 labels"),
-        (0x801, 3, b"\0\1", "not an IDX file of 3 labels"),
-        (0x801, 3, b"\0\1\x0b", "contains the label 11; labels are 0 to 9"),
+        (0x803, 3, b"\0\1\2", "begins with 00 00 08 03"),
+        (0x801, 2, b"\0\1\2", r"promises \(2,\); it has 3 bytes"),
+        (0x801, 3, b"\0\1", r"promises \(3,\); it has 2 bytes"),
+        (0x801, 2, b"\0\1", r"shape \(2,\) and values up to 1; 3 labels from 0 to 9"),
+        (0x801, 3, b"\0\1\x0b", "values up to 11; 3 labels from 0 to 9"),
     ],
 )
 def test_what_are_no_labels_is_named(tmp_path: Path, magic: int, count: int, content: bytes, match: str):

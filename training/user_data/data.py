@@ -4,21 +4,20 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.conditions import LabelCondition
+from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Column
 from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
 from training.dataset import DataSet
 from training.errors import DataError
-from training.spaces import MAX_COLUMNS, columns_of, components, pixels, standardised
+from training.spaces import MAX_COLUMNS, Space, columns_of, components, pixels, standardised
 from training.split import Rows, split
 from training.user_data.pictures import picture_files, read_images
-from training.user_data.read import Read, listed
+from training.user_data.read import Read, listed, outliers
 from training.user_data.rows import read_vectors
 
 
@@ -72,62 +71,89 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
     """
     if not config.path:
         raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
-    found = read_vectors(config) if isinstance(config, VectorsData) else read_images(config)
-    samples, conditions = found.samples, found.conditions
+    read = read_vectors(config) if isinstance(config, VectorsData) else read_images(config)
+    conditions = read.conditions
+    train, held_out = split(f"data {config.path}", len(read.samples), config.held_out, seed, conditions)
     if conditions is not None and conditions.dtype.kind == "f":
         conditions = conditions.astype(np.float32)
-    train, held_out = split(f"data {config.path}", len(samples), config.held_out, seed, conditions)
-    lines = _only_trained(found, held_out)
     if isinstance(config, VectorsData):
-        columns = columns_of(found.names, samples[train], samples[held_out], config.round)
-        made = standardised(samples[train], samples[held_out], columns, config.path)
-        lines += _kept(columns, samples[held_out])
+        space, lines = _of_rows(read, config, train, held_out)
     else:
-        shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]
-        flat = samples.reshape(len(samples), -1).astype(np.float64)
-        if config.components and as_picture:
-            raise DataError(
-                "data.components needs network.architecture = 'residual_mlp': networks for pictures take pixels"
-            )
-        if config.components:
-            made = components(flat[train], flat[held_out], config.components, shape, "pictures")
-        else:
-            made = pixels(flat[train], flat[held_out], shape)
+        space, lines = _of_pictures(read, config, train, held_out, as_picture), []
     return DataSet(
-        train=made.train,
-        reference=made.held_out,
-        second_reference=made.train[: len(held_out)],
+        train=space.train,
+        reference=space.held_out,
+        second_reference=space.train[: len(held_out)],
         reference_text=f"{len(held_out)} held-out samples",
-        decoder=made.decoder,
+        decoder=space.decoder,
         card={
             "name": config.name,
             "source": Path(config.path).name,
             "source_sha256": config.sha256,
             "samples": len(train),
             "held_out": len(held_out),
-            **made.card,
+            **space.card,
         },
-        condition=found.condition,
+        condition=read.condition,
         conditions=None if conditions is None else conditions[train],
         reference_conditions=None if conditions is None else conditions[held_out],
-        notes=(*found.notes, *lines),
+        notes=(*read.notes, *_only_trained(read, held_out), *lines),
     )
 
 
-def _only_trained(found: Read, held_out: Rows) -> list[str]:
+def _of_rows(read: Read, config: VectorsData, train: Rows, held_out: Rows) -> tuple[Space, list[str]]:
+    """Scale rows of numbers; return lines on columns that the user should know of, too."""
+    rows = read.samples.astype(np.float64, copy=False)
+    columns = columns_of(read.names, rows[train], rows[held_out], config.round)
+    space = standardised(rows[train], rows[held_out], columns, config.path, config.scale == "robust")
+    return space, [*_far(read, config), *_kept(columns, rows[held_out])]
+
+
+def _of_pictures(read: Read, config: ImagesData, train: Rows, held_out: Rows, as_picture: bool) -> Space:
+    """Scale pictures, or represent them by their principal components."""
+    samples = read.samples
+    shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]
+    flat = samples.reshape(len(samples), -1).astype(np.float64)
+    if not config.components:
+        return pixels(flat[train], flat[held_out], shape)
+    if as_picture:
+        raise DataError(
+            "data.components needs network.architecture = 'residual_mlp': networks for pictures take pixels"
+        )
+    return components(flat[train], flat[held_out], config.components, shape, "pictures")
+
+
+def _only_trained(read: Read, held_out: Rows) -> list[str]:
     """Return a line that names the classes without a held-out sample, if there are any."""
-    if not isinstance(found.condition, LabelCondition) or found.conditions is None:
+    if not isinstance(read.condition, LabelCondition) or read.conditions is None:
         return []
-    counts = np.bincount(found.conditions, minlength=found.condition.classes)
-    tested = np.bincount(found.conditions[held_out], minlength=found.condition.classes)
-    names = found.condition.names or range(found.condition.classes)
+    counts = np.bincount(read.conditions, minlength=read.condition.classes)
+    tested = np.bincount(read.conditions[held_out], minlength=read.condition.classes)
+    names = read.condition.names or range(read.condition.classes)
     small = [f"{name} ({count:,})" for name, count, held in zip(names, counts, tested, strict=True) if not held]
     if not small:
         return []
     return [f"no sample is held out of {listed(small)}, so nothing is measured on them"]
 
 
-def _kept(columns: Sequence[Column], held_out: NDArray[np.floating[Any]]) -> list[str]:
+def _far(read: Read, config: VectorsData) -> list[str]:
+    """Return lines on values that are far from the others of their column, of samples and of conditions."""
+    advice = "correct or remove such rows if they are wrong"
+    more = ', or use --scale robust (data.scale = "robust"), which scales by median and quartiles'
+    robust = config.scale == "robust"
+    lines = outliers(
+        read.samples.astype(np.float64, copy=False),
+        read.names,
+        read.lines,
+        "it is scaled by quartiles" if robust else advice + more,
+    )
+    if isinstance(read.condition, VectorCondition) and read.conditions is not None:
+        given = config.condition if len(config.condition) == read.condition.width else range(read.condition.width)
+        lines += outliers(read.conditions, [f"{name} of the condition" for name in given], read.lines, advice)
+    return lines
+
+
+def _kept(columns: Sequence[Column], held_out: NDArray[np.float64]) -> list[str]:
     """Return lines that name the columns that are rounded, and those that vary in held-out rows only."""
     if not columns:
         return [f"more than {MAX_COLUMNS:,} columns are neither named in the card nor rounded"]

@@ -1,7 +1,7 @@
 """Pictures of one size, from a folder of files, an array or an IDX file."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,18 @@ from numpy.typing import NDArray
 
 from training.data_config import ImagesData
 from training.errors import DataError
+from training.idx import read_idx
 from training.user_data.arrays import ARRAYS, load_arrays
 from training.user_data.folders import Listing, list_files
-from training.user_data.idx import read_idx
 from training.user_data.picture import Picture, read_picture
-from training.user_data.read import Read, classes, describe_classes
+from training.user_data.read import Read, classes, describe_classes, listed
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 _DARK = 16  # a brightest value below a sixteenth of white is pointed out
+_Pictures = Callable[[], Iterable[tuple[str, Picture]]]
+"""Gives all pictures with their names, again with each call: they are read one at a time."""
+
 _LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in grey (ITU-R BT.601), which Pillow uses."""
 
@@ -38,7 +41,9 @@ def read_images(config: ImagesData) -> Read:
         return _read_file(path, config)
     listing = picture_files(path)
     files = listing.files
-    samples, notes = _stack(path, len(files), ((str(file), read_picture(file, config)) for file in files), config)
+    samples, notes = _stack(
+        path, len(files), lambda: ((str(file), read_picture(file, config)) for file in files), config
+    )
     lines = (*notes, *filter(None, [listing.summary()]))
     if not config.conditional:
         return Read(samples, notes=lines)
@@ -48,7 +53,20 @@ def read_images(config: ImagesData) -> Read:
                 f"data {path}: data.conditional needs each picture in a subfolder named for its class; {file.name} "
                 "is in none"
             )
-    return _labelled(samples, path, np.array([file.relative_to(path).parts[0] for file in files]), lines)
+    below = [file.relative_to(path).parts for file in files]
+    lines = (*lines, *_deeper(path, {parts[:2] for parts in below if len(parts) > 2}))
+    return _labelled(samples, path, np.array([parts[0] for parts in below]), lines)
+
+
+def _deeper(path: Path, folders: set[tuple[str, ...]]) -> list[str]:
+    """Return a line on the folders (class, folder) within those that were taken as classes, if there are any."""
+    if not folders:
+        return []
+    classes = sorted({name for name, _ in folders})
+    return [
+        f"classes are the folders directly in {path}; those within them are not: {listed(classes)} contain "
+        f"{listed(sorted({name for _, name in folders}))}. If these are the classes, use --data {path / classes[0]}"
+    ]
 
 
 def picture_files(folder: Path) -> Listing:
@@ -91,18 +109,19 @@ class _Account:
     def lines(self) -> Iterator[str]:
         for kind, count in self.kinds.most_common():
             low, high, white = self.low[kind], self.high[kind], self.white[kind]
-            dark = f"; if {high:g} is white, use --range {min(low, 0):g} {high:g}" if high < white / _DARK else ""
-            yield f"{count:,} of {kind}, values {low:g} to {high:g}, white is {white:g}{dark if high > low else ''}"
+            dark = f"; if {_exact(high)} is white, use --range {_exact(min(low, 0))} {_exact(high)}"
+            dark = dark if low < high < white / _DARK else ""
+            yield f"{count:,} of {kind}, values {low:g} to {high:g}, white is {white:g}{dark}"
 
 
 def _stack(
-    path: Path, count: int, pictures: Iterable[tuple[str, Picture]], config: ImagesData
+    path: Path, count: int, pictures: _Pictures, config: ImagesData
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Return pictures of one size as samples (n, channels, height, width) in [0, 1], and lines that describe them."""
     account = _Account()
     samples: NDArray[np.float32] | None = None
     first = ""
-    for place, (name, picture) in enumerate(pictures):
+    for place, (name, picture) in enumerate(pictures()):
         if samples is None:
             first, samples = name, np.empty((count, *picture.values.shape), np.float32)
         if picture.values.shape != samples.shape[1:]:
@@ -111,14 +130,14 @@ def _stack(
                 f"data {name} is {width} x {height} pixels, {Path(first).name} is {first_w} x {first_h}, both upright; "
                 "all must have the same size: resize them first"
             )
-        low, white = _limits(name, picture, config)
+        low, white = _limits(name, picture, config, pictures)
         account.add(picture, white)
         if config.range and len(account.kinds) > 1:
             raise DataError(
                 f"data {name} is {picture.kind}, {Path(first).name} is not; data.range (--range) needs all pictures of "
                 "one kind"
             )
-        samples[place] = _scaled(name, picture, low, white)
+        samples[place] = _scaled(name, picture, low, white, pictures)
     assert samples is not None  # noqa: S101  (there is at least one)
     height, width = samples.shape[1:3]
     form = "colour" if config.colour else "grey"
@@ -127,20 +146,41 @@ def _stack(
     return shaped, (summary, *account.lines())
 
 
-def _limits(name: str, picture: Picture, config: ImagesData) -> tuple[float, float]:
-    """Return the stored values that become 0 and 1."""
+def _limits(name: str, picture: Picture, config: ImagesData, pictures: _Pictures) -> tuple[float, float]:
+    """Return the stored values that become 0 and 1; raise a DataError if they are not known."""
     if config.range:
         return config.range[0], config.range[1]
     if picture.white is not None:
         return 0.0, picture.white
     low, high = picture.values.min(), picture.values.max()
     raise DataError(
-        f"data {name} is {picture.kind} with values {low} to {high}, and it is not known which is white; set black and "
-        f"white with --range, such as --range {low} {high}, or in a recipe with data.range"
+        f"data {name} is {picture.kind} with values {low} to {high}, and it is not known which is white; "
+        f"{_suggestion(pictures)}"
     )
 
 
-def _scaled(name: str, picture: Picture, low: float, white: float) -> NDArray[np.float32]:
+def _suggestion(pictures: _Pictures) -> str:
+    """Return how to set black and white for all pictures."""
+    kinds: set[str] = set()
+    limits: list[float] = []
+    for _, picture in pictures():
+        kinds.add(picture.kind)
+        values = picture.values[np.isfinite(picture.values)]
+        if values.size:
+            limits = [min([*limits, float(values.min())]), max([*limits, float(values.max())])]
+    first = f"save all pictures as one kind (now {', '.join(sorted(kinds))}), and " if len(kinds) > 1 else ""
+    return (
+        f"{first}set black and white with --range (in a recipe data.range); all pictures are within "
+        f"--range {' '.join(map(_exact, limits))}"
+    )
+
+
+def _exact(value: float) -> str:
+    """Return a number with all its digits, which as a limit does not exclude it."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def _scaled(name: str, picture: Picture, low: float, white: float, pictures: _Pictures) -> NDArray[np.float32]:
     """Return stored values scaled to 0 ... 1; raise a DataError if one is outside or not finite."""
     values = picture.values
     if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -148,8 +188,8 @@ def _scaled(name: str, picture: Picture, low: float, white: float) -> NDArray[np
     least, most = values.min(), values.max()
     if least < low or most > white:
         raise DataError(
-            f"data {name} is {picture.kind} with values {least:g} to {most:g}; they must be from {low:g} to {white:g}. "
-            f"Set black and white with --range (in a recipe data.range), such as --range {least:g} {most:g}"
+            f"data {name} is {picture.kind} with values {least:g} to {most:g}; they must be from {low:g} to {white:g}: "
+            f"{_suggestion(pictures)}"
         )
     if low == 0 and values.dtype.kind in "bu":
         scaled = values.astype(np.float32) / np.float32(white)
@@ -161,8 +201,9 @@ def _scaled(name: str, picture: Picture, low: float, white: float) -> NDArray[np
 def _read_file(path: Path, config: ImagesData) -> Read:
     """Read the pictures of one file, with the labels of another."""
     array = _array(path) if path.suffix.lower() in ARRAYS else _idx(path)
-    pictures = ((str(path), picture) for picture in _of_array(path, array, config))
-    samples, notes = _stack(path, len(array), pictures, config)
+    samples, notes = _stack(
+        path, len(array), lambda: ((str(path), picture) for picture in _of_array(path, array, config)), config
+    )
     if not config.conditional:
         return Read(samples, notes=notes)
     if not config.labels:

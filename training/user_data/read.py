@@ -19,6 +19,9 @@ MAX_EXACT = 2**53
 _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
 """Texts for missing values in tables, in lower case."""
 
+_FEW = 20
+"""Rows from which on a value may be told to be far from the others."""
+
 _COARSE = 2.0**-10
 """Largest spacing of floating-point numbers that resolves a column, as a share of the column's spread."""
 
@@ -37,6 +40,7 @@ class Read:
         conditions: labels (samples,) int64 or vectors (samples, width) float64, or None.
         notes: lines for the user that describe what was read.
         names: names of the columns of rows; empty for pictures.
+        lines: the line of the file in which each row ends, counted from 1; empty for files without lines.
     """
 
     samples: NDArray[np.floating[Any]]
@@ -44,6 +48,7 @@ class Read:
     conditions: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    lines: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,38 @@ def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
         (parts if place < LISTED or not part.endswith(")") else noted).append(part)
     more = f", and {len(parts) + len(noted) - LISTED} more" if len(parts) + len(noted) > LISTED else ""
     return ", ".join(parts[:LISTED]) + more + "".join(f"; {part}" for part in noted)
+
+
+def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[int], advice: str) -> list[str]:
+    """Return a line on each column of rows (n, columns) in which a few values determine the standard deviation.
+
+    These are the hundredth of the rows that is furthest from the median, or all rows with the furthest value, which may
+    stand for "missing". The column is named if it has less than a third of its standard deviation without them.
+
+    Args:
+        rows: the rows.
+        names: names of the columns.
+        lines: see `Read`.
+        advice: what to do about it, after a semicolon.
+    """
+    if len(rows) < _FEW:
+        return []
+    found = []
+    for name, column in zip(names, rows.T, strict=True):
+        off = np.abs(column - np.median(column))
+        first = int(off.argmax())
+        hundredth = np.argsort(-off, kind="stable")[: max(1, len(rows) // 100)]
+        for far in (hundredth, np.flatnonzero(column == column[first])):
+            near = float(np.delete(column, far).std()) if len(far) < len(column) else 0.0
+            if 0 < 3 * near < (whole := float(column.std())):
+                where = f"line {lines[first]}" if lines else f"sample {first} (counted from 0)"
+                without = "it" if len(far) == 1 else f"the {len(far):,} furthest values"
+                found.append(
+                    f"column {name} is {column[first]:.15g} in {where}: the standard deviation is {whole:.3g}, and "
+                    f"{near:.3g} without {without}; {advice}"
+                )
+                break
+    return found[:LISTED]
 
 
 def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[np.int64]]:

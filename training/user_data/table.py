@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.user_data.read import MAX_EXACT, Columns, Read, checked, is_number, missing
+from training.user_data.read import MAX_EXACT, Columns, Read, checked, is_number, listed, missing
 
 _INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
 """Names of a first column that is the index of a data frame, possibly saved repeatedly or turned into a column."""
+
+
+_CODE = re.compile(r"[+-]?0\d+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,14 @@ class _Table:
             )
         return Columns(found, names)
 
+    def codes(self, names: Sequence[str]) -> list[str]:
+        """Return a line on the columns of numbers that are written with leading zeros, as postcodes are."""
+        places = {name: self.header.index(name) for name in names}
+        codes = [
+            name for name, place in places.items() if any(_CODE.fullmatch(row[place].strip()) for row in self.rows)
+        ]
+        return [f"read as numbers, without their leading zeros: {listed(codes)}; a code is a label"] if codes else []
+
     def _wrong(self, row: int, place: int, what: str) -> DataError:
         where = f"line {self.lines[row]}, column {self.header[place]}"
         return DataError(f"data {self.path}: {where} is {self.rows[row][place]!r}; {what}")
@@ -90,7 +101,8 @@ def read_table(path: Path, config: VectorsData) -> Read:
         raise DataError(f"data {path} has no column left for the samples; it has {', '.join(table.header)}")
     labels = table.labels(config.label) if config.label else None
     conditions = table.numbers(config.condition) if config.condition else None
-    return checked(path, table.numbers(data), labels, conditions, table.notes)
+    notes = (*table.notes, *table.codes([*data, *config.condition]))
+    return replace(checked(path, table.numbers(data), labels, conditions, notes), lines=table.lines)
 
 
 def _table(path: Path, config: VectorsData) -> _Table:

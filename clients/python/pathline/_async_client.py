@@ -49,9 +49,9 @@ class AsyncClient:
         transport: As for `Client`; ``httpx.ASGITransport(app)`` runs a service in the same process.
 
     Raises:
-        InvalidEnvironment: As for `Client`.
-        InvalidURL: The URL is not an http or https URL.
-        InvalidKey: The key has characters that are not allowed in a header.
+        InvalidValue: As for `Client`.
+        InvalidValue: The URL is not an http or https URL.
+        InvalidValue: The key has characters that are not allowed in a header.
         TypeError: The URL or the key is not a string.
     """
 

@@ -24,7 +24,7 @@ from pathline._bar import Follow, following
 from pathline._calls import Calls, Do, Flow, Wait
 from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
-from pathline._plot import needed
+from pathline._picture import needed
 from pathline._request import chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
 from pathline.bulk_folder import (
@@ -49,11 +49,10 @@ from pathline.errors import (
     DeadlineExceeded,
     InvalidRequest,
     InvalidValue,
-    JobTooLarge,
-    Overloaded,
     PathlineError,
-    ProxyRefused,
+    RequestTimeout,
     ServerError,
+    TransportError,
     Unavailable,
 )
 
@@ -365,11 +364,13 @@ class Job:
                 result = yield from self._calls.sampled(
                     _request(self.spec, first, rows, members, self._timeout_s, self._calls.url)
                 )
-            except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
+            except (InvalidRequest, DeadlineExceeded) as error:
                 if not (_too_many(error) and self._page.refused(rows)):
                     raise
                 continue
-            except Overloaded as error:  # other requests come first; this is not a failed attempt
+            except Unavailable as error:
+                if error.slug != "overloaded":  # else other requests come first; this is not a failed attempt
+                    raise
                 yield Wait(error.retry_after_s or 1.0)
                 continue
             _refuse_changed(self.spec, result)
@@ -432,11 +433,13 @@ def _passes(error: PathlineError) -> bool:
     """Return whether another attempt at a shard may succeed."""
     if isinstance(error, APIError):
         return error.retryable or isinstance(error, ServerError | Unavailable | DeadlineExceeded)
-    return not isinstance(error, BulkConflict | InvalidValue | ProxyRefused)
+    if isinstance(error, TransportError):
+        return error.retryable or isinstance(error, RequestTimeout)
+    return not isinstance(error, BulkConflict | InvalidValue)
 
 
 def _too_many(error: PathlineError) -> bool:
-    if isinstance(error, InvalidRequest):
+    if isinstance(error, InvalidRequest) and error.slug != "job-too-large":
         return any(fault.get("field") == "num_samples" for fault in error.errors)
     return True
 
@@ -525,7 +528,7 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         members = {**merged(spec.request, conditions, 0, rows), "version": version}
         try:
             first: SampleResult = yield from calls.sampled(_request(spec, 0, rows, members, timeout_s, calls.url))
-        except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
+        except (InvalidRequest, DeadlineExceeded) as error:
             if not _too_many(error) or rows == _LEAST_PAGE:
                 raise
             rows = most = rows // 2

@@ -38,12 +38,11 @@ from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, Sampl
 from pathline._retry import Attempts, RetryPolicy
 from pathline.errors import (
     DeadlineExceeded,
-    InvalidKey,
     InvalidRequest,
-    InvalidURL,
+    InvalidValue,
     PathlineError,
     ProtocolError,
-    ProxyRefused,
+    TransportError,
 )
 
 T = TypeVar("T")
@@ -369,9 +368,8 @@ def _path_of(model: str) -> str:
 
 def _expect(response: Response, media: str) -> None:
     if response.status == 407 and response.route.via:  # only a proxy answers with this status
-        raise ProxyRefused(
-            f"cannot connect to {response.url}{response.route.via}, which asks for a password; {response.route.detour}"
-        )
+        asks = f"cannot connect to {response.url}{response.route.via}, which asks for a password"
+        raise TransportError(f"{asks}; {response.route.detour}", connected=False, retryable=False)
     if response.status >= 400:
         raise problem(response)
     if response.is_success and response.media_type == media:
@@ -398,14 +396,14 @@ def headers(api_key: str | None, given: Mapping[str, str] | None, login: str = "
 
     Raises:
         TypeError: The key is not a string.
-        InvalidKey: It has characters that are not allowed in a header; the message does not repeat it.
+        InvalidValue: It has characters that are not allowed in a header; the message does not repeat it.
     """
     key = os.environ.get("PATHLINE_API_KEY", "") if api_key is None else api_key
     if not isinstance(key, str):
         raise TypeError(f"api_key is a {type(key).__name__}; use a string, or None for PATHLINE_API_KEY")
     key = key.strip()
     if not all("!" <= letter <= "~" for letter in key):
-        raise InvalidKey(
+        raise InvalidValue(
             "the API key (api_key or PATHLINE_API_KEY) has a character that is not allowed in a header; use visible "
             "ASCII without spaces, exactly as you were given it"
         )
@@ -419,7 +417,7 @@ def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Ca
     """Return the operations of a client with these settings.
 
     Raises:
-        InvalidURL: The URL is not an http or https URL.
+        InvalidValue: The URL is not an http or https URL.
         TypeError: The URL is not a string.
         ValueError: The timeout is not above 0.
     """
@@ -435,7 +433,7 @@ def base_url(given: str | None) -> tuple[str, str]:
     It is the given one, else PATHLINE_URL, else the default of `make serve`.
 
     Raises:
-        InvalidURL: It is not an http or https URL, or its port is out of range.
+        InvalidValue: It is not an http or https URL, or its port is out of range.
         TypeError: It is not a string.
     """
     if given is not None and not isinstance(given, str):
@@ -446,10 +444,10 @@ def base_url(given: str | None) -> tuple[str, str]:
         url = httpx.URL(text.strip())
     except (httpx.InvalidURL, ValueError) as error:
         reason = f" ({error})" if shown == text else ""
-        raise InvalidURL(f"{shown!r} is not a URL{reason}; use one like {DEFAULT_URL}") from None
+        raise InvalidValue(f"{shown!r} is not a URL{reason}; use one like {DEFAULT_URL}") from None
     if url.scheme not in ("http", "https") or not url.host:
-        raise InvalidURL(f"{shown!r} is not an http or https URL; use one like {DEFAULT_URL}")
+        raise InvalidValue(f"{shown!r} is not an http or https URL; use one like {DEFAULT_URL}")
     if url.port is not None and not 0 < url.port < 65536:
-        raise InvalidURL(f"{shown!r} has the port {url.port}; use one from 1 to 65535, as in {DEFAULT_URL}")
+        raise InvalidValue(f"{shown!r} has the port {url.port}; use one from 1 to 65535, as in {DEFAULT_URL}")
     login = b64encode(f"{url.username}:{url.password}".encode()).decode() if url.userinfo else ""
     return str(url.copy_with(userinfo=b"")).rstrip("/"), f"Basic {login}" if login else ""

@@ -46,9 +46,9 @@ class Client:
         transport: An httpx transport to use instead of sockets; proxies and certificates are then up to it.
 
     Raises:
-        InvalidEnvironment: The environment names a proxy or certificates that cannot be used.
-        InvalidURL: The URL is not an http or https URL.
-        InvalidKey: The key has characters that are not allowed in a header.
+        InvalidValue: The environment names a proxy or certificates that cannot be used.
+        InvalidValue: The URL is not an http or https URL.
+        InvalidValue: The key has characters that are not allowed in a header.
         TypeError: The URL or the key is not a string.
     """
 
@@ -235,7 +235,7 @@ class Client:
             **options: See `SampleOptions`.
 
         Raises:
-            PathlineError: See `pathline.errors`; `IncompleteAnswer` if the connection breaks half-way. A stream that
+            PathlineError: See `pathline.errors`; `ProtocolError` if the connection breaks half-way. A stream that
                 has begun is not retried.
             TypeError, ValueError: As for `sample`; raised by the call, not by the first event.
         """
@@ -333,7 +333,7 @@ class Client:
             version: Its version; by default the one that answers.
 
         Raises:
-            NoFrontier: It has not been measured; the message names the command that does so.
+            NotFound: It has not been measured; the message names the command that does so.
             PathlineError: See `pathline.errors`.
         """
         return self._run(self._calls.frontier(name, version))

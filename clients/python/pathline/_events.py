@@ -18,7 +18,7 @@ from pathline._decode import decode_json, decode_npz, states_of
 from pathline._request import SampleRequest
 from pathline._response import Response, problem_of
 from pathline._results import SampleResult
-from pathline.errors import IncompleteAnswer, ProtocolError
+from pathline.errors import ProtocolError
 
 MEDIA_TYPE = "text/event-stream"
 ACCEPT = f"{MEDIA_TYPE}; completed=npz"
@@ -140,10 +140,11 @@ class Reader:
         """Check that the result has arrived; call it at the end of the stream.
 
         Raises:
-            IncompleteAnswer: The last event was not the result.
+            ProtocolError: The last event was not the result.
         """
         if not self.ended:
-            raise IncompleteAnswer(f"the stream of {self._response.url} ended before its result; repeat the request")
+            message = f"the stream of {self._response.url} ended before its result; repeat the request"
+            raise ProtocolError(message, cut_off=True)
 
     def _note(self, line: bytes) -> None:
         name, _, value = line.partition(b":")  # a line that begins with a colon only keeps the connection open

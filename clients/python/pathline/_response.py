@@ -113,7 +113,7 @@ class Response:
 def problem(response: Response) -> errors.APIError:
     """Return the error for a response of status 4xx or 5xx.
 
-    The problem type decides; if the response is not a problem document (a proxy's, for example), the status does.
+    The status decides; the problem type becomes its `slug`.
     """
     return problem_of(_document(response), response)
 
@@ -122,13 +122,8 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
     """Return the error for a problem document; missing members are taken from the response's status and headers."""
     given = document.get("status")
     status = given if isinstance(given, int) and response.is_success else response.status
-    slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
-    by_status = errors.BY_STATUS.get(status)
-    fallback = errors.ServerError if status >= 500 else errors.APIError
     foreign = not document.keys() & {"type", "title"}  # written by another program, whatever its members are
-    if foreign and status == 404:
-        by_status = errors.NoSuchRoute
-    kind = errors.BY_SLUG.get(slug) or by_status or fallback
+    kind = errors.BY_STATUS.get(status, errors.ServerError if status >= 500 else errors.APIError)
     listed = document.get("errors")
     error = kind(
         status,
@@ -139,6 +134,8 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
         errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
         retry_after_s=_retry_after(document.get("retry_after_s"), response.headers.get("retry-after")),
     )
+    if foreign and status == 404:
+        error.slug = "no-such-route"  # often a wrong base URL or an older service
     if isinstance(error, errors.ReplayDiffers) and isinstance(found := document.get("differences"), list):
         error.differences = tuple(item for item in found if isinstance(item, dict))
     return error
@@ -199,7 +196,7 @@ def sending(url: str, route: Route) -> Iterator[None]:
             f"{url} did not respond{route.via} in time ({_reason(error)}); raise timeout_s, or the client's timeout"
         ) from None
     except httpx.RequestError as error:
-        raise errors.ConnectionLost(
+        raise errors.TransportError(
             f"the connection to {url}{route.via} broke before a response ({_reason(error)})"
             + (f"; {route.detour}" if route.via else "")
         ) from None
@@ -215,32 +212,31 @@ def reading(url: str) -> Iterator[None]:
             f"the response of {url} stopped half-way and did not continue in time; raise the client's timeout"
         ) from None
     except httpx.RequestError as error:
-        raise errors.IncompleteAnswer(f"the response of {url} was cut off half-way ({_reason(error)})") from None
+        raise errors.ProtocolError(
+            f"the response of {url} was cut off half-way ({_reason(error)})", cut_off=True
+        ) from None
 
 
-def _unproxied(url: str, route: Route, reason: str) -> errors.ConnectError:
+def _unproxied(url: str, route: Route, reason: str) -> errors.TransportError:
     """Return the error for a proxy that answered, but made no connection."""
     # A proxy's 5xx, and its equivalent in SOCKS, mean that it could not reach the service, perhaps temporarily.
-    kind = errors.ConnectError if re.match(r"5\d\d\b|.*could not connect", reason) else errors.ProxyRefused
-    return kind(f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}")
+    passing = re.match(r"5\d\d\b|.*could not connect", reason) is not None
+    message = f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}"
+    return errors.TransportError(message, connected=False, retryable=passing)
 
 
-def _unconnected(url: str, route: Route, reason: str) -> errors.ConnectError:
+def _unconnected(url: str, route: Route, reason: str) -> errors.TransportError:
+    insecure = True
     if "CERTIFICATE_VERIFY_FAILED" in reason:
-        kind, hint = errors.InsecureConnection, "point SSL_CERT_FILE at the certificate of its authority"
+        hint = "point SSL_CERT_FILE at the certificate of its authority"
     elif "SSL" in reason or "TLS" in reason:
-        kind, hint = (
-            errors.InsecureConnection,
-            "something listens there, but does not speak TLS: try http:// instead of https://",
-        )
-    elif route.via:
-        kind, hint = errors.ConnectError, route.detour
+        hint = "something listens there, but does not speak TLS: try http:// instead of https://"
     else:
-        kind, hint = (
-            errors.ConnectError,
-            ("is the service running there? Set another address with PATHLINE_URL, Client(base_url) or --url"),
-        )
-    return kind(f"cannot connect to {url}{route.via} ({reason}); {hint}")
+        insecure = False
+        there = "is the service running there? Set another address with PATHLINE_URL, Client(base_url) or --url"
+        hint = route.detour if route.via else there
+    message = f"cannot connect to {url}{route.via} ({reason}); {hint}"
+    return errors.TransportError(message, connected=False, retryable=not insecure)
 
 
 def _reason(error: Exception) -> str:

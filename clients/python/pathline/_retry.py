@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pathline.errors import APIError, ConnectError, PathlineError
+from pathline.errors import APIError, PathlineError, TransportError
 
 
 def _jitter() -> float:
@@ -87,7 +87,7 @@ class Attempts:
         wait = self.policy.wait(self.count, hint, self._jitter())
         spent = self._clock() - self._begun
         longest = self.policy.max_total_s
-        if isinstance(error, ConnectError):
+        if isinstance(error, TransportError) and not error.connected:
             longest = min(longest, self.policy.connect_s)
         if error.retryable and self.count < self.policy.max_attempts and spent + wait <= longest:
             self.count += 1

@@ -17,7 +17,7 @@ from urllib.request import getproxies
 
 import httpx
 
-from pathline.errors import InvalidEnvironment
+from pathline.errors import InvalidValue
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 
@@ -69,7 +69,7 @@ def route_to(address: str) -> Route:
     ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. Only those that matter for this address are read.
 
     Raises:
-        InvalidEnvironment: One of them cannot be used; the message names it.
+        InvalidValue: One of them cannot be used; the message names it.
     """
     url = httpx.URL(address)
     named = {} if _is_this_machine(url.host) else getproxies()
@@ -132,16 +132,16 @@ def _proxy_url(text: str, variable: str, host: str) -> httpx.URL:
     try:
         url = httpx.URL(text if "://" in text else f"http://{text}")
     except (httpx.InvalidURL, ValueError):  # it may hold a password, and is not repeated
-        raise InvalidEnvironment(f"{variable} is not the URL of a proxy; {advice}") from None
+        raise InvalidValue(f"{variable} is not the URL of a proxy; {advice}") from None
     if url.scheme not in _SCHEMES:
-        raise InvalidEnvironment(
+        raise InvalidValue(
             f"{variable} names the proxy {_shown(url)}, which has an unknown scheme (known: "
             f"{', '.join(f'{scheme}://' for scheme in _SCHEMES)}); {advice}"
         )
     if not url.host or not 0 < (url.port or 1) < 65536:
-        raise InvalidEnvironment(f"{variable} names the proxy {_shown(url)}, which is not a valid address; {advice}")
+        raise InvalidValue(f"{variable} names the proxy {_shown(url)}, which is not a valid address; {advice}")
     if url.scheme.startswith("socks") and find_spec("socksio") is None:
-        raise InvalidEnvironment(
+        raise InvalidValue(
             f"{variable} names the SOCKS proxy {_shown(url)}, for which a package is missing; install it with "
             f"pip install 'httpx[socks]', unset {variable}, or add {host} to NO_PROXY to connect directly"
         )
@@ -157,7 +157,7 @@ def _trusted() -> ssl.SSLContext:
     """Return a TLS context with the certificates that the environment names, else those that come with httpx."""
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     if not file and folder and not any(map(os.path.isdir, folder.split(os.pathsep))):
-        raise InvalidEnvironment(
+        raise InvalidValue(
             f"SSL_CERT_DIR={folder!r} is not a folder; name a folder of certificates with hashed names, or unset it"
         )
     try:
@@ -168,9 +168,9 @@ def _trusted() -> ssl.SSLContext:
         reason = error.strerror or str(error)
         if error.filename is not None and error.filename == os.environ.get("SSLKEYLOGFILE"):
             what = f"SSLKEYLOGFILE={error.filename!r} cannot be written"
-            raise InvalidEnvironment(f"{what} ({reason}); name another file, or unset it") from None
+            raise InvalidValue(f"{what} ({reason}); name another file, or unset it") from None
         what = f"SSL_CERT_FILE={file!r}" if file else f"SSL_CERT_DIR={folder!r}" if folder else "the package certifi"
-        raise InvalidEnvironment(
+        raise InvalidValue(
             f"{what} gives no certificates ({reason}); name a readable file of certificates (PEM) in SSL_CERT_FILE"
             + (", or unset it" if file or folder else "")
         ) from None

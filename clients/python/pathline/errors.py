@@ -1,108 +1,52 @@
 # The names say what happened and read well in an `except` clause (as in httpx), so they do not all end in Error.
 # ruff: noqa: N818
-"""Errors of the SDK, one class for each problem type of the service.
+"""Errors of the SDK, by what the caller does next.
 
 ::
 
     PathlineError
-     +- InvalidURL                     the base URL is not valid (also a ValueError)
-     +- InvalidEnvironment             the environment names an unusable proxy or certificates (also a ValueError)
-     +- InvalidKey                     the API key cannot be sent (also a ValueError)
-     +- InvalidValue                   the value cannot be sent, so nothing was (also a ValueError)
-     +- BulkConflict                   the folder holds another job, or the model has changed since
-     +- BulkIncomplete                 the shards in `failed` were given up; the others are done
-     +- APIError                       the service answered with a problem
-     |   +- InvalidRequest             422 invalid-request
-     |   |   +- BadRequest             400 bad-request
-     |   |       +- MalformedJSON      400 malformed-json
-     |   +- Unauthorized               401 unauthorized
-     |   +- Forbidden                  403 forbidden
-     |   +- NotFound                   404
-     |   |   +- NoFrontier             404 no-frontier
-     |   |   +- NoSuchRoute            404 no-such-route
-     |   |   +- UnknownModel           404 unknown-model
-     |   |   +- UnknownVersion         404 unknown-version
-     |   +- MethodNotAllowed           405 method-not-allowed
-     |   +- Unsupported
-     |   |   +- NotAcceptable          406 not-acceptable
-     |   |   +- UnsupportedMediaType   415 unsupported-media-type
-     |   +- ReplayDiffers              409 replay-differs
-     |   +- SlowRequest         (r)    408 request-timeout
-     |   +- TooLarge                   413 body-too-large
-     |   |   +- JobTooLarge            413 job-too-large
-     |   |   +- HeadTooLarge           431 head-too-large
-     |   +- Overloaded          (r)    429 overloaded
-     |   +- DeadlineExceeded           504 deadline-exceeded
-     |   +- ServerError                500 internal-error, and every other 5xx
-     |   |   +- EngineFailed           500 engine-failed
-     |   +- Unavailable         (r)    502, 503
-     |       +- Draining        (r)    503 draining
-     |       +- NotReady        (r)    503 not-ready
-     |       +- TooManyConnections (r) 503 too-many-connections
-     |       +- ModelUnavailable       503 model-unavailable (its files are damaged: waiting does not help)
-     +- TransportError                 no response arrived
-     |   +- ConnectError        (r)    nothing listens there, or the name is unknown (also a ConnectionError)
-     |   |   +- InsecureConnection     the other side does not speak TLS, or its certificate is not trusted
-     |   |   +- ProxyRefused           the proxy refuses the connection
-     |   +- ConnectionLost      (r)    the connection broke before a response (also a ConnectionError)
-     |   +- RequestTimeout             no response in time (also a TimeoutError)
-     +- ProtocolError                  the response is not valid: an older service, another server, damage
-         +- IncompleteAnswer    (r)    the response was cut off half-way
+     +- InvalidValue          correct the option, URL, key or environment; nothing was sent (also a ValueError)
+     +- BulkConflict          choose another folder: it holds another job, or the model has changed since
+     +- BulkIncomplete        call again: the shards in `failed` were given up; the others are done
+     +- APIError              the service answered with a problem; `slug` says which
+     |   +- InvalidRequest    change the request: 400, 405, 406, 413, 415, 422, 431
+     |   +- AccessDenied      get a key: 401, 403
+     |   +- NotFound          check the name or the URL: 404
+     |   +- ReplayDiffers     the bits cannot be promised, `differences` say why: 409
+     |   +- DeadlineExceeded  allow more time, or ask for less: 504
+     |   +- Unavailable       come back later, after `retry_after_s`: 408, 429, 502, 503
+     |   +- ServerError       report it: every other 5xx
+     +- TransportError        no response arrived: check address, network and proxy (also a ConnectionError)
+     |   +- RequestTimeout    no response in time (also a TimeoutError)
+     +- ProtocolError         the response is not valid: an older service, another server, damage
 
-Those marked (r) are retried within the bounds of the `RetryPolicy`; a retry is the same request, because the seed
-is drawn before it is first sent.
+`slug` is the last part of the problem type, such as ``unknown-model``, ``job-too-large`` or ``draining``. Errors whose
+`retryable` is true are retried within the bounds of the `RetryPolicy`; a retry is the same request, because the seed is
+drawn before it is first sent.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 __all__ = [
     "APIError",
-    "BadRequest",
+    "AccessDenied",
     "BulkConflict",
     "BulkIncomplete",
-    "ConnectError",
-    "ConnectionLost",
     "DeadlineExceeded",
-    "Draining",
-    "EngineFailed",
-    "Forbidden",
-    "HeadTooLarge",
-    "IncompleteAnswer",
-    "InsecureConnection",
-    "InvalidEnvironment",
-    "InvalidKey",
     "InvalidRequest",
-    "InvalidURL",
     "InvalidValue",
-    "JobTooLarge",
-    "MalformedJSON",
-    "MethodNotAllowed",
-    "ModelUnavailable",
-    "NoFrontier",
-    "NoSuchRoute",
-    "NotAcceptable",
     "NotFound",
-    "NotReady",
-    "Overloaded",
     "PathlineError",
     "ProtocolError",
-    "ProxyRefused",
     "ReplayDiffers",
     "RequestTimeout",
     "ServerError",
-    "SlowRequest",
-    "TooLarge",
-    "TooManyConnections",
     "TransportError",
-    "Unauthorized",
     "Unavailable",
-    "UnknownModel",
-    "UnknownVersion",
-    "Unsupported",
-    "UnsupportedMediaType",
 ]
 
 
@@ -112,10 +56,11 @@ class PathlineError(Exception):
     Attributes:
         attempts: How often the request was sent before it was abandoned.
         elapsed_s: Seconds from the first attempt to the last failure.
+        retryable: Whether the same request may succeed later; the `RetryPolicy` then repeats it.
         hint: What to do, if the message itself does not say so; appended to it.
     """
 
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
     attempts: int = 1
     elapsed_s: float = 0.0
     hint: str = ""
@@ -127,23 +72,11 @@ class PathlineError(Exception):
         return f"{text} (gave up after {self.attempts} attempts{spent})" if self.attempts > 1 else text
 
 
-class InvalidURL(PathlineError, ValueError):
-    """The base URL cannot be used."""
-
-
-class InvalidKey(PathlineError, ValueError):
-    """The API key cannot be sent in a header."""
-
-
-class InvalidEnvironment(PathlineError, ValueError):
-    """An environment variable names a proxy or certificates that cannot be used; the message says which."""
-
-
 class InvalidValue(PathlineError, ValueError):
-    """A field of a request has a value that cannot be sent, so nothing was sent.
+    """An option, the URL, the key or the environment has a value that cannot be used, so nothing was sent.
 
     Attributes:
-        field: Name of the field.
+        field: Name of the field of the request; empty if it is none.
     """
 
     def __init__(self, message: str, field: str = "") -> None:
@@ -167,46 +100,39 @@ class BulkIncomplete(PathlineError):
         self.failed = dict(failed or {})
 
 
-class TransportError(PathlineError):
-    """No response arrived."""
+class TransportError(PathlineError, ConnectionError):
+    """No response arrived.
 
-
-class ConnectError(TransportError, ConnectionError):
-    """No connection could be made."""
-
-    retryable = True
-
-
-class InsecureConnection(ConnectError):
-    """TLS could not be agreed on: the other side does not speak it, or its certificate is not trusted."""
-
-    retryable = False
-
-
-class ProxyRefused(ConnectError):
-    """The proxy that the environment names does not let this through, or asks for a password."""
-
-    retryable = False
-
-
-class ConnectionLost(TransportError, ConnectionError):
-    """The connection broke before a response arrived."""
+    Attributes:
+        connected: Whether there was a connection.
+    """
 
     retryable = True
+
+    def __init__(self, message: str, *, connected: bool = True, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.connected, self.retryable = connected, retryable
 
 
 class RequestTimeout(TransportError, TimeoutError):
     """Nothing arrived in the time allowed."""
 
+    retryable = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=False)
+
 
 class ProtocolError(PathlineError):
-    """The response is not valid: another server, an older service, or damage."""
+    """The response is not valid: another server, an older service, or damage.
 
+    Attributes:
+        cut_off: Whether it ended half-way, so that a retry may bring the rest.
+    """
 
-class IncompleteAnswer(ProtocolError):
-    """The response was cut off half-way."""
-
-    retryable = True
+    def __init__(self, message: str, *, cut_off: bool = False) -> None:
+        super().__init__(message)
+        self.cut_off = self.retryable = cut_off
 
 
 class APIError(PathlineError):
@@ -214,6 +140,7 @@ class APIError(PathlineError):
 
     Attributes:
         status: HTTP status.
+        slug: Last part of the problem type, such as ``overloaded``; what `except` clauses can tell apart further.
         type: Problem type, such as ``/problems/overloaded``; empty if the response was not a problem document.
         title: What kind of error it is.
         detail: What happened here, in the service's words.
@@ -221,9 +148,6 @@ class APIError(PathlineError):
         errors: One mapping with `field` and `message` for each field at fault.
         retry_after_s: Seconds after which another attempt makes sense, if the service reported them.
     """
-
-    slugs: ClassVar[tuple[str, ...]] = ()
-    statuses: ClassVar[tuple[int, ...]] = ()
 
     def __init__(
         self,
@@ -243,6 +167,7 @@ class APIError(PathlineError):
         self.detail = detail
         self.request_id = request_id
         self.errors = tuple(errors)
+        self.slug = re.split(r"[/:#]", type)[-1]
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -257,115 +182,15 @@ def _restore(kind: type[APIError], args: tuple[Any, ...], state: dict[str, Any])
 
 
 class InvalidRequest(APIError):
-    """A field of the request is not allowed; `errors` names it."""
-
-    slugs, statuses = ("invalid-request",), (422,)
+    """The request, or a field of it, is not allowed; `errors` names the fields."""
 
 
-class BadRequest(InvalidRequest):
-    """The request cannot be understood."""
-
-    slugs, statuses = ("bad-request",), (400,)
-
-
-class MalformedJSON(BadRequest):
-    """The body cannot be parsed as JSON or npz."""
-
-    slugs, statuses = ("malformed-json",), ()
-
-
-class Unauthorized(APIError):
-    """The key is missing or wrong; `Client(api_key=...)` and PATHLINE_API_KEY send one."""
-
-    slugs, statuses = ("unauthorized",), (401,)
-
-
-class Forbidden(APIError):
-    """This address is disabled, or the key does not give access to it."""
-
-    slugs, statuses = ("forbidden",), (403,)
+class AccessDenied(APIError):
+    """The key is missing or wrong, or does not give access; `Client(api_key=...)` and PATHLINE_API_KEY send one."""
 
 
 class NotFound(APIError):
-    """The requested resource does not exist."""
-
-    slugs, statuses = ("not-found",), (404,)
-
-
-class NoSuchRoute(NotFound):
-    """The service has nothing at this address: often a wrong base URL or an older service."""
-
-    slugs, statuses = ("no-such-route",), ()
-
-
-class NoFrontier(NotFound):
-    """The model's solvers have not been measured; the message names the command that does so."""
-
-    slugs, statuses = ("no-frontier",), ()
-
-
-class UnknownModel(NotFound):
-    """No model has this name."""
-
-    slugs, statuses = ("unknown-model",), ()
-
-
-class UnknownVersion(NotFound):
-    """The model has no such version."""
-
-    slugs, statuses = ("unknown-version",), ()
-
-
-class MethodNotAllowed(APIError):
-    """The address does not support this method."""
-
-    slugs, statuses = ("method-not-allowed",), (405,)
-
-
-class Unsupported(APIError):
-    """Client and service do not share a format."""
-
-
-class NotAcceptable(Unsupported):
-    """The service does not offer the requested format."""
-
-    slugs, statuses = ("not-acceptable",), (406,)
-
-
-class UnsupportedMediaType(Unsupported):
-    """The service does not read the format sent."""
-
-    slugs, statuses = ("unsupported-media-type",), (415,)
-
-
-class TooLarge(APIError):
-    """The request body is larger than the service allows."""
-
-    slugs, statuses = ("body-too-large",), (413,)
-
-
-class JobTooLarge(TooLarge):
-    """The request needs more memory than the service gives to all requests together."""
-
-    slugs, statuses = ("job-too-large",), ()
-
-
-class HeadTooLarge(TooLarge):
-    """Address and headers of the request are longer than the service allows."""
-
-    slugs, statuses = ("head-too-large",), (431,)
-
-
-class SlowRequest(APIError):
-    """The request did not arrive in the time that the service allows."""
-
-    slugs, statuses, retryable = ("request-timeout",), (408,), True
-
-
-class Overloaded(APIError):
-    """The service is at capacity; `retry_after_s` says when to come back."""
-
-    slugs, statuses, retryable = ("overloaded",), (429,), True
+    """The model, version, frontier or address does not exist; `slug` says which."""
 
 
 class ReplayDiffers(APIError):
@@ -375,7 +200,6 @@ class ReplayDiffers(APIError):
         differences: One mapping for each thing that differs, with `what`, `token`, `here` and `reason`.
     """
 
-    slugs, statuses = ("replay-differs",), (409,)
     differences: tuple[Mapping[str, str], ...] = ()
 
 
@@ -386,7 +210,6 @@ class DeadlineExceeded(APIError):
         share: How much of the work was done, from 0 to 1; None if progress was not requested.
     """
 
-    slugs, statuses = ("deadline-exceeded",), (504,)
     share: float | None = None
 
     def __str__(self) -> str:
@@ -397,51 +220,22 @@ class DeadlineExceeded(APIError):
 class ServerError(APIError):
     """The service failed."""
 
-    slugs, statuses = ("internal-error",), (500,)
-
-
-class EngineFailed(ServerError):
-    """The computation of this request failed."""
-
-    slugs, statuses = ("engine-failed",), ()
-
 
 class Unavailable(APIError):
-    """The service cannot respond at the moment."""
+    """The service is at capacity, starting, stopping or out of reach; `retry_after_s` says when to come back."""
 
-    slugs, statuses, retryable = (), (502, 503), True
-
-
-class Draining(Unavailable):
-    """The service is shutting down; its successor may respond soon."""
-
-    slugs, statuses = ("draining",), ()
+    @property
+    def retryable(self) -> bool:  # type: ignore[override]  (that of this one follows from its slug)
+        """Whether it may pass: damaged files of a model (``model-unavailable``) do not."""
+        return self.slug != "model-unavailable"
 
 
-class NotReady(Unavailable):
-    """The service, or the model, is still being loaded."""
-
-    slugs, statuses = ("not-ready",), ()
-
-
-class TooManyConnections(Unavailable):
-    """The service has no free connections."""
-
-    slugs, statuses = ("too-many-connections",), ()
-
-
-class ModelUnavailable(Unavailable):
-    """The model is in the repository but cannot be served."""
-
-    slugs, statuses, retryable = ("model-unavailable",), (), False
-
-
-def _walk(kind: type[APIError]) -> list[type[APIError]]:
-    return [kind, *(below for child in kind.__subclasses__() for below in _walk(child))]
-
-
-BY_SLUG = {slug: kind for kind in _walk(APIError) for slug in kind.slugs}
-"""Error class by the last part of the problem type."""
-
-BY_STATUS = {status: kind for kind in _walk(APIError) for status in kind.statuses}
-"""Error class by HTTP status, for responses that are not problem documents."""
+BY_STATUS: Mapping[int, type[APIError]] = {
+    **dict.fromkeys((400, 405, 406, 413, 415, 422, 431), InvalidRequest),
+    **dict.fromkeys((401, 403), AccessDenied),
+    404: NotFound,
+    **dict.fromkeys((408, 429, 502, 503), Unavailable),
+    409: ReplayDiffers,
+    504: DeadlineExceeded,
+}
+"""Error class by HTTP status; 5xx is otherwise a ServerError, anything else an APIError."""

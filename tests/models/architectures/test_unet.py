@@ -9,8 +9,8 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.forms.rows import field_rows
 from models.noise import noise
-from models.row_padding import RowStable
 
 
 def network(**fields: object) -> UNet:
@@ -41,8 +41,8 @@ def test_time_and_condition_matter():
 
 def test_rows_do_not_depend_on_their_neighbours_where_it_is_said():
     net = network(condition=LabelCondition(classes=3))
-    field = RowStable(net, (1, 8, 8), torch.float32, max_rows=128, condition=net.condition)
-    assert field.deterministic
+    field = field_rows(net, (1, 8, 8), torch.float32, max_rows=128, condition=net.condition)
+    assert field.counts.counts
     x, t, labels = noise(1, 0, 40, (1, 8, 8)), torch.linspace(0, 1, 40), torch.arange(40) % 4
     whole = field(x, t, labels)
     for rows in ([0], [7, 3, 39], list(range(5, 30))):

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from models.calibration import Agreement
-from models.checkpoint.calibrations import CALIBRATION_FILE, keep, known
 from models.checkpoint.card import read_card
 from models.checkpoint.frontier import FrontierFile
 from models.checkpoint.loading import load
@@ -191,16 +189,6 @@ def test_a_link_within_the_repository_is_read(folder: Path) -> None:
     (folder / "plans.json").rename(folder.parent / "shared.json")
     (folder / "plans.json").symlink_to(folder.parent / "shared.json")
     assert read_plans(folder, digest) is not None
-
-
-def test_a_measurement_behind_a_link_out_is_ignored(folder: Path, tmp_path_factory: Any) -> None:
-    key = ("a", "b")
-    keep(folder, key, 1, Agreement((1, 2), (2,), 2, complete=True))
-    assert known(folder, key) is not None
-    outside = tmp_path_factory.mktemp("outside") / "calibration.json"
-    (folder / CALIBRATION_FILE).rename(outside)
-    (folder / CALIBRATION_FILE).symlink_to(outside)
-    assert known(folder, key) is None
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def repository(made: tuple[Path, Vocoder, Enlarge]) -> Path:
 
 @pytest.fixture
 async def http(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with calling_models(repository, calibration_s=0.5) as http:
+    async with calling_models(repository) as http:
         yield http
 
 
@@ -168,7 +168,7 @@ async def test_sizes_of_data_are_shown_and_have_no_way_back(http: httpx.AsyncCli
 
 
 def test_operations_of_one_shape_share_the_stage_of_its_decoder(repository: Path) -> None:
-    settings = Settings(models_dir=repository, device="cpu", threads=1, calibration_s=0.2)
+    settings = Settings(models_dir=repository, device="cpu", threads=1)
     engine = Engine(settings)
     engine.start()
     try:

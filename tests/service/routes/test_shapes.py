@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mel, Path]:
 
 @pytest.fixture
 async def http(made: tuple[Mel, Path]) -> AsyncIterator[httpx.AsyncClient]:
-    async with calling_models(made[1], calibration_s=0.5) as http:
+    async with calling_models(made[1]) as http:
         yield http
 
 

@@ -68,9 +68,13 @@ def _imported(folder: Path, name: str, network: UNet) -> Path:
 
 def _field(checkpoint: Any, arena: Any) -> dict[str, Any]:
     """What the network's form does: its path, and whether rows keep their bits in any company."""
-    network, field = checkpoint.velocity, arena.network.velocity
+    network, call = checkpoint.velocity, arena.network.call
     x, t = noise(0, 0, 130, SHAPE, torch.float32), torch.linspace(0.0, 1.0, 130)
     given = None if checkpoint.conditioning is None else checkpoint.conditioning.examples(130, torch.float32)
+
+    def field(x: torch.Tensor, t: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
+        return call(x, t, *(() if given is None else (given,)))
+
     whole = field(x, t, given)
     other = []
     for rows in (*range(1, 34), 64, 65, 127, 129):

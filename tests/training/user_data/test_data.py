@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from models.conditions import LabelCondition
 from models.noise import noise
 from training.config import Recipe
 from training.data import prepare
@@ -65,7 +66,7 @@ def test_folders_whose_names_are_equal_numbers_are_two_classes(tmp_path: Path):
         for number in range(3):
             Image.new("L", (2, 2), 40 * number).save(tmp_path / name / f"{number}.png")
     data = prepare(recipe(name="images", path=str(tmp_path), conditional=True, network={"architecture": "unet"}))
-    assert data.condition is not None
+    assert isinstance(data.condition, LabelCondition)
     assert data.condition.names == ("01", "1")
 
 
@@ -141,6 +142,13 @@ def decoded(data: DataSet, rows: int = 200) -> np.ndarray:
     return data.decoder.decode(noise(0, 0, rows, data.train.shape[1:])).numpy()
 
 
+@pytest.mark.parametrize(("constant", "dtype"), [("0.0016", np.float64), ("0.5", np.float32), ("16777217", np.float64)])
+def test_a_constant_is_exact_in_the_dtype_of_samples(tmp_path: Path, constant: str, dtype: type):
+    found = decoded(prepared(tmp_path / "t.csv", "x,c\n" + "".join(f"{row % 7 - 3},{constant}\n" for row in range(30))))
+    assert found.dtype == dtype
+    assert set(found[:, 1].tolist()) == {float(constant)}
+
+
 TABLE = "x,c,n,b\n" + "".join(f"{row / 7:.4f},0.0016,{1990 + row % 5},{row % 2}\n" for row in range(60))
 
 
@@ -213,6 +221,73 @@ def test_very_many_columns_are_neither_described_nor_rounded(tmp_path: Path):
     data = prepare(recipe(name="vectors", path=str(tmp_path / "a.npy")))
     assert data.decoder.config.columns is None
     assert data.notes[-1] == "more than 10,000 columns are neither named in the card nor rounded"
+
+
+def with_outlier(value: float, rows: tuple[int, ...] = (17,)) -> np.ndarray:
+    made = np.random.default_rng(0).normal(size=(1000, 2))
+    made[list(rows), 1] = value
+    return made
+
+
+def test_one_row_far_from_the_others_is_named_in_the_first_lines(tmp_path: Path):
+    rows = with_outlier(1e6)
+    (tmp_path / "t.csv").write_text("a,b\n\n" + "".join(f"{a:.6f},{b:.6f}\n" for a, b in rows))
+    np.save(tmp_path / "t.npy", rows)
+    advice = (
+        'correct or remove such rows if they are wrong, or use --scale robust (data.scale = "robust"), which scales by '
+        "median and quartiles"
+    )
+    for kind, column, where in (("csv", "b", "line 20"), ("npy", "1", "sample 17 (counted from 0)")):
+        notes = prepare(recipe(name="vectors", path=str(tmp_path / f"t.{kind}"))).notes
+        deviation = "the standard deviation is 3.16e+04, and 0.943 without the 10 furthest values"
+        assert notes[1:] == (f"column {column} is 1000000 in {where}: {deviation}; {advice}",)
+
+
+def test_a_robust_scale_does_not_see_the_row(tmp_path: Path):
+    np.save(tmp_path / "t.npy", with_outlier(1e6))
+    config = recipe(name="vectors", path=str(tmp_path / "t.npy"), scale="robust")
+    data = prepare(config)
+    others = data.train[np.abs(data.train[:, 1]) < 10]
+    assert len(others) >= 899
+    np.testing.assert_allclose(others.std(0), 1, atol=0.1)
+    np.testing.assert_allclose(data.decoder.scale, 1, atol=0.1)
+    assert data.card["scaling"] == "each column to median 0 and interquartile range 1.349"
+    assert data.notes[1].endswith("; it is scaled by quartiles")
+    assert np.allclose(np.sort(data.decoder.decode(torch.from_numpy(data.train)).numpy()[:, 1])[-1], 1e6)
+
+
+def test_the_robust_scale_of_a_column_that_is_mostly_the_same(tmp_path: Path):
+    rows = with_outlier(1e6)
+    rows[np.arange(1000) % 4 > 0, 0] = 0
+    np.save(tmp_path / "t.npy", rows)
+    scale = prepare(recipe(name="vectors", path=str(tmp_path / "t.npy"), scale="robust")).decoder.scale
+    assert 0.2 < float(scale[0]) < 1
+
+
+def test_a_number_that_stands_for_missing_is_an_outlier_however_many_rows_have_it(tmp_path: Path):
+    np.save(tmp_path / "t.npy", with_outlier(-999, tuple(range(5, 205))))
+    notes = prepare(recipe(name="vectors", path=str(tmp_path / "t.npy"))).notes
+    assert "column 1 is -999 in sample 5 (counted from 0): " in notes[1]
+    assert "without the 200 furthest values" in notes[1]
+
+
+@pytest.mark.parametrize("kind", ["normal", "exponential", "lognormal", "rare", "two", "uniform", "zeros"])
+def test_columns_without_outliers_are_not_remarked(tmp_path: Path, kind: str):
+    source = np.random.default_rng(1)
+    column = {
+        "normal": source.normal(size=500), "exponential": source.exponential(size=500), "uniform": source.random(500),
+        "lognormal": source.lognormal(size=500), "rare": source.random(500) < 0.01, "zeros": source.normal(size=500)
+        * (source.random(500) < 0.2), "two": source.choice([-1, 1], 500) * 50 + source.normal(size=500),
+    }[kind]  # fmt: skip
+    np.save(tmp_path / "t.npy", np.stack([column, source.normal(size=500)], 1))
+    assert "furthest" not in "".join(prepare(recipe(name="vectors", path=str(tmp_path / "t.npy"))).notes)
+
+
+def test_outliers_of_a_condition_are_named(tmp_path: Path):
+    a, b = with_outlier(1e6).T
+    np.savez(tmp_path / "t.npz", x=a[:, None], c=b[:, None])
+    data = prepare(recipe(name="vectors", path=str(tmp_path / "t.npz"), columns=["x"], condition=["c"]))
+    assert data.notes[1].startswith("column c of the condition is 1000000 in sample 17 (counted from 0): ")
 
 
 def test_own_data_have_another_hash_than_when_they_were_read_in_float32(tmp_path: Path, rows: np.ndarray):

@@ -1,9 +1,11 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from models.conditions import LabelCondition
 from training.data_config import ImagesData
 from training.errors import DataError
 from training.user_data.data import content_hash
@@ -67,3 +69,18 @@ def test_linked_folders_are_entered_once_and_loops_end(pictures: Path, tmp_path:
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path):
     with pytest.raises(DataError, match=r"data folder .*none cannot be read: No such file"):
         list_files(tmp_path / "none", PICTURES)
+
+
+def test_a_folder_above_train_and_val_says_what_it_took_as_a_class(pictures: Path, tmp_path: Path):
+    above = tmp_path / "above"
+    for part in ("train", "val"):
+        shutil.copytree(pictures, above / part)
+    read = read_images(images(above))
+    assert isinstance(read.condition, LabelCondition)
+    assert read.condition.names == ("train", "val")
+    assert read.notes[-2:] == (
+        f"classes are the folders directly in {above}; those within them are not: train, val contain left, right. If "
+        f"these are the classes, use --data {above / 'train'}",
+        "2 classes: train 12, val 12",
+    )
+    assert "directly in" not in "".join(read_images(images(pictures)).notes)

@@ -153,9 +153,34 @@ def test_integers_of_32_bits_need_a_range(tmp_path: Path):
         read(tmp_path, range=[0.0, 3000.0])
 
 
+def suggested(folder: Path) -> list[float]:
+    with pytest.raises(DataError, match="all pictures are within --range") as refusal:
+        read(folder)
+    return [float(number) for number in str(refusal.value).split("--range ")[-1].split()]
+
+
+def test_the_range_that_an_error_suggests_fits_all_pictures(tmp_path: Path):
+    levels = [(0.5, 1.5), (-0.25, 1.1), (0, 1), (0.1, 16777217.0)]
+    for number, (low, high) in enumerate(levels):
+        Image.fromarray((low + RAMP * (high - low)).astype(np.float32)).save(tmp_path / f"{number}.tif")
+    limits = suggested(tmp_path)
+    assert limits == [-0.25, 16777216.0]
+    assert read(tmp_path, range=limits).shape == (4, 1, 4, 6)
+
+
+def test_the_suggested_range_has_all_digits_and_one_kind(tmp_path: Path):
+    for number, most in enumerate((10, 123_456_789)):
+        Image.fromarray((RAMP * most).round().astype(np.int32)).save(tmp_path / f"{number}.tif")
+    assert suggested(tmp_path) == [0, 123_456_789]
+    assert read(tmp_path, range=suggested(tmp_path)).max() == 1
+    Image.fromarray(RAMP.astype(np.float32)).save(tmp_path / "z.tif")
+    with pytest.raises(DataError, match=r"save all pictures as one kind \(now 32-bit integer grey \(I\), float grey"):
+        read(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
-    [(RAMP * 4095, r"values 0 to 4095; they must be from 0 to 1\. Set black and white with --range"),
+    [(RAMP * 4095, r"values 0 to 4095; they must be from 0 to 1: set black and white with --range"),
      (RAMP - 0.5, "values -0.5 to 0.5; they must be from 0 to 1"),
      (np.where(RAMP > 0.9, np.nan, RAMP), "contains values that are not finite")],
 )  # fmt: skip

@@ -149,6 +149,13 @@ def test_labels_that_differ_only_as_text_are_pointed_out(tmp_path: Path):
     assert notes[-1] == "2 classes: 007 1, 7 2; 007 and 7 are different texts, so different classes"
 
 
+def test_codes_that_become_numbers_are_pointed_out(tmp_path: Path):
+    found = read(tmp_path / "t.csv", "x,zip\n0.5,02139\n0,10115\n")
+    assert found.notes[-1] == "read as numbers, without their leading zeros: zip; a code is a label"
+    assert found.samples[0, 1] == 2139
+    assert "leading" not in "".join(read(tmp_path / "t.csv", "x,y\n0.5,0\n-0.25,0e1\n").notes)
+
+
 def test_a_quantity_is_no_label(tmp_path: Path):
     path = tmp_path / "t.csv"
     path.write_text("x,k\n1,0.53\n2,0.7\n3,2\n")

@@ -20,10 +20,8 @@ from pathline.cli.output import STDOUT
 from pathline.errors import (
     APIError,
     DeadlineExceeded,
-    IncompleteAnswer,
-    NoSuchRoute,
     PathlineError,
-    Unauthorized,
+    ProtocolError,
 )
 
 
@@ -49,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except PathlineError as error:
         return _complain(flags_in(f"{error}{_advice(error, getattr(arguments, 'timeout', None))}"), _status(error))
-    except ValueError as error:
+    except (ValueError, ImportError) as error:  # a .png needs matplotlib
         return _complain(flags_in(str(error)), 2)
     except OSError as error:
         if error.filename is None:  # not about an output file, which would be named
@@ -68,16 +66,16 @@ def _drop_output() -> None:
 def _status(error: PathlineError) -> int:
     if isinstance(error, ValueError):  # nothing was sent
         return 2
-    return 4 if isinstance(error, APIError) and not isinstance(error, NoSuchRoute) else 3
+    return 4 if isinstance(error, APIError) and error.slug != "no-such-route" else 3
 
 
 def _advice(error: PathlineError, timeout_s: float | None) -> str:
     """Return advice in terms of the command's options, if the message of the service has none."""
-    if isinstance(error, Unauthorized):
+    if isinstance(error, APIError) and error.status == 401:
         return "; set PATHLINE_API_KEY or give --api-key"
-    if isinstance(error, NoSuchRoute):
+    if isinstance(error, APIError) and error.slug == "no-such-route":
         return "; check the URL (--url), or is the service older than this command?"
-    if isinstance(error, IncompleteAnswer):
+    if isinstance(error, ProtocolError) and error.cut_off:
         return "; nothing was written, run the command again"
     if isinstance(error, DeadlineExceeded):
         limit = f"{SERVICE_TIMEOUT_S:g} s by default" if timeout_s is None else f"{timeout_s:g} s"

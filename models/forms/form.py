@@ -1,0 +1,84 @@
+"""The form of a field, and how a compiled form is verified before it is used."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.forms.counts import same_bits
+from models.named_conditions import Conditioning
+from models.noise import noise
+from models.shapes import Shape, sized
+from models.velocity import VelocityField
+from solvers.state import Runner
+
+Path = Literal["fused", "onnx", "eager"]
+
+MAX_ERROR = 2.0
+"""A compiled form is refused if its rms distance from float64 is more than this many times the eager network's."""
+
+_TRIAL_ROWS = 64
+_COUNTS = (1, 2, 3, 5, 8, 16, 17, 32)
+"""Numbers of rows at which the bits of a compiled form are compared."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A field in the form in which it is evaluated.
+
+    Attributes:
+        velocity: the field to call.
+        path: how it is evaluated: by compiled loops, by onnxruntime, or as the torch module.
+        reason: why it is the torch module; empty if it is not.
+        failed: whether the rule chose another form, but it cannot be made or is not good enough.
+        independent: whether it computes each row by itself, in an order that no other row changes.
+        runner: (*conditions, rows=N) -> compiled calls for N lanes, or None if these should not be used; None if there
+            are no such calls.
+    """
+
+    velocity: VelocityField
+    path: Path = "eager"
+    reason: str = ""
+    failed: bool = False
+    independent: bool = False
+    runner: Callable[..., Runner | None] | None = None
+
+
+def find_fault(
+    velocity: nn.Module, form: VelocityField, event_shape: Shape, condition: Conditioning | None, name: str
+) -> str:
+    """Return why a compiled form of a field is not good enough, or an empty text.
+
+    It must be as accurate as the torch module, and its rows must have the same bits in calls of several sizes.
+
+    Args:
+        velocity: the field as a torch module, adapted from another convention as it is served.
+        form: the same, with the network compiled.
+        event_shape: shape of one state, without free axes.
+        condition: what it is conditioned on.
+        name: of the form, for the message.
+    """
+    x, t = noise(0, 0, _TRIAL_ROWS, sized(event_shape, {}), torch.float32), torch.linspace(0.0, 1.0, _TRIAL_ROWS)
+    given: Any = None if condition is None else condition.examples(_TRIAL_ROWS, torch.float32)
+    doubled = given.double() if given is not None and given.is_floating_point() else given
+    with torch.no_grad():
+        exact = copy.deepcopy(velocity).double()(x.double(), t.double(), doubled)
+        whole = form(x, t, given)
+        eager, compiled = (rms(v.double() - exact) for v in (velocity(x, t, given), whole))
+        if not compiled <= MAX_ERROR * eager:  # also if either is NaN
+            return f"the {name} form is off by {compiled:.1e} (rms, from float64), the torch module by {eager:.1e}"
+        for rows in _COUNTS:
+            some = torch.randperm(len(x), generator=torch.Generator().manual_seed(rows))[:rows]
+            if not same_bits(form(x[some], t[some], None if given is None else given[some]), whole[some]):
+                return f"the {name} form has other bits in calls of {rows} rows"
+    return ""
+
+
+def rms(error: Tensor) -> float:
+    """The root mean square."""
+    return float(error.square().mean().sqrt())

@@ -1,0 +1,183 @@
+"""Exported networks: evaluated by onnxruntime (the extra `onnx`), for CPU networks without a fused form.
+
+A network that was loaded from a checkpoint is exported in a separate process: it takes seconds, most of them with
+Python's lock held.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.architectures.residual_mlp import ResidualMLP
+from models.architectures.unet import UNet
+from models.conditions import LabelCondition, VectorCondition
+from models.network import Network
+from models.noise import noise
+from models.program.network import Program
+from models.regular import remove_stale, write_atomically
+from models.shapes import sized
+from models.velocity import check_float32, refuse_condition
+
+PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+"""What the extra `onnx` installs."""
+
+MISSING = "the extra `onnx`, with which onnxruntime evaluates it, is not installed"
+"""Why a network that could be exported is not."""
+
+_EXPORT_S = 300.0
+_MAX_KEPT = 16
+
+
+class ExportError(RuntimeError):
+    """A network could not be exported; the message is one line."""
+
+
+def can_export(network: object) -> str | None:
+    """Return why a network is not exported, or None. The rule looks only at the network and at what is installed."""
+    if not isinstance(network, UNet | Program | ResidualMLP):
+        return f"{type(network).__name__} is not exported"
+    if network.average:
+        return "a field of average velocity is not exported"
+    if any(isinstance(size, str) for size in network.event_shape):
+        return "a network with free axes is not exported"
+    if not isinstance(network.condition, LabelCondition | VectorCondition | None):
+        return "a network with named conditions is not exported"
+    tensors = [*network.parameters(), *network.buffers()]
+    states = network.config.dtype if isinstance(network, Program) else "float32"
+    dtypes = {str(each.dtype).removeprefix("torch.") for each in tensors if each.is_floating_point()} | {states}
+    if dtypes != {"float32"}:
+        return f"weights are {', '.join(sorted(dtypes))}; only float32 is exported"
+    if any(each.device.type != "cpu" for each in tensors):
+        return "only networks on the CPU are exported"
+    if isinstance(network, Program) and network.rows != (1, None):
+        return "a program with a limit on its rows is not exported"
+    return None if all(map(find_spec, PACKAGES)) else MISSING
+
+
+def make(network: Network[Any], folder: Path, digest: str) -> OnnxField:
+    """Return the exported form of a network.
+
+    Args:
+        network: a network of a checkpoint.
+        folder: the checkpoint's.
+        digest: the checkpoint's hash.
+    """
+    return OnnxField(network, _kept(folder, digest))
+
+
+class OnnxField:
+    """A network as onnxruntime evaluates it, with as many threads as torch has now."""
+
+    def __init__(self, network: Network[Any], model: bytes) -> None:
+        """Make a session of an ONNX model, as `python -m models.forms.onnx` writes it."""
+        import onnxruntime  # pyright: ignore[reportMissingImports]  (an extra)
+
+        onnxruntime.disable_telemetry_events()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads must not use the cores
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._names = [each.name for each in self._session.get_inputs()]
+        self.event_shape, self.condition = network.event_shape, network.condition
+
+    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Evaluate float32 states on the CPU, as a `VelocityField`.
+
+        Raises:
+            VelocityError: states, times or conditions have another shape or dtype, or a label is out of range.
+        """
+        check_float32(x, t, self.event_shape)
+        rows = len(x)
+        given: list[Any] = [x, t]
+        if self.condition is None:
+            refuse_condition(condition)
+        else:
+            given.append(self.condition.nulls(rows, x.dtype) if condition is None else condition)
+            self.condition.check(given[-1], rows, x.dtype)
+        feed = {name: each.contiguous().numpy() for name, each in zip(self._names, given, strict=True)}
+        return torch.from_numpy(self._session.run(None, feed)[0])
+
+
+def export(network: Network[Any], to: Path) -> None:
+    """Write a network as ONNX, with any number of rows."""
+    takes, rows = network.condition, torch.export.Dim("rows")
+    shown = () if takes is None else (takes.examples(3, torch.float32),)
+    arguments = (noise(0, 0, 3, sized(network.event_shape, {}), torch.float32), torch.linspace(0.0, 1.0, 3), *shown)
+    shapes = tuple({0: rows} for _ in arguments)
+    with torch.no_grad():
+        made = torch.onnx.export(network, arguments, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    assert made is not None  # noqa: S101  (it is, unless a file is named)
+    content = made.model_proto.SerializeToString()
+    to.write_bytes(content)
+
+
+def _kept(folder: Path, digest: str) -> bytes:
+    """The exported network of a checkpoint, made at most once for each version of the software that makes it.
+
+    It is never read from the checkpoint's folder: a file there could be any other network.
+    """
+    what = [digest, torch.__version__, *(f"{name} {version(name)}" for name in PACKAGES)]
+    sources = sorted(Path(__file__).parents[2].rglob("*.py"))
+    name = sha256(b"\0".join([*(each.encode() for each in what), *(each.read_bytes() for each in sources)])).hexdigest()
+    place = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent / "__pycache__") / "onnx"
+    path = place / f"{name[:32]}.onnx"
+    try:
+        os.utime(path)  # the newest are kept
+        return path.read_bytes()
+    except OSError:
+        pass
+    with tempfile.TemporaryDirectory() as apart:
+        made = Path(apart) / "network.onnx"
+        _in_a_process(folder, made)
+        content = made.read_bytes()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+        remove_stale(place.glob(".*.part"))  # also those of other versions
+        for old in sorted(place.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MAX_KEPT]:
+            old.unlink()
+    except OSError:  # not writable: each load exports again
+        pass
+    return content
+
+
+def _in_a_process(folder: Path, to: Path) -> None:
+    """Export the network of a checkpoint in a separate process, with the priority of the calling thread.
+
+    Raises:
+        ExportError: it failed, or took too long.
+    """
+    command = [sys.executable, "-m", "models.forms.onnx", str(folder), str(to)]
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(  # noqa: S603  (our own interpreter and module)
+            command, env=environment, capture_output=True, text=True, timeout=_EXPORT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ExportError(f"not done after {_EXPORT_S:.0f} s") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise ExportError(lines[-1].strip() if lines else f"exit {done.returncode}")
+
+
+@cache
+def installed() -> dict[str, str]:
+    """The versions of what evaluates exported networks; empty if it is not installed."""
+    try:
+        return {"onnxruntime": version("onnxruntime")}
+    except PackageNotFoundError:
+        return {}

@@ -1,0 +1,33 @@
+"""A fused network compiles nothing after its warm-up, so no request waits for the compiler."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+_CODE = """
+import torch
+from models.forms import fused
+from models.conditions import LabelCondition, VectorCondition
+from models.forms.fused import residual_mlp
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from solvers.lanes import Admission, Lanes
+from solvers import resolve
+
+fused.warm_up()
+loops = (residual_mlp._evaluate, residual_mlp._run)
+before = [len(loop.signatures) for loop in loops]
+for condition in (None, LabelCondition(classes=3), VectorCondition(width=2)):
+    field = fused.make(ResidualMLP(ResidualMLPConfig(dim=2, hidden=24, condition=condition)))
+    lanes = Lanes((2,))
+    lanes.admit([Admission(resolve(solver="dopri5"), torch.randn(3, 2))])
+    given = () if condition is None else (condition.examples(3, torch.float32),)
+    lanes.run(field.runner(*given, rows=3), 5)
+print(before, [len(loop.signatures) for loop in loops])
+"""
+
+
+def test_nothing_is_compiled_after_the_warm_up() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _CODE], cwd=Path(__file__).parents[4], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[1, 1] [1, 1]\n"
