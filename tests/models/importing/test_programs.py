@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from models.checkpoint.loading import load
-from models.conditions import ConditionError, LabelCondition, VectorCondition
+from models.conditions import ConditionError
 from models.forms.rows import field_rows
 from models.importing.archive import SCALAR_TYPES
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
+from models.named_conditions import NamedCondition
 from models.program.steps import TENSOR_DTYPES
 from models.shapes import Axis
 from models.velocity import rows_of
@@ -497,15 +498,15 @@ def test_class_labels_and_their_null(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = Labelled().eval()
     path = export(network, (torch.rand(4), torch.randn(4, 3), torch.tensor([0, 1, 2, 3])), tmp_path / "net.pt2")
-    imported = take(path, tmp_path, labels=LabelCondition(classes=3))
-    assert imported.report[0].endswith("arguments (t, x, c)")
+    imported = take(path, tmp_path, labels=NamedCondition.label(classes=3))
+    assert imported.report[0].endswith("arguments (t, x, condition)")
     checkpoint = load(imported.path)
-    assert checkpoint.card.condition == LabelCondition(classes=3)
+    assert checkpoint.card.condition == NamedCondition.label(classes=3)
     t, x, y = torch.rand(5), torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 0])
     with torch.no_grad():
         torch.testing.assert_close(checkpoint.velocity(x, t, y), network(t, x, y))
         torch.testing.assert_close(checkpoint.velocity(x, t), network(t, x, torch.full((5,), 3)))
-    with pytest.raises(ConditionError, match="this model takes class labels"):
+    with pytest.raises(ConditionError, match=r"this model takes torch\.int64 of shape"):
         checkpoint.velocity(x, t, torch.randn(5, 2))
 
 
@@ -525,7 +526,7 @@ def test_a_vector_as_condition(tmp_path: Path) -> None:
         tmp_path / "net.pt2",
     )
     checkpoint = load(take(path, tmp_path).path)
-    assert checkpoint.card.condition == VectorCondition(width=2, null=False)
+    assert checkpoint.card.condition == NamedCondition.vector(width=2, null=False)
     x, t, c = torch.randn(5, 2), torch.rand(5), torch.randn(5, 2)
     torch.testing.assert_close(checkpoint.velocity(x, t, c), x * t[:, None] + c.sum(1, keepdim=True))
     with pytest.raises(ConditionError, match="condition is missing"):
@@ -536,7 +537,7 @@ def test_a_vector_as_condition(tmp_path: Path) -> None:
     ("condition", "labels", "words"),
     [
         (torch.zeros(4, dtype=torch.int64), None, "give their number with --classes"),
-        (torch.zeros(4, 2), LabelCondition(classes=3), "takes no class labels"),
+        (torch.zeros(4, 2), NamedCondition.label(classes=3), "takes no class labels"),
         (torch.zeros(4, 2, 2), None, "its condition is float32 of 3 dimensions"),
         (torch.zeros(4, 2, dtype=torch.float64), None, "velocities float32, its condition float64"),
         (torch.zeros(4), None, "takes 3 tensors of"),
