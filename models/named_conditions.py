@@ -328,7 +328,7 @@ class NamedConditions:
     def _example(entry: NamedCondition, rows: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
         shape, kind = (rows, *entry.sizes), entry.torch_dtype
         if kind.is_floating_point:
-            values = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+            values = torch.rand(shape, generator=generator).mul_(2).sub_(1)
         elif kind == torch.bool:
             values = torch.rand(shape, generator=generator) < 2 / 3
         else:
