@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from models.velocity import VelocityField
 
 _BEYOND = 256.0
@@ -69,7 +69,7 @@ def find_mixing(
     event_shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-    condition: Conditioning | None = None,
+    condition: NamedConditions | None = None,
     compute: torch.dtype | None = None,
 ) -> Mixing | None:
     """Evaluate a few rows alone and in batches; return None if they differ by no more than rounding can explain.

@@ -84,7 +84,7 @@ def evaluate_checkpoint(
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
-    if checkpoint.card.condition is None and tuple(guidances) != (1.0,):
+    if not checkpoint.card.conditions and tuple(guidances) != (1.0,):
         raise UsageError(f"--guidance is for conditional models, and {path} is not conditional; leave it out")
     _check_known(checkpoint.card, path)
     average = checkpoint.card.average
@@ -120,7 +120,7 @@ def evaluate_checkpoint(
 
 def _check_known(card: Card, path: Path) -> None:
     """Raise an error if the shape of states or the conditions are known to requests only."""
-    if card.conditions:
+    if card.conditions and card.condition is None:
         names = ", ".join(card.conditions)
         raise TrainingError(
             f"{path}: takes conditions by name ({names}), and there are no examples of them to evaluate"

@@ -35,7 +35,7 @@ def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
     if recipe.network.takes == "pictures" and data.train.ndim == 2:
         data = to_pictures(data, recipe.data.name, recipe.network.architecture)
     if data.condition is not None and not recipe.dropout:
-        data = replace(data, condition=data.condition.model_copy(update={"null": False}))
+        data = replace(data, condition=data.condition.model_copy(update={"null": None}))
     if not np.isfinite(data.train).all():
         raise DataError(f"the {recipe.data.name} data contain numbers that are not finite")
     data.card["sha256"] = data.digest

@@ -147,7 +147,7 @@ def conditions_of(checkpoint: Checkpoint, data: DataSet | None, samples: int) ->
         given = torch.from_numpy(data.reference_conditions)
         given = given[torch.arange(samples) % len(given)]
         return given.to(checkpoint.dtype) if given.is_floating_point() else given
-    return condition.model_copy(update={"null": False}).examples(samples, checkpoint.dtype)
+    return condition.examples(samples, checkpoint.dtype, nulls=False)
 
 
 def frontier_of(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from models.decoder import Column, Decoder
+from models.named_conditions import NamedCondition
 from training.errors import DataError
 
 Array = NDArray[np.float32]
@@ -178,3 +179,26 @@ def _quartile_spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         low, high = np.quantile(rows, [outer, 1 - outer], axis=0)
         spread = np.where(spread > 0, spread, (high - low) / (2 * ndtri(1 - outer)))
     return np.where(spread > 0, spread, _spread(rows))
+
+
+def conditioned(
+    condition: NamedCondition | None, values: NDArray[Any] | None, train: NDArray[np.int64]
+) -> tuple[NamedCondition | None, NDArray[Any] | None]:
+    """Return a condition with its mean and scale, and all values as the network takes them.
+
+    Vectors are standardised by the training rows: (value - mean) / deviation, for each column. A column that never
+    changes is always 0 to the network, whatever a request says, as nothing was learned of other values. Labels stay.
+
+    Args:
+        condition: what the samples are conditioned on, or None.
+        values: labels (samples,), or vectors (samples, width) float64, or None.
+        train: the training rows.
+    """
+    if condition is None or values is None or condition.classes is not None:
+        return condition, values
+    values = values.astype(np.float64, copy=False)
+    mean, deviation = values[train].mean(0), values[train].std(0)
+    changes = values[train].min(0) < values[train].max(0)
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=changes)
+    fitted = NamedCondition.vector(len(mean), condition.nullable, mean.tolist(), scale.tolist())
+    return fitted, fitted.standardised(torch.from_numpy(values), torch.float32).numpy()

@@ -144,7 +144,7 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
     measured = {point.solver for point in curve.points}
     if missed := [text for text in model.plans.texts if text not in measured] if model.plans else []:
         note += f"; {', '.join(missed)} of this model cannot be chosen until measured: {command}"
-    if model.card.condition is not None and request.condition is None:
+    if model.card.condition is not None and request.condition is None and not request.conditions:
         note += ", and this request has no condition"
     return curve, note
 

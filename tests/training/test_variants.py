@@ -10,7 +10,7 @@ import torch
 
 from models.architectures.unet import UNetSize
 from models.checkpoint.loading import load
-from models.conditions import LabelCondition
+from models.named_conditions import NamedCondition
 from training.__main__ import main
 from training.config import CONFIGS, Recipe, load_recipe
 from training.data import prepare
@@ -91,10 +91,10 @@ def test_with_everything_switched_on_a_resumed_run_ends_at_the_same_bits():
 def test_a_conditional_model_is_published_with_its_condition(tmp_path: Path):
     folder = fit(recipe(), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     checkpoint = load(folder)
-    assert checkpoint.card.condition == LabelCondition(classes=10)
+    assert checkpoint.card.condition == NamedCondition.label(classes=10)
     assert checkpoint.card.training["validation"]
     need = fit(recipe(condition_dropout=0.0), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
-    assert load(need).card.condition == LabelCondition(classes=10, null=False)
+    assert load(need).card.condition == NamedCondition.label(classes=10, null=False)
 
 
 def test_dropout_shows_the_null_as_often_as_it_says():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.conditions import LabelCondition, VectorCondition
+from models.named_conditions import NamedCondition
 from training.errors import DataError
 
 MAX_EXACT = 2**53
@@ -44,7 +44,7 @@ class Read:
     """
 
     samples: NDArray[np.floating[Any]]
-    condition: LabelCondition | VectorCondition | None = None
+    condition: NamedCondition | None = None
     conditions: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -92,10 +92,13 @@ def checked(
         return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)), names)
     if vectors is None:
         return Read(rows, notes=notes, names=names)
-    conditions = _numbers(path, "the conditions", vectors, np.float32)
+    conditions = _numbers(path, "the conditions", vectors, np.float64)
     if len(conditions) != len(rows):
         raise DataError(f"data {path}: {len(conditions)} conditions for {len(rows)} samples; one each is needed")
-    return Read(rows, VectorCondition(width=conditions.shape[1]), conditions, notes, names)
+    constant = [name for name, column in zip(vectors.names, conditions.T, strict=True) if column.min() == column.max()]
+    if constant:
+        notes = (*notes, f"conditions that never change, so that samples cannot follow them: {', '.join(constant)}")
+    return Read(rows, NamedCondition.vector(conditions.shape[1]), conditions, notes, names)
 
 
 def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | type[np.float64]) -> NDArray[np.float64]:
@@ -186,7 +189,7 @@ def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[in
     return found[:LISTED]
 
 
-def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[np.int64]]:
+def classes(path: Path, labels: NDArray[Any]) -> tuple[NamedCondition, NDArray[np.int64]]:
     """Number the classes of labels, words or whole numbers, in their order; names are kept unless they are 0, 1, 2, ...
 
     Different texts are different classes: labels are numbers only if each has one way to write it (see `_whole`).
@@ -205,7 +208,7 @@ def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[n
         )
     found, numbers = np.unique(labels, return_inverse=True)
     names = None if np.array_equal(found, np.arange(len(found))) else tuple(str(name) for name in found)
-    return LabelCondition(classes=len(found), names=names), numbers.astype(np.int64).reshape(-1)
+    return NamedCondition.label(len(found), names), numbers.astype(np.int64).reshape(-1)
 
 
 def missing(labels: NDArray[Any]) -> list[int]:
@@ -237,7 +240,7 @@ def _odd(labels: NDArray[Any]) -> Any:
     return labels[0].item() if labels.dtype.kind in "fb" else labels[0]
 
 
-def describe_classes(condition: LabelCondition, numbers: NDArray[np.int64]) -> str:
+def describe_classes(condition: NamedCondition, numbers: NDArray[np.int64]) -> str:
     """Return a line with the classes and the number of samples of each."""
     counts = np.bincount(numbers, minlength=condition.classes)
     names = condition.names or tuple(map(str, range(condition.classes)))

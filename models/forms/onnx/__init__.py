@@ -23,7 +23,6 @@ from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP
 from models.architectures.unet import UNet
-from models.conditions import LabelCondition, VectorCondition
 from models.messages import first_line
 from models.network import Network
 from models.noise import noise
@@ -55,7 +54,7 @@ def can_export(network: object) -> str | None:
         return "a field of average velocity is not exported"
     if any(isinstance(size, str) for size in network.event_shape):
         return "a network with free axes is not exported"
-    if not isinstance(network.condition, LabelCondition | VectorCondition | None):
+    if network.condition is not None and (network.condition.single is None or network.condition.axes):
         return "a network with named conditions is not exported"
     tensors = [*network.parameters(), *network.buffers()]
     states = network.config.dtype if isinstance(network, Program) else "float32"

@@ -13,8 +13,8 @@ from tritonclient.utils import InferenceServerException
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from tests.service.serving import serving
 
 FIXED = {"num_samples": 64, "seed": 11, "solver": "rk4", "steps": 6}
@@ -28,7 +28,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     config = ResidualMLPConfig(dim=2, hidden=16, blocks=1)
     save(root, "net", ResidualMLP(config), Decoder.identity((2,)), **about)
     save(root, "net", ResidualMLP(config), Decoder.identity((2,)), **about)
-    labelled = ResidualMLP(config.model_copy(update={"condition": LabelCondition(classes=3)}))
+    labelled = ResidualMLP(config.model_copy(update={"condition": NamedCondition.label(classes=3)}))
     save(root, "labelled", labelled, Decoder.identity((2,)), **about)
     with serving(root) as (address, _):
         yield address

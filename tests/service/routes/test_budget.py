@@ -20,10 +20,10 @@ from models.checkpoint.card import read_card
 from models.checkpoint.frontier import Curve, Frontier, Point, read_frontier, write_frontier
 from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.endpoint_error import Field
 from models.measure import measure_curve
+from models.named_conditions import NamedCondition
 from models.noise import noise
 from service.app import create_app
 from service.requests.budget import _fits
@@ -194,7 +194,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("labelled")
     torch.manual_seed(0)
     network = ResidualMLP(
-        ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=LabelCondition(classes=3))
+        ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=NamedCondition.label(classes=3))
     )
     point = Point(solver="rk4-2", nfe=8, nfe_most=8, error=0.01, error_95=0.02)
     curves = tuple(Curve(guidance=g, samples=64, spread=1.0, points=(point,)) for g in (1.0, 2.0))

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.conditions import LabelCondition
+from models.named_conditions import NamedCondition
 from training.data_config import VectorsData
 from training.errors import DataError
 from training.user_data.read import Read
@@ -138,7 +138,7 @@ def test_labels_that_are_numbers_are_numbers_and_long_ones_keep_their_digits(
     path = tmp_path / "t.csv"
     path.write_text("x,k\n" + "".join(f"{row},{label}\n" for row, label in enumerate(labels.split())))
     read = read_table(path, VectorsData(name="vectors", path=str(path), label="k"))
-    assert isinstance(read.condition, LabelCondition)
+    assert isinstance(read.condition, NamedCondition)
     assert read.condition.names == names
 
 
