@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.job import Job
-from models.conditions import ONE, LabelCondition, numbers_are_names
+from models.conditions import ONE, numbers_are_names
 from models.forms.onnx import installed
 from models.guidance import document_of
-from models.named_conditions import Distinct, class_names
+from models.named_conditions import Distinct
 from service import VERSION
 from service.registry.version import ModelVersion
 
@@ -160,6 +160,8 @@ def token_of(
     """
     spec, arrays = job.solve.spec, arrays_of(job)
     given = {name: digest_of(array) for name, array in arrays.items() if array.size > MAX_NUMBERS or name in _HASHED}
+    if "condition" in arrays and arrays["condition"].dtype.kind == "f":  # standardised, so not as it came
+        given["condition"] = digest_of(arrays["condition"])
     if "grid" in given:
         spec = replace(spec, grid="uniform")
     content = {
@@ -174,8 +176,8 @@ def token_of(
     }
     values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
     takes = model.conditioning
-    if "condition" in values and isinstance(takes, LabelCondition) and numbers_are_names(takes.classes, takes.names):
-        values["condition"] = class_names(takes, job.conditions or {})[ONE]
+    if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
+        values["condition"] = takes.class_names(job.conditions or {})[ONE]
     usual = {
         "plan": (job.solve.tuned or None, None),
         "t_span": (job.solve.t_span, (0.0, 1.0)),

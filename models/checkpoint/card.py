@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,16 +20,15 @@ from pydantic import (
     model_validator,
 )
 
-from models.conditions import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
-from models.dynamic_shift import DynamicShift
 from models.messages import explain
-from models.named_conditions import Conditioning, NamedCondition, NamedConditions
+from models.named_conditions import NamedCondition, NamedConditions
 from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import PreludeCard
 from models.program import PROGRAM
 from models.regular import NotRegular, open_regular
+from models.scheduler import Chain, FlowMatchEuler
 from models.shapes import NAME, Axis, AxisName, DataSize, check_axes, free_axes, sized, typical
 from solvers.errors import SolverError
 from solvers.plan import compile  # noqa: A004
@@ -48,6 +48,8 @@ _LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute", "axes
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
 _MAX_CARD_BYTES = 16 << 20
+_MAX_STATE = 1 << 22
+_MAX_CONDITIONS = 1 << 23
 
 
 class CheckpointError(Exception):
@@ -74,12 +76,12 @@ class SamplingCard(_Frozen):
 
     Attributes:
         solver: a solver with its steps or tolerance and its grid, as text (see `solvers.spec`): `euler-28/shift(3)`.
-        dynamic_shift: makes the grid from the shape of a request; the text of the solver then has none. None is not
-            written.
+        scheduler: makes the grid, from the number of steps and the shape of a request; the text of the solver then has
+            none. None is not written.
     """
 
     solver: str = Field(max_length=1 << 16)
-    dynamic_shift: DynamicShift | None = None
+    scheduler: FlowMatchEuler | Chain | None = Field(default=None, discriminator="kind")
 
     @model_serializer(mode="wrap")
     def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -87,20 +89,19 @@ class SamplingCard(_Frozen):
 
     @model_validator(mode="after")
     def _one_grid(self) -> Self:
-        if self.dynamic_shift is not None and "grid" in read_solver(self.solver):
-            raise ValueError(f"{self.solver} has a grid, and so has the dynamic shift; give one of them")
-        if self.dynamic_shift is not None:
+        if self.scheduler is not None and "grid" in read_solver(self.solver):
+            raise ValueError(f"{self.solver} has a grid, and so has the scheduler; give one of them")
+        if self.scheduler is not None:
             try:
                 SolverSpec.of(self.solver, grid="shift(3)")
             except SolverError as error:
-                raise ValueError(f"a dynamic shift needs a solver with a grid, such as euler-28: {error}") from None
+                raise ValueError(f"a scheduler needs a solver with a grid, such as euler-28: {error}") from None
         return self
 
-    def text(self, event_shape: Sequence[int | str], sizes: Mapping[str, int]) -> str:
-        """The solver for a state with these sizes of its free axes, with its grid, as text."""
-        if self.dynamic_shift is None:
-            return self.solver
-        return str(SolverSpec.of(self.solver, grid=self.dynamic_shift.grid(event_shape, sizes)))
+    @property
+    def steps(self) -> int | None:
+        """The number of steps; None under error control."""
+        return SolverSpec.parse(self.solver).steps
 
     @field_validator("solver")
     @classmethod
@@ -134,8 +135,8 @@ class Card(_Frozen):
         data_shape: shape of one decoded sample; sizes may follow from free axes.
         axes: the allowed sizes of free axes, of samples and, if they have bounds other than a largest size, of
             conditions; not written if there are none.
-        condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
-        conditions: its conditions by name (see `models.named_conditions`), instead of `condition`.
+        conditions: what the network is conditioned on, by name (see `models.named_conditions`); empty, which is not
+            written, if it is unconditional.
         prelude: makes some of the conditions from others, once per request; None, which is not written, if all of them
             come from requests.
         time: the network's convention of time, noise and prediction (see `models.conventions`).
@@ -164,7 +165,6 @@ class Card(_Frozen):
     event_shape: tuple[int | AxisName, ...]
     data_shape: tuple[int | DataSize, ...]
     axes: dict[AxisName, Axis] = Field(default_factory=dict, max_length=MAX_AXES)
-    condition: ConditionConfig | None = None
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MAX_CONDITIONS)
     prelude: PreludeCard | None = None
     time: TimeCard = TimeCard()
@@ -181,9 +181,7 @@ class Card(_Frozen):
     card_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
-    def _one_kind_of_condition(self) -> Self:
-        if self.conditions and self.condition is not None:
-            raise ValueError("condition and conditions were both given; leave one of them out")
+    def _conditions_fit(self) -> Self:
         if self.conditions:
             NamedConditions(self.conditions).check_entries()
         if self.prelude is not None:
@@ -225,11 +223,26 @@ class Card(_Frozen):
                         f"the max of {axis} is {entry.max[axis]} in condition {name!r}, but {self.axes[axis].max} in "
                         "axes"
                     )
-        if self.sampling is not None and self.sampling.dynamic_shift is not None:
-            self.sampling.dynamic_shift.check(self.event_shape, self.axes)
+        if self.sampling is not None and self.sampling.scheduler is not None:
+            self.sampling.scheduler.check(self.time, self.event_shape, self.axes)
+            self.authors_solver(self.typical)
         needed = FREE_SCHEME if mine else SCHEME
         if self.noise != needed:
             raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")
+        return self
+
+    @model_validator(mode="after")
+    def _rows_fit_into_memory(self) -> Self:
+        """Loading a checkpoint evaluates a few rows, however small its files are."""
+        takes = self.conditioning
+        entries = () if takes is None else takes.sized(self.typical).entries.values()
+        conditions = sum(math.prod(entry.sizes) for entry in entries)
+        for what, numbers, most in (
+            ("a state", math.prod(self.event_of(self.typical)), _MAX_STATE),
+            ("the conditions of a sample", conditions, _MAX_CONDITIONS),
+        ):
+            if numbers > most:
+                raise ValueError(f"{what} would have {numbers} numbers at typical sizes; at most {most} are served")
         return self
 
     @property
@@ -242,8 +255,26 @@ class Card(_Frozen):
         """The free axes of conditions."""
         found: dict[str, Axis] = {}
         for takes in (self.conditioning, self.request_conditions):
-            found |= takes.axes if isinstance(takes, NamedConditions) else {}
+            found |= {} if takes is None else takes.axes
         return found
+
+    def authors_solver(self, sizes: Mapping[str, int], steps: int | None = None) -> str | None:
+        """The text of the authors' solver for a state with these sizes of its free axes; None if the card has none.
+
+        Args:
+            sizes: the sizes.
+            steps: another number of steps than the card's, for a solver whose grid a scheduler makes.
+
+        Raises:
+            ValueError: the scheduler has no grid with that many steps.
+        """
+        sampling = self.sampling
+        if sampling is None or sampling.scheduler is None:
+            return None if sampling is None else sampling.solver
+        steps = sampling.steps if steps is None else steps
+        assert steps is not None  # noqa: S101  (a scheduler needs fixed steps)
+        times = sampling.scheduler.times(steps, self.time, self.event_shape, sizes)
+        return str(SolverSpec(**(read_solver(sampling.solver) | {"steps": steps, "grid": times})))
 
     @property
     def typical(self) -> dict[str, int]:
@@ -268,12 +299,18 @@ class Card(_Frozen):
         return self.field == "average_velocity"
 
     @property
-    def conditioning(self) -> Conditioning | None:
+    def conditioning(self) -> NamedConditions | None:
         """What the network is conditioned on, without the nulls in the weights file; None if it is unconditional."""
-        return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else self.condition
+        return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else None
 
     @property
-    def request_conditions(self) -> Conditioning | None:
+    def condition(self) -> NamedCondition | None:
+        """The label or vector that is its only condition, of which there are examples; None for any others."""
+        entry = None if self.conditioning is None or self.prelude is not None else self.conditioning.single
+        return entry if entry is not None and not entry.free and len(entry.shape) < 2 else None
+
+    @property
+    def request_conditions(self) -> NamedConditions | None:
         """The conditions that requests give: those of the network, unless a prelude makes some of them from others."""
         if self.prelude is None:
             return self.conditioning

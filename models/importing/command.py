@@ -15,7 +15,6 @@ from torch import Tensor
 
 from models.architectures import SIZES
 from models.compute import Compute
-from models.conditions import LabelCondition
 from models.conventions import Predicts
 from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
@@ -23,6 +22,7 @@ from models.importing.files import ForeignError
 from models.importing.preview import preview
 from models.importing.weights import Imported, import_program, import_weights
 from models.messages import first_line, printable
+from models.named_conditions import NamedCondition
 from models.paths import PathName
 from models.shapes import NAME, Shape
 
@@ -70,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--start", type=float, help="the network's own time at which sampling starts, such as 981 or 80"
     )
     parser.add_argument("--end", type=float, help="last own time at which the network is evaluated, such as 0.002")
+    parser.add_argument(
+        "--stop", type=float, help="own time of the samples, if they still have noise, such as 0 for its last step"
+    )
     parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
     parser.add_argument("--compute", choices=get_args(Compute), help="precision in which the network computes")
     parser.add_argument("--solver", help="solver for requests that name none, such as euler-28/shift(3)")
@@ -77,13 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--own-times",
         type=_times,
         metavar="T,T,...",
-        help="grid of --solver in the network's own times, from noise to data",
+        help="grid of --solver in the network's own times, from noise to data: those of its calls",
     )
     parser.add_argument(
-        "--dynamic-shift",
-        metavar="JSON",
-        help="let the grid of --solver follow from the size of a state, as diffusers does: JSON, such as "
-        '{"base_shift": 0.5, "max_shift": 1.15, "base_tokens": 256, "max_tokens": 4096, "patch": 2}, or a file',
+        "--scheduler",
+        metavar="FILE.json",
+        help="convention and grid of --solver as in this scheduler_config.json of diffusers: a file, or JSON",
+    )
+    parser.add_argument(
+        "--patch", type=int, help="size of a token along each free axis, for a scheduler with a dynamic shift"
     )
     parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
     parser.add_argument("--prelude", type=Path, metavar="FILE.pt2", help="program from conditions to conditions")
@@ -142,11 +147,15 @@ def _declared(options: argparse.Namespace) -> Declared:
         schedule,
         options.start,
         options.end,
+        options.stop,
         options.start_scale,
     )
-    shift = None if options.dynamic_shift is None else read_config(options.dynamic_shift, "--dynamic-shift")
-    sampling = declared.sampled(options.solver, options.own_times, shift)
-    return replace(declared, compute=options.compute, sampling=sampling)
+    declared = replace(declared, compute=options.compute)
+    if options.scheduler is None:
+        return replace(declared, sampling=declared.sampled(options.solver, options.own_times))
+    if options.own_times is not None:
+        raise ForeignError("--scheduler and --own-times both give a grid; leave one of them out")
+    return declared.scheduled(read_config(options.scheduler, "--scheduler"), options.solver, options.patch)
 
 
 def _check_allowed() -> None:
@@ -182,13 +191,13 @@ def _prelude(options: argparse.Namespace) -> PreludeSource | None:
     return PreludeSource(options.prelude, options.prelude_inputs, options.prelude_outputs)
 
 
-def _labels(options: argparse.Namespace) -> LabelCondition | None:
+def _labels(options: argparse.Namespace) -> NamedCondition | None:
     if options.classes is None:
         if options.null_class:
             raise ForeignError("--null-class needs --classes N, the number of class labels")
         return None
     try:
-        return LabelCondition(classes=options.classes, null=options.null_class)
+        return NamedCondition.label(options.classes, null=options.null_class)
     except ValueError:
         raise ForeignError(f"--classes is {options.classes}; it must be from 1 to {1 << 20}") from None
 

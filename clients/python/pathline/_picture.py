@@ -25,10 +25,12 @@ def needed(package: str, call: str) -> Any:
     Raises:
         ImportError: It is not installed; the message says which call needs it and how to install it.
     """
+    whole = package.partition(".")[0]
     try:
+        import_module(whole)
         return import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package.partition(".")[0]:
+        if error.name != whole:
             raise
         raise ImportError(
             f"{call}() needs {error.name}, which is not installed; run: pip install {error.name}"
