@@ -26,9 +26,6 @@ from models.guidance import network_rows
 _SHARE = 0.5
 """Share of a job's time that the work ahead of it and its own may take up."""
 
-_FALL = 1.5
-"""Seconds in which the sum falls by one: what runs shortens the ticks only as it ends."""
-
 _LEAST_RETRY_S, _LONGEST_LINE_S = 0.1, 60.0
 
 _FULL = "the queue is full (PATHLINE_MAX_QUEUE)"
@@ -241,7 +238,7 @@ class Admission:
         # A job that hardly fits even alone is accepted if nothing holds it up.
         if needed_s <= max(_SHARE * left_s, 1.1 * alone_s):
             return
-        wait_s = max(_LEAST_RETRY_S, _FALL * min(needed_s - alone_s, needed_s - _SHARE * left_s))
+        wait_s = max(_LEAST_RETRY_S, min(needed_s - alone_s, needed_s - _SHARE * left_s))
         raise Overloaded(_LATE, wait_s + self._line_s(priority, now, own_work / rate))
 
     def _line_s(self, priority: Priority, now: float, own_s: float) -> float:
