@@ -101,7 +101,8 @@ class Recipe(Frozen):
         data: the data set, selected by `name`, with its settings.
         network: architecture and size of the velocity network; the rest of its config follows from the data.
         seed: fixes the data, the initial weights, the order, the noise and the times.
-        epochs: passes over the data.
+        steps: training steps; or
+        epochs: passes over the data. One of the two is given.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         learning_rate: of Adam (Kingma & Ba 2015).
         ema: decay per step of the moving average of the weights that is published (see
@@ -122,14 +123,16 @@ class Recipe(Frozen):
         precision: `float32`; `bfloat16`: mixed precision, the network's products in bfloat16 and all else in float32;
             or `auto`: bfloat16 on a GPU that supports it, else float32. On a CPU without instructions for it, bfloat16
             is ten times slower.
-        validate_every: epochs between two measurements of the held-out loss by time; 0 measures it at the end only.
+        patience: share of the steps after which the run ends if the held-out loss has not fallen; the weights with the
+            least are published. 0 trains to the end and publishes the last ones.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     data: DataConfig
     network: NetworkTable = _DEFAULT
     seed: int = Field(default=0, ge=0, lt=1 << 63)
-    epochs: int = Field(ge=1, le=1_000_000)
+    steps: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    epochs: int | None = Field(default=None, ge=1, le=1_000_000)
     batch_size: int = Field(default=256, ge=1, le=1_000_000)
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     ema: float = Field(default=0.0, ge=0, lt=1)
@@ -142,10 +145,12 @@ class Recipe(Frozen):
     student: StudentConfig | None = None
     condition_dropout: float = Field(default=0.1, ge=0, lt=1)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    validate_every: int = Field(default=0, ge=0, le=1_000_000)
+    patience: float = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="after")
-    def _pairs_are_given(self) -> Self:
+    def _fields_agree(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give the length of the training as either steps or epochs")
         if self.reflow is not None and self.coupling != "independent":
             raise ValueError("reflow pairs noise and samples itself; leave coupling out")
         if self.reflow is not None and self.student is not None:
@@ -190,10 +195,12 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"recipe {path} is not TOML: {error}") from None
     overrides = dict(overrides or {})
+    if {"steps", "epochs"} & set(overrides):
+        content = {key: value for key, value in content.items() if key not in ("steps", "epochs")}
     own = {key.removeprefix("data."): overrides.pop(key) for key in list(overrides) if key.startswith("data.")}
     if own and isinstance(content.get("data"), dict):
         content["data"] = {**content["data"], **own}
-    options = {**{key: f"--{key}" for key in overrides}, **{f"data.{key}": f"--{key}" for key in own}}
+    options = {**{key: f"--{key.replace('_', '-')}" for key in overrides}, **{f"data.{key}": f"--{key}" for key in own}}
     if "path" in own:
         options["data.path"] = "--data"
     try:

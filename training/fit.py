@@ -192,8 +192,8 @@ def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
     saved = run.read()
     if saved is None:
         print(
-            f"{name}: training {parameters:,} parameters on {len(data.train):,} samples for {trainer.recipe.epochs} "
-            f"epochs ({trainer.total_steps:,} steps) on {trainer.device.type}; state in {run.folder}",
+            f"{name}: training {parameters:,} parameters on {len(data.train):,} samples for {trainer.total_steps:,} "
+            f"steps of {trainer.recipe.batch_size:,} samples on {trainer.device.type}; state in {run.folder}",
             flush=True,
         )
         return
@@ -244,9 +244,10 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, b
 
 
 def _summary(trainer: Trainer, folder: Path) -> str:
+    best = "" if trainer.best is None else f", the least, after {trainer.best[0]:,} of {trainer.step:,} steps"
     return (
         f"{trainer.recipe.name}: trained in {trainer.seconds:.1f} s and written to {folder}; loss "
-        f"{trainer.last_loss:.4f}, of the published weights on held-out data {trainer.held_out_loss:.4f}"
+        f"{trainer.last_loss:.4f}, of the published weights on held-out data {trainer.held_out_loss:.4f}{best}"
     )
 
 
@@ -261,7 +262,8 @@ def _publish(trainer: Trainer, data: DataSet, models_dir: Path) -> Path:
         "recipe_hash": recipe.hash,
         "optimiser": f"adam, beta 0.9 and 0.999, eps 1e-8, {recipe.schedule} learning rate",
         "path": f"optimal transport, x_t = (1 - t) x0 + t x1, {_COUPLINGS[recipe.coupling]} coupling",
-        "steps": trainer.total_steps,
+        "steps": trainer.step,
+        "published_step": trainer.step if trainer.best is None else trainer.best[0],
         "parameters": sum(p.numel() for p in network.parameters()),
         "device": trainer.device.type,
         "precision": "bfloat16" if trainer.mixed else "float32",
@@ -270,7 +272,7 @@ def _publish(trainer: Trainer, data: DataSet, models_dir: Path) -> Path:
         "loss": trainer.last_loss,
         "held_out_loss": trainer.held_out_loss,
         "losses": trainer.losses,
-        "validation": [{"epoch": epoch, "loss_by_t": losses} for epoch, losses in trainer.validations],
+        "validation": [{"step": step, "loss_by_t": losses} for step, losses in trainer.validations],
     }
     try:
         return save(

@@ -39,7 +39,7 @@ _SOFT = 0.7
 _REACHED = 0.01
 """Error that some solver shall reach even if that takes longer: then a budget for 1 % of the spread has a solver."""
 
-Say = Callable[[str], object]
+Say = Callable[[str], None]
 
 
 def measure_published(

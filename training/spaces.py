@@ -20,8 +20,8 @@ _FAR = 8
 
 MAX_COLUMNS = 10_000
 
-_EXACT = 2.0**53
-"""float64 has no fractions beyond this one, so all values there would seem whole."""
+MAX_EXACT = 2**53
+"""float64 represents every whole number up to this one, and no fractions beyond."""
 
 _WHOLE = 2**24
 """float32 represents every whole number up to this one; the limit for columns of such."""
@@ -150,7 +150,7 @@ def columns_of(
         return ()
     low, high = train.min(0), train.max(0)
     whole = np.array([(part == np.floor(part)).all(0) for part in (train, held_out)]).all(0)
-    whole &= rounding & (np.maximum(-low, high) <= _EXACT)
+    whole &= rounding & (np.maximum(-low, high) <= MAX_EXACT)
     yes_no = (low == 0) & (high == 1)
     kinds = np.where(whole, np.where(yes_no, "yes-no", "whole"), "number").tolist()
     return tuple(

@@ -41,7 +41,8 @@ class Header(BaseModel):
         threads: number of torch threads, which a resumed run uses too; a different number would change the last bits.
         device: `cpu` or `cuda`.
         losses: mean loss of each whole epoch.
-        validations: epoch and held-out loss by time, see `training.validation`.
+        validations: step and held-out loss by time, see `training.validation`.
+        best: step and held-out loss of the best weights, if they are kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +57,7 @@ class Header(BaseModel):
     device: str
     losses: list[float] = []
     validations: list[tuple[int, list[float]]] = []
+    best: tuple[int, float] | None = None
 
 
 class RunFolder:

@@ -94,14 +94,15 @@ def _errors(kinds: list[Kind]) -> dict[str, dict[str, str]]:
     return {kind.value.slug: {"error": examples.ERRORS[kind]["detail"]} for kind in kinds}
 
 
-_UNKNOWN = (Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.INVALID)
-_UNREADY = (Kind.BROKEN_MODEL, Kind.NOT_READY, Kind.DRAINING)
+UNKNOWN = (Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.INVALID)
+UNREADY = (Kind.BROKEN_MODEL, Kind.NOT_READY, Kind.DRAINING)
 
-SERVER = answered(ServerMetadata, server={"name": "pathline", "version": "0.1.0", "extensions": ["binary_tensor_data"]})
+EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics"]
+SERVER = answered(ServerMetadata, server={"name": "pathline", "version": "0.1.0", "extensions": EXTENSIONS})
 LIVE = answered(Health, live={"live": True}) | refusals(Kind.NOT_READY)
 READY = answered(Health, ready={"ready": True}) | refusals(Kind.NOT_READY, Kind.DRAINING)
-MODEL = answered(ModelMetadata, moons=_METADATA) | refusals(*_UNKNOWN, *_UNREADY)
-MODEL_READY = answered(ModelReady, moons={"name": "moons", "ready": True}) | refusals(*_UNKNOWN, *_UNREADY)
+MODEL = answered(ModelMetadata, moons=_METADATA) | refusals(*UNKNOWN, *UNREADY)
+MODEL_READY = answered(ModelReady, moons={"name": "moons", "ready": True}) | refusals(*UNKNOWN, *UNREADY)
 
 _BODY = json_body(InferRequest, REQUESTS)
 _BODY["requestBody"]["content"][BINARY] = BINARY_BODY  # its JSON part, then the bytes of its tensors
@@ -117,13 +118,13 @@ INFER: dict[str, Any] = {
     | refusals(
         Kind.MALFORMED,
         Kind.BAD_REQUEST,
-        *_UNKNOWN,
+        *UNKNOWN,
         Kind.TOO_LARGE,
         Kind.JOB_TOO_LARGE,
         Kind.MEDIA,
         Kind.OVERLOADED,
         Kind.INTERNAL,
-        *_UNREADY,
+        *UNREADY,
         Kind.DEADLINE,
     ),
 }

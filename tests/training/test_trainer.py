@@ -108,6 +108,50 @@ def test_a_short_run_is_published_as_trained_and_judged_by_what_is_published(rec
     assert averaged < last + 0.1 * (at_first - last)
 
 
+def overfitting(recipe: Recipe, **changes: Any) -> Trainer:
+    """A run on ten points, whose held-out loss soon rises."""
+    network = recipe.network.model_copy(update={"hidden": 64, "time_width": 16})
+    more = {"network": network, "learning_rate": 1e-2, "epochs": None, "steps": 400, "patience": 0.2, **changes}
+    recipe = recipe.model_copy(update=more)
+    data = prepare(recipe.model_copy(update={"data": recipe.data.model_copy(update={"samples": 10})}))
+    return new_trainer(recipe, data, torch.device("cpu"))
+
+
+def test_a_run_ends_when_its_held_out_loss_rises_and_publishes_the_best(recipe: Recipe):
+    run = overfitting(recipe)
+    assert run.run(hooks())
+    steps, losses = zip(*((step, np.mean(by_time)) for step, by_time in run.validations), strict=True)
+    assert steps == tuple(range(20, run.step + 1, 20))
+    assert run.best is not None
+    assert run.best == (steps[int(np.argmin(losses))], min(losses))
+    assert run.step == run.best[0] + 80 < run.total_steps
+    assert run._validation is not None
+    assert np.mean(run._validation.losses(run.published(), {})) == pytest.approx(min(losses), rel=1e-6)
+    assert run.held_out_loss == min(losses) < losses[-1]
+
+
+def test_a_resumed_run_ends_at_the_same_step_with_the_same_best_weights(recipe: Recipe):
+    whole = overfitting(recipe)
+    whole.run(hooks())
+    assert whole.best is not None
+    for step in (whole.best[0] - 1, whole.best[0] + 3, whole.step):
+        first, states = overfitting(recipe), list[State]()
+        first.run(hooks(lambda t=first, s=step: t.step == s, lambda t, s=states: s.append(t.state("d"))))
+        second = overfitting(recipe)
+        second.restore(*states[-1], "d")
+        assert second.run(hooks())
+        assert_same(whole, second)
+
+
+def test_a_run_of_steps_may_end_within_an_epoch(recipe: Recipe):
+    run = trainer(recipe.model_copy(update={"epochs": None, "steps": 6}))
+    assert run.run(hooks())
+    assert (run.step, len(run.losses)) == (6, 2)
+    short = trainer(recipe.model_copy(update={"epochs": None, "steps": 1}))
+    assert short.run(hooks())
+    assert short.last_loss is not None
+
+
 def test_without_ema_the_last_weights_are_published(recipe: Recipe):
     run = trainer(recipe.model_copy(update={"ema": 0.0}))
     run.run(hooks())

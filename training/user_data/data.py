@@ -146,8 +146,8 @@ def _far(read: Read, config: VectorsData) -> list[str]:
     )
     if read.condition is not None and read.condition.classes is None and read.conditions is not None:
         width = read.conditions.shape[1]
-        given = config.condition if len(config.condition) == width else range(width)
-        lines += outliers(read.conditions, [f"{name} of the condition" for name in given], read.lines, advice)
+        names = config.condition if len(config.condition) == width else range(width)
+        lines += outliers(read.conditions, [f"{name} of the condition" for name in names], read.lines, advice)
     return lines
 
 

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from models.checkpoint.card import Card
 from models.named_conditions import NamedCondition
 from service.app import create_app
-from service.oip.description import metadata
+from service.oip.description import EXTENSIONS, metadata
 from service.oip.outputs import ALWAYS, TRACE
 from service.settings import Settings
 from service.state import VERSION
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_the_server(running: Any) -> None:
     body = (await running.http.get("/v2")).json()
-    assert body == {"name": "pathline", "version": VERSION, "extensions": ["binary_tensor_data"]}
+    assert body == {"name": "pathline", "version": VERSION, "extensions": EXTENSIONS}
 
 
 async def test_a_model(running: Any) -> None:
