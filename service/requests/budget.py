@@ -67,6 +67,12 @@ def choose(request: SampleRequest, model: ModelVersion, settings: Settings) -> l
     _check_alone(request)
     curve, note = _curve_of(request, model, settings)
     points = [point for point in curve.points if _is_known(point.solver)]
+    if not points:
+        raise invalid(
+            "budget",
+            f"the frontier of model {model.name!r} has no solver that can be used; name a solver, or have it measured: "
+            f"{model.measured_by(settings.models_dir)}",
+        )
     offered = [(point, _seconds(point, request, model)) for point in points]
     fitting = [each for each in offered if _fits(*each, budget)]
     if not fitting:

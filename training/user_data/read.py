@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -240,12 +241,12 @@ def _odd(labels: NDArray[Any]) -> Any:
 
 def describe_classes(condition: NamedCondition, numbers: NDArray[np.int64]) -> str:
     """Return a line with the classes and the number of samples of each."""
-    counts = np.bincount(numbers, minlength=condition.classes)
-    names = condition.names or tuple(map(str, range(condition.classes)))
-    line = f"{condition.classes} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
-    values: dict[float, str] = {}
+    counts = np.bincount(numbers)
+    names = condition.names or tuple(map(str, range(len(counts))))
+    line = f"{len(counts)} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
+    values: dict[Decimal, str] = {}
     for name in filter(is_number, names):
-        if (other := values.setdefault(float(name), name)) != name:
+        if (other := values.setdefault(Decimal(name), name)) != name:
             return f"{line}; {other} and {name} are different texts, so different classes"
     return line
 
