@@ -268,7 +268,7 @@ class NamedCondition(BaseModel):
         """
         shape, kind, generator = (rows, *self.sizes), self.torch_dtype, torch.Generator().manual_seed(seed)
         if kind.is_floating_point:
-            values = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+            values = torch.rand(shape, generator=generator, dtype=torch.float64).mul_(2).sub_(1)
             if self.null == "nan" and nulls:
                 values[6::7] = math.nan
         elif kind == torch.bool:

@@ -60,7 +60,7 @@ class Token(BaseModel):
         model, version, checkpoint: name, version and checkpoint digest of the model.
         plan: hash of the tuned plan, if the solver is one.
         solver, t_span: the solver as text (without the grid if that is in `given`), and its span.
-        seed, first_index, num_samples: the samples, as in a request.
+        seed, first_index, num_samples, noise_scale: the samples, as in a request.
         condition, guidance, x0, save_at: as in a request, or None.
         shape: sizes of the free axes, by name.
         given: hashes of members that are too long for a token; the client sends them again.
@@ -80,6 +80,7 @@ class Token(BaseModel):
     t_span: tuple[float, float] = Field(default=(0.0, 1.0), strict=False)
     seed: int
     first_index: int = 0
+    noise_scale: float = 1.0
     num_samples: int
     condition: Any = None
     guidance: Any = None
@@ -96,6 +97,7 @@ class Token(BaseModel):
     def request(self) -> dict[str, Any]:
         """Return the members of the token's request, without those in `given`."""
         names = ("model", "version", "solver", "t_span", "seed", "first_index", "num_samples", "decode", "trace")
+        names = (*names, "noise_scale")
         optional = ("condition", "guidance", "x0", "save_at")
         members = {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
         if self.shape:
@@ -182,6 +184,7 @@ def token_of(
         "plan": (job.solve.tuned or None, None),
         "t_span": (job.solve.t_span, (0.0, 1.0)),
         "first_index": (job.first_index, 0),
+        "noise_scale": (job.noise_scale, 1.0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),
         "shape": (dict(job.sizes), {}),
         "given": (given, {}),

@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         help="reflow: number of paths to train on (default: one per sample), or a file of pairs",
     )
     fit.add_argument("--guidance", type=float, metavar="G", help="reflow, student: guidance of a conditional parent")
+    fit.add_argument("--from", dest="start", type=Path, metavar="CHECKPOINT", help="continue a published model")
     fit.add_argument("--steps", type=int, metavar="N", help="training steps (default: the recipe's)")
     fit.add_argument("--epochs", type=int, metavar="N", help="passes over the data, instead of steps")
     fit.add_argument("--batch-size", type=int, metavar="N", help="samples per step (default: the recipe's)")
@@ -227,6 +228,8 @@ def _fit(arguments: argparse.Namespace) -> None:
         if (value := getattr(arguments, name)) is not None
     }
     overrides |= _own_data(arguments)
+    if arguments.start:
+        overrides["start"] = {"checkpoint": str(arguments.start)}
     table = _parent(arguments)
     overrides |= table
     if "reflow" in table:  # its pairs replace the recipe's coupling

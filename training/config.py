@@ -49,17 +49,25 @@ NetworkTable = Annotated[
 """The `[network]` table: the size of one of the architectures that can be trained, selected by `architecture`."""
 
 
-class ParentConfig(Frozen):
-    """A published model from which another one is trained.
+class StartConfig(Frozen):
+    """A published model from which another one is trained; by itself, the one that a training continues.
 
     Attributes:
         checkpoint: the folder of the parent, a version in a model repository.
         sha256: hash of the parent's weights; filled in if left out.
-        guidance: guidance strength for a conditional parent; None is no guidance.
     """
 
     checkpoint: str
     sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+
+
+class ParentConfig(StartConfig):
+    """A published model whose paths or velocity are learned.
+
+    Attributes:
+        guidance: guidance strength for a conditional parent; None is no guidance.
+    """
+
     guidance: float | None = Field(default=None, allow_inf_nan=False)
 
 
@@ -116,6 +124,7 @@ class Recipe(Frozen):
         times: how the times of a batch are drawn: `uniform` in [0, 1], or `logit_normal`, the logistic function of a
             standard normal number, more often in the middle (Esser et al. 2024, "Scaling rectified flow transformers").
         reflow: the published model with the paths that this one is trained on, or None.
+        start: the published model that the training continues (see `training.start`), or None.
         student: the published model from which this one learns an average velocity, so that a few steps suffice, or
             None.
         condition_dropout: share of the samples of a conditional model that are trained without their condition, so that
@@ -142,6 +151,7 @@ class Recipe(Frozen):
     coupling: Literal["independent", "ot"] = "independent"
     times: Literal["uniform", "logit_normal"] = "uniform"
     reflow: ReflowConfig | None = None
+    start: StartConfig | None = None
     student: StudentConfig | None = None
     condition_dropout: float = Field(default=0.1, ge=0, lt=1)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
@@ -155,6 +165,8 @@ class Recipe(Frozen):
             raise ValueError("reflow pairs noise and samples itself; leave coupling out")
         if self.reflow is not None and self.student is not None:
             raise ValueError("a model is trained by reflow or as a student; leave one of the tables out")
+        if self.student is not None and self.start is not None:
+            raise ValueError("a student starts from its own parent; leave start out")
         if self.student is not None and self.precision == "bfloat16":
             raise ValueError(
                 "a student's loss has derivatives along the path, for which bfloat16 is too coarse; use float32"
@@ -170,6 +182,7 @@ class Recipe(Frozen):
     def hash(self) -> str:
         """Twelve hexadecimal digits that identify this recipe, regardless of model name and location of the data."""
         places = {"data": {"path"}, "reflow": {"checkpoint", "file"}, "student": {"checkpoint"}}
+        places["start"] = {"checkpoint"}
         fields = self.model_dump(exclude={"name": True, **places})
         content = {"rules": _RULES, **fields}
         if isinstance(self.data, VectorsData | ImagesData):
@@ -235,7 +248,7 @@ def _keys(table: tuple[int | str, ...]) -> list[str]:
         return list(Recipe.model_fields)
     sections: dict[str, type[BaseModel]] = {"moons": PointsData, "circles": PointsData, "digits": DigitsData}
     sections |= {"mnist": MnistData, "vectors": VectorsData, "images": ImagesData, **SIZES}
-    parents = {"reflow": ReflowConfig, "student": StudentConfig}
+    parents: dict[str, type[BaseModel]] = {"reflow": ReflowConfig, "student": StudentConfig, "start": StartConfig}
     if table[0] in parents:
         return list(parents[str(table[0])].model_fields)
     return list(sections[str(table[1])].model_fields)

@@ -22,7 +22,7 @@ from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.files import make_writable
 from training.measurement import SECONDS, measure_published
 from training.parallel import Group
-from training.parents import pin_parent
+from training.parents import load_parent, pin_parent
 from training.progress import Progress
 from training.reflow import with_pairs
 from training.signals import StopRequest
@@ -159,7 +159,8 @@ def new_trainer(
     """Set up a run of the recipe on the data, before its first step; a student starts from its parent's weights.
 
     Raises:
-        UsageError: the network cannot be built for these data, or no sample could be paired anew.
+        UsageError: the network cannot be built for these data, has other weights than the model to continue, or no
+            sample could be paired anew.
     """
     _check_coupling(recipe, data)
     try:
@@ -171,6 +172,11 @@ def new_trainer(
         validation = Validation.of(recipe.seed, data.reference, data.reference_conditions, device)
     if teacher is not None:
         take_over(network, teacher.parent.velocity)
+    if recipe.start is not None and not take_over(network, load_parent(recipe.start, "start").velocity):
+        raise UsageError(
+            f"start.checkpoint {recipe.start.checkpoint} has other weights than the network of this recipe; use the "
+            "architecture and the size that it was trained with"
+        )
     return Trainer(recipe, network, data.train, device, data.conditions, validation, group, data.noise, teacher)
 
 

@@ -1,4 +1,4 @@
-"""Parents: published models from which others are trained, by reflow or as students."""
+"""Parents: published models from which others are trained, by reflow, as students, or by going on."""
 
 import hashlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.guidance import Guided
-from training.config import ParentConfig, Recipe, ReflowConfig
+from training.config import ParentConfig, Recipe, ReflowConfig, StartConfig
 from training.dataset import DataSet
 from training.errors import UsageError
 
@@ -24,8 +24,8 @@ def pin_parent(recipe: Recipe) -> Recipe:
         UsageError: the parent cannot be loaded, or its hash differs from that in the recipe; the file of pairs
             cannot be read.
     """
-    for table in ("reflow", "student"):
-        given: ParentConfig | None = getattr(recipe, table)
+    for table in ("reflow", "student", "start"):
+        given: StartConfig | None = getattr(recipe, table)
         if given is not None:
             found = load_parent(given, table).card.weights_sha256
             pinned = {"sha256": found}
@@ -43,7 +43,7 @@ def _sha256(file: Path) -> str:
         raise UsageError(f"pairs {file} cannot be read: {error.strerror}") from None
 
 
-def load_parent(given: ParentConfig, table: str) -> Checkpoint:
+def load_parent(given: StartConfig, table: str) -> Checkpoint:
     """Load the parent that a table of a recipe names; if a hash of its weights is given, they must have it.
 
     Raises:

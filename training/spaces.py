@@ -20,8 +20,8 @@ _FAR = 8
 
 MAX_COLUMNS = 10_000
 
-_EXACT = 2.0**53
-"""float64 has no fractions beyond this one, so all values there would seem whole."""
+MAX_EXACT = 2**53
+"""float64 represents every whole number up to this one, and no fractions beyond."""
 
 _WHOLE = 2**24
 """float32 represents every whole number up to this one; the limit for columns of such."""
@@ -150,7 +150,7 @@ def columns_of(
         return ()
     low, high = train.min(0), train.max(0)
     whole = np.array([(part == np.floor(part)).all(0) for part in (train, held_out)]).all(0)
-    whole &= rounding & (np.maximum(-low, high) <= _EXACT)
+    whole &= rounding & (np.maximum(-low, high) <= MAX_EXACT)
     yes_no = (low == 0) & (high == 1)
     kinds = np.where(whole, np.where(yes_no, "yes-no", "whole"), "number").tolist()
     return tuple(
@@ -179,6 +179,14 @@ def _quartile_spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         low, high = np.quantile(rows, [outer, 1 - outer], axis=0)
         spread = np.where(spread > 0, spread, (high - low) / (2 * ndtri(1 - outer)))
     return np.where(spread > 0, spread, _spread(rows))
+
+
+def original(condition: NamedCondition, values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return condition vectors (n, width) in the unit of the data, from what the network takes; see `conditioned`."""
+    if condition.mean is None or condition.scale is None:
+        return values.astype(np.float64)
+    scale = np.broadcast_to(np.asarray(condition.scale, dtype=np.float64), values.shape)
+    return np.divide(values, scale, out=np.zeros(values.shape), where=scale > 0) + np.asarray(condition.mean)
 
 
 def conditioned(

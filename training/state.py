@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -49,7 +49,7 @@ class Header(BaseModel):
 
     recipe: str
     data: str
-    step: int
+    step: int = Field(ge=0)
     loss_sum: float
     last_loss: float | None
     seconds: float

@@ -310,10 +310,16 @@ class Trainer:
         """Restore a state. Values are copied into the run's own tensors, to keep their memory alignment.
 
         Raises:
-            StateError: the state belongs to other data or lacks a tensor.
+            StateError: the state belongs to other data, lacks a tensor, or is of a step that this run does not have.
         """
         if header.data != data_digest:
             raise StateError("the saved state was trained on different data")
+        epochs = header.step // self.steps_per_epoch
+        if header.step > self.total_steps or len(header.losses) != epochs:
+            raise StateError(
+                f"the saved state says step {header.step} with the losses of {len(header.losses)} epochs; this run has "
+                f"{self.total_steps} steps, {self.steps_per_epoch} an epoch: delete the state to train from the start"
+            )
         try:
             for name, parameter in self._parameters.items():
                 parameter.data.copy_(tensors[f"weights.{name}"])
@@ -323,6 +329,8 @@ class Trainer:
                     self._best[name] = torch.empty_like(parameter).copy_(tensors[f"best.{name}"]).detach()
                 for key in _MOMENTS if header.step else ():
                     value = tensors[f"adam.{key}.{name}"]
+                    if key == "step" and value != header.step:
+                        raise StateError(f"the saved state says step {header.step}, and its tensors step {value:g}")
                     self._adam.state[parameter][key] = torch.empty_like(value, device=self.device).copy_(value)
         except (KeyError, RuntimeError) as error:
             raise StateError(f"the saved state does not fit this network: {error}") from None

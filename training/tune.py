@@ -244,7 +244,7 @@ def _facts(checkpoint: Checkpoint, recipe: Recipe, solver: str) -> dict[str, Any
 
 
 def _file(checkpoint: Checkpoint, stored: dict[str, StoredPlan]) -> Plans:
-    return Plans(weights_sha256=checkpoint.card.weights_sha256, plans=tuple(stored.values())).signed()
+    return Plans(weights_sha256=checkpoint.card.weights_sha256, plans=tuple(stored.values()))
 
 
 def _libraries() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -47,6 +48,8 @@ _LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute", "axes
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
 _MAX_CARD_BYTES = 16 << 20
+_MAX_STATE = 1 << 22
+_MAX_CONDITIONS = 1 << 23
 
 
 class CheckpointError(Exception):
@@ -226,6 +229,20 @@ class Card(_Frozen):
         needed = FREE_SCHEME if mine else SCHEME
         if self.noise != needed:
             raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")
+        return self
+
+    @model_validator(mode="after")
+    def _rows_fit_into_memory(self) -> Self:
+        """Loading a checkpoint evaluates a few rows, however small its files are."""
+        takes = self.conditioning
+        entries = () if takes is None else takes.sized(self.typical).entries.values()
+        conditions = sum(math.prod(entry.sizes) for entry in entries)
+        for what, numbers, most in (
+            ("a state", math.prod(self.event_of(self.typical)), _MAX_STATE),
+            ("the conditions of a sample", conditions, _MAX_CONDITIONS),
+        ):
+            if numbers > most:
+                raise ValueError(f"{what} would have {numbers} numbers at typical sizes; at most {most} are served")
         return self
 
     @property

@@ -26,7 +26,7 @@ from models.importing.free_sizes import FreeSizes, symbol
 from models.messages import explain, first_line
 from models.named_conditions import NamedCondition
 from models.program.aten import OperationError, operation
-from models.program.steps import names_in
+from models.program.steps import MAX_STEPS, names_in
 from models.shapes import NAME, Axis, Shape, check_axes, free_axes
 
 _UNBOUNDED_ROWS = 1 << 30
@@ -116,7 +116,7 @@ def _opened(path: Path) -> Iterator[_Reader]:
             yield _Reader(path, members, members.program())
     except zipfile.BadZipFile as error:
         raise ForeignError(f"{path}: is not an archive of torch.export: {error}") from None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, EOFError) as error:
         raise ForeignError(f"{path}: is not a program that can be read: {type(error).__name__}: {error}") from None
 
 
@@ -146,6 +146,8 @@ class _Reader:
         self.path, self.members, self.document = path, members, document
         self.free = FreeSizes(path, document["range_constraints"])
         self.graph = document["graph_module"]["graph"]
+        if (steps := len(self.graph["nodes"])) > MAX_STEPS:
+            raise ForeignError(f"{path}: has {steps} steps; at most {MAX_STEPS} are served")
         self.names: dict[str, str] = {}  # theirs -> ours
         self.tensors: dict[str, Tensor] = {}
         self.rows: list[int | None] = [1, None]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from training.config import Recipe
 from training.data import prepare
@@ -194,3 +195,22 @@ def test_a_state_of_other_data_or_another_network_is_refused(recipe: Recipe):
     del tensors[sorted(tensors)[0]]
     with pytest.raises(StateError, match="does not fit"):
         trainer(recipe).restore(tensors, header, "these data")
+
+
+@pytest.mark.parametrize("step", [10**15, 17, 12, 3])
+def test_a_state_of_an_invented_step_is_refused(recipe: Recipe, step: int):
+    run = trainer(recipe)
+    run.run(hooks(lambda: run.step == 8))
+    tensors, header = run.state("d")
+    with pytest.raises(StateError, match=f"the saved state says step {step}"):
+        trainer(recipe).restore(tensors, header.model_copy(update={"step": step}), "d")
+    losses = [0.1] * (step // run.steps_per_epoch) if step <= 16 else []
+    with pytest.raises(StateError, match=f"the saved state says step {step}"):
+        trainer(recipe).restore(tensors, header.model_copy(update={"step": step, "losses": losses}), "d")
+    trainer(recipe).restore(tensors, header, "d")
+
+
+def test_a_header_has_no_negative_step(recipe: Recipe):
+    _, header = trainer(recipe).state("d")
+    with pytest.raises(ValidationError):
+        Header.model_validate(header.model_dump() | {"step": -5})

@@ -94,6 +94,7 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
         condition=condition,
         conditions=None if conditions is None else conditions[train],
         reference_conditions=None if conditions is None else conditions[held_out],
+        condition_names=tuple(config.condition) if isinstance(config, VectorsData) else (),
         notes=(*read.notes, *_only_trained(read, held_out), *lines),
     )
 
@@ -146,8 +147,8 @@ def _far(read: Read, config: VectorsData) -> list[str]:
     )
     if read.condition is not None and read.condition.classes is None and read.conditions is not None:
         width = read.conditions.shape[1]
-        given = config.condition if len(config.condition) == width else range(width)
-        lines += outliers(read.conditions, [f"{name} of the condition" for name in given], read.lines, advice)
+        names = config.condition if len(config.condition) == width else range(width)
+        lines += outliers(read.conditions, [f"{name} of the condition" for name in names], read.lines, advice)
     return lines
 
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,7 @@ from numpy.typing import NDArray
 
 from models.named_conditions import NamedCondition
 from training.errors import DataError
-
-MAX_EXACT = 2**53
-"""float64 represents every whole number up to this one."""
+from training.spaces import MAX_EXACT
 
 _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
 """Texts for missing values in tables, in lower case."""
@@ -171,7 +170,7 @@ def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[in
     """
     if len(rows) < _FEW:
         return []
-    found = []
+    remarks = []
     for name, column in zip(names, rows.T, strict=True):
         off = np.abs(column - np.median(column))
         first = int(off.argmax())
@@ -181,12 +180,12 @@ def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[in
             if 0 < 3 * near < (whole := float(column.std())):
                 where = f"line {lines[first]}" if lines else f"sample {first} (counted from 0)"
                 without = "it" if len(far) == 1 else f"the {len(far):,} furthest values"
-                found.append(
+                remarks.append(
                     f"column {name} is {column[first]:.15g} in {where}: the standard deviation is {whole:.3g}, and "
                     f"{near:.3g} without {without}; {advice}"
                 )
                 break
-    return found[:LISTED]
+    return remarks[:LISTED]
 
 
 def classes(path: Path, labels: NDArray[Any]) -> tuple[NamedCondition, NDArray[np.int64]]:
@@ -242,12 +241,12 @@ def _odd(labels: NDArray[Any]) -> Any:
 
 def describe_classes(condition: NamedCondition, numbers: NDArray[np.int64]) -> str:
     """Return a line with the classes and the number of samples of each."""
-    counts = np.bincount(numbers, minlength=condition.classes)
-    names = condition.names or tuple(map(str, range(condition.classes)))
-    line = f"{condition.classes} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
-    values: dict[float, str] = {}
+    counts = np.bincount(numbers)
+    names = condition.names or tuple(map(str, range(len(counts))))
+    line = f"{len(counts)} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
+    values: dict[Decimal, str] = {}
     for name in filter(is_number, names):
-        if (other := values.setdefault(float(name), name)) != name:
+        if (other := values.setdefault(Decimal(name), name)) != name:
             return f"{line}; {other} and {name} are different texts, so different classes"
     return line
 

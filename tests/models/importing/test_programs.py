@@ -570,6 +570,53 @@ def test_a_tensor_that_repeats_few_numbers_without_end_is_refused(archive: Path,
         take(rewritten(archive, tmp_path / "expanded.pt2", expand), tmp_path)
 
 
+def retold(members: dict[str, bytes], change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what an archive says of its first weight."""
+    name = "data/weights/model_weights_config.json"
+    table = json.loads(members[name])
+    change(next(iter(table["config"].values()))["tensor_meta"])
+    members[name] = json.dumps(table).encode()
+
+
+def test_many_tensors_that_repeat_a_few_numbers_are_bounded_together(archive: Path, tmp_path: Path) -> None:
+    def bomb(members: dict[str, bytes], marker: Path) -> None:
+        name = "data/weights/model_weights_config.json"
+        table = json.loads(members[name])
+        for entry in table["config"].values():
+            meta = entry["tensor_meta"]
+            meta["sizes"], meta["strides"] = [{"as_int": 1 << 22}], [{"as_int": 0}]
+        members[name] = json.dumps(table).encode()
+
+    with pytest.raises(ForeignError, match="its tensors repeat the numbers of the archive too often"):
+        take(rewritten(archive, tmp_path / "bomb.pt2", bomb), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([0, 2**62, 2**62], "which no memory holds"),
+        ([2**70], "which no memory holds"),
+        ([-1], "is larger than its"),
+        ([2**31, 2], "repeats the numbers|is larger than its"),
+    ],
+)
+def test_impossible_shapes_are_told(archive: Path, tmp_path: Path, sizes: list[int], message: str) -> None:
+    def change(meta: dict[str, Any]) -> None:
+        meta.update(sizes=[{"as_int": size} for size in sizes], strides=[{"as_int": 0}] * len(sizes))
+
+    path = rewritten(archive, tmp_path / "odd.pt2", lambda members, marker: retold(members, change))
+    with pytest.raises(ForeignError, match=message):
+        take(path, tmp_path)
+
+
+def test_too_many_steps_are_refused_before_they_are_read(archive: Path, tmp_path: Path) -> None:
+    def grow(members: dict[str, bytes], marker: Path) -> None:
+        edit(members, "models/model.json", lambda d: d["graph_module"]["graph"].update(nodes=[{}] * 50_001))
+
+    with pytest.raises(ForeignError, match="has 50001 steps; at most 50000"):
+        take(rewritten(archive, tmp_path / "long.pt2", grow), tmp_path)
+
+
 def test_a_tensor_of_another_type_is_named(archive: Path, tmp_path: Path) -> None:
     def retype(members: dict[str, bytes], marker: Path) -> None:
         name = "data/weights/model_weights_config.json"

@@ -147,6 +147,9 @@ def test_labels_that_differ_only_as_text_are_pointed_out(tmp_path: Path):
     path.write_text("x,k\n1,7\n2,007\n3,7\n")
     notes = read_table(path, VectorsData(name="vectors", path=str(path), label="k")).notes
     assert notes[-1] == "2 classes: 007 1, 7 2; 007 and 7 are different texts, so different classes"
+    path.write_text("x,k\n1,9007199254740993\n2,9007199254740992\n3,9007199254740992\n")
+    notes = read_table(path, VectorsData(name="vectors", path=str(path), label="k")).notes
+    assert notes[-1] == "2 classes: 9007199254740992 2, 9007199254740993 1"
 
 
 def test_codes_that_become_numbers_are_pointed_out(tmp_path: Path):

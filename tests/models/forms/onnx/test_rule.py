@@ -147,3 +147,28 @@ def test_an_export_with_labels_takes_any_number_of_rows() -> None:
     program = torch.export.export(unet(condition), arguments, dynamic_shapes=tuple({0: rows} for _ in arguments))
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"][-len(arguments) :]
     assert all(not isinstance(each.shape[0], int) for each in inputs)
+
+
+@pytest.mark.usefixtures("present")
+def test_a_damaged_export_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path, to: Path) -> None:
+        made.append(folder)
+        to.write_bytes(b"onnx")
+
+    def field(network: nn.Module, content: bytes) -> Callable[..., Tensor]:
+        if content != b"onnx":
+            raise RuntimeError("INVALID_PROTOBUF")
+        return network
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(models.forms.onnx, "version", lambda name: "1.0")
+    monkeypatch.setattr(models.forms.onnx, "_in_a_process", make)
+    monkeypatch.setattr(models.forms.onnx, "OnnxField", field)
+    net = unet()
+    models.forms.onnx.make(net, tmp_path / "net", "sha256:")
+    [kept] = (tmp_path / "onnx").glob("*.onnx")
+    kept.write_bytes(b"")
+    assert models.forms.onnx.make(net, tmp_path / "net", "sha256:") is net
+    assert (len(made), kept.read_bytes()) == (2, b"onnx")
