@@ -80,7 +80,7 @@ async def test_where_names_are_numbers_a_number_is_a_name(http: httpx.AsyncClien
         refused = await ask(http, "years", condition=number)
         assert f"condition is {number}; this model takes a class label, one of 1, 2, 2020" in str(refused["errors"])
     for answer in (by_number[2], mixed):
-        again = (await http.post("/v1/replay", json={"token": answer["replay"]})).json()
+        again = (await http.post("/v1/replay", json=answer)).json()
         assert (again["digest_matches"], again["class"]) == (True, answer["class"])
 
 
