@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
 from models.importing.weights import import_program
-from solvers.spec import SolverSpec
 
 HORIZON, ACTIONS, STATE, SEEN, SIDE = 16, 2, 3, 2, 48
 """Actions of a chunk, numbers of an action and of a state, observations of a request, and pixels of a side."""
@@ -96,13 +95,8 @@ def policy() -> Any:
 
 def declared() -> Declared:
     """What the UNet predicts and when: the noise, with diffusers' `squaredcos_cap_v2` betas, in DDIM's steps."""
-    schedule = {"kind": "steps", "betas": "squaredcos_cap_v2", "steps": TRAINED}
-    first = TRAINED - TRAINED // STEPS
-    given = Declared(predicts="eps", path="vp", schedule=schedule, start=float(first))
-    card = given.card()
-    times = [card.time_of(step) for step in range(first, -1, -(TRAINED // STEPS))] + [1.0]
-    sampling = given.sampled(str(SolverSpec.of("euler", grid=times)))
-    return Declared(predicts="eps", path="vp", schedule=schedule, start=float(first), sampling=sampling)
+    scheduler = {"_class_name": "DDIMScheduler", "beta_schedule": "squaredcos_cap_v2", "num_train_timesteps": TRAINED}
+    return Declared().scheduled(scheduler, f"euler-{STEPS}")
 
 
 def imported(repository: Path) -> tuple[Any, Path]:

@@ -25,6 +25,9 @@ INPUTS = ["x", "t", "text", "pooled"]
 CONDITIONS: dict[str, Any] = {"text": {"shape": ["L", TEXT], "max": {"L": MAX_TOKENS}}}
 """Facts that are not in the program. There is no null: guidance needs the negative prompt, as in diffusers."""
 
+SCHEDULER: dict[str, Any] = {"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0}
+"""The `scheduler_config.json` of Stable Diffusion 3."""
+
 
 class Velocity(nn.Module):
     """The call of the transformer as f(x, t, text, pooled)."""
@@ -59,12 +62,10 @@ def imported(repository: Path) -> tuple[nn.Module, Path]:
     high, wide = (2 * torch.export.Dim(name, min=2, max=24) for name in ("half_height", "half_width"))
     given = (torch.randn(4, 4, 16, 12), torch.rand(4) * 1000, torch.randn(4, 5, TEXT), torch.randn(4, POOLED))
     shapes = ({0: rows, 2: high, 3: wide}, {0: rows}, {0: rows, 1: tokens}, {0: rows})
-    theirs = Declared(noise_at=1, scale=1000.0, sign=1, predicts="velocity")
-    sampling = theirs.sampled("euler-8/shift(3)", None)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pictures.pt2"
         torch.export.save(torch.export.export(network, given, dynamic_shapes=shapes), file)
-        declared = Declared(noise_at=1, scale=1000.0, sign=1, predicts="velocity", sampling=sampling)
+        declared = Declared().scheduled(SCHEDULER, "euler-8")
         more: dict[str, Any] = {"inputs": INPUTS, "conditions": CONDITIONS, "declared": declared}
         found = import_program(file, repository, "pictures", (4, "H", "W"), **more)
     return network, found.path

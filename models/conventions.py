@@ -24,15 +24,21 @@ With the estimates D of the data and E of the noise that the network's output f 
 
 the velocity is dz/dt = (1 - a0 / S) D - (b0 / S) E.
 
+Some authors end at a state that still has noise, (a1, b1) at their `stop`, and take it for data. Then A = t a1 +
+(1 - t) a0 / S, B likewise, and dz/dt = (a1 - a0 / S) D + (b1 - b0 / S) E; above, (a1, b1) = (1, 0).
+
 At the ends of the path, an epsilon network says nothing about the data where a = 0, so it must start where a > 0; an x0
 network says nothing about the noise where b = 0. Below the least noise that a network knows (`end`), it is evaluated at
 that noise, and only E is taken from its output: (1 - a0 / S) (z - B E) / A - (b0 / S) E stays finite up to t = 1.
+
+Times arrive rounded, usually to float32. Where a time stands for a whole step of a network that counts steps (within
+four ulps, as in `solvers.grids`), the network gets exactly that number, and may take it as an integer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -44,6 +50,10 @@ from models.paths import SCHEDULES, PathName, Schedule, Sigma, Steps, gain
 from models.velocity import VelocityField, forms, rows_of
 
 Predicts = Literal["velocity", "eps", "x0", "v"]
+
+_OPTIONAL = ("schedule", "start", "end", "stop", "start_scale")
+_ULPS = 4
+_ROUNDING = 1e-9  # of the conversion itself, in steps
 
 
 class TimeCard(BaseModel):
@@ -62,6 +72,7 @@ class TimeCard(BaseModel):
         start: own time of the first call; None for the noisiest of the schedule, or 0.999 of it if an epsilon network
             would get no information about the data there.
         end: the last own time that the network knows; None for data, or a little noise if the network needs some.
+        stop: own time of the states that sampling returns, if they still have noise; None for data.
         start_scale: standard deviation of the states that sampling starts from; None for 1 on the path `vp` and b at
             the start on others.
     """
@@ -77,12 +88,13 @@ class TimeCard(BaseModel):
     schedule: Schedule | None = None
     start: float | None = Field(default=None, allow_inf_nan=False)
     end: float | None = Field(default=None, allow_inf_nan=False)
+    stop: float | None = Field(default=None, allow_inf_nan=False)
     start_scale: float | None = Field(default=None, gt=0.0, le=1e6, allow_inf_nan=False)
 
     @model_serializer(mode="wrap")
     def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out fields at their defaults, so that releases without them can read the card."""
-        usual = {"predicts": "velocity", "path": "linear"} | dict.fromkeys(("schedule", "start", "end", "start_scale"))
+        usual = {"predicts": "velocity", "path": "linear"} | dict.fromkeys(_OPTIONAL)
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
@@ -111,6 +123,8 @@ class TimeCard(BaseModel):
                 "an epsilon network says nothing about the data where there is only noise; start a little later, such "
                 f"as at {self.own(0.999 * self.shape.noisiest):g}"
             )
+        if not 0 <= self._noise_at(self.stop_level) < first:
+            raise ValueError(f"stop is {self.stop:g}; it must be less noisy than the start, and within the schedule")
         if last == 0 and (self.predicts == "x0" or (self.predicts == "velocity" and self.path == "vp")):
             raise ValueError(
                 f"predicts {self.predicts}, which says nothing about the noise where there is none; end a little "
@@ -126,7 +140,8 @@ class TimeCard(BaseModel):
     @property
     def straight(self) -> bool:
         """Whether it is a velocity of the straight path, so that only sign and scale of time differ."""
-        return self.predicts == "velocity" and self.path == "linear" and self.start is None and self.end is None
+        levels = (self.start, self.end, self.stop)
+        return self.predicts == "velocity" and self.path == "linear" and levels == (None, None, None)
 
     @property
     def shape(self) -> Any:
@@ -162,8 +177,19 @@ class TimeCard(BaseModel):
     def sigmas(self) -> tuple[float, float]:
         """The noise of the first call and the least noise; NaN for levels outside the schedule."""
         first, last = self.levels
+        return self._noise_at(first), self._noise_at(last)
+
+    @property
+    def stop_level(self) -> float | None:
+        """The level u of the states that sampling returns; None for data."""
+        return None if self.stop is None else self.level(self.stop)
+
+    def _noise_at(self, u: float | None) -> float:
+        """The noise at a level, 0 for None; NaN outside the schedule."""
         noisiest = math.inf if isinstance(self.shape, Sigma) else self.shape.noisiest
-        return tuple(self.shape.sigma(u) if 0 <= u <= noisiest else math.nan for u in (first, last))  # type: ignore[return-value]
+        if u is None:
+            return 0.0
+        return self.shape.sigma(u) if 0 <= u <= noisiest else math.nan
 
     @property
     def first_scale(self) -> float:
@@ -179,22 +205,50 @@ class TimeCard(BaseModel):
     @property
     def _first(self) -> tuple[float, float]:
         """(a0, b0) on the network's own path."""
-        first, _ = self.sigmas
-        if math.isinf(first):
+        return self._amounts(self.sigmas[0])
+
+    @property
+    def last_state(self) -> tuple[float, float]:
+        """(a1, b1): the amounts of data and noise at t = 1."""
+        return self._amounts(self._noise_at(self.stop_level))
+
+    def _amounts(self, sigma: float) -> tuple[float, float]:
+        """(a, b) at a noise on the network's own path."""
+        if math.isinf(sigma):
             return 0.0, 1.0
         one = torch.ones((), dtype=torch.float64)
-        a = float(gain(self.path, one, one * first))
-        return a, first * a
+        a = float(gain(self.path, one, one * sigma))
+        return a, sigma * a
+
+    @property
+    def step(self) -> float:
+        """The distance of the steps that the network's own time counts; 0 if it counts none."""
+        if isinstance(self.shape, Steps):
+            return self.scale
+        return 1.0 if self.scale > 1 and not isinstance(self.shape, Sigma) else 0.0
 
     def time_of(self, own: float) -> float:
-        """Return the t in [0, 1] of one of the network's own times; 1 for its data end and beyond."""
+        """Return the t in [0, 1] of one of the network's own times; 1 beyond its data end, and from `stop` on."""
         u = self.level(own)
         if u >= self.levels[0]:
             return 0.0
+        if u < 0 or (self.stop_level is not None and u <= self.stop_level):
+            return 1.0
         if self.straight:
             return 1.0 - u
-        (a, b), sigma = self.first_state, max(0.0, self.shape.sigma(max(0.0, u)))
-        return (b - sigma * a) / (b + sigma * (1.0 - a))
+        (a, b), (a1, b1), sigma = self.first_state, self.last_state, self.shape.sigma(u)
+        return (b - sigma * a) / (b - b1 + sigma * (a1 - a))
+
+    def grid(self, own: Sequence[float]) -> list[float]:
+        """Return the t of steps at the network's own times, from the first call to data.
+
+        The end may be left out, or written as 0 or any time beyond the data end: after the last call follows the step
+        to data, or to `stop`.
+        """
+        points = [self.time_of(each) for each in own]
+        if points[-1] != 1.0:
+            points[-1:] = [1.0] if self.level(own[-1]) <= 0 else [points[-1], 1.0]
+        return points
 
 
 class Adapted(nn.Module):
@@ -223,9 +277,23 @@ class Adapted(nn.Module):
 
 
 def _adapted(network: VelocityField, x: Tensor, t: Tensor, condition: Any = None, *, time: TimeCard) -> Tensor:
-    own = t if time.noise_at == 0 else 1.0 - t
-    v = network(x, own if time.scale == 1.0 else own * time.scale, condition)
+    if time.scale == 1.0:
+        own = t if time.noise_at == 0 else 1.0 - t
+    else:
+        own = _counted(lambda at: time.own(1.0 - at), t, time.step).to(t.dtype)
+    v = network(x, own, condition)
     return v if time.sign == (1 if time.noise_at == 0 else -1) else -v
+
+
+def _counted(own: Callable[[Tensor], Tensor], t: Tensor, step: float) -> Tensor:
+    """Return own(t) in float64, monotone for t in [0, 1], and exact where t stands for the time of a whole step."""
+    near, t = _ULPS * torch.finfo(t.dtype).eps, t.double()
+    if not step:
+        return own(t)
+    early, at, late = own(torch.stack((t - near, t, t + near)).clamp(0.0, 1.0))
+    whole = (at / step).round() * step
+    exact = ((whole - early) * (whole - late) <= 0) | ((whole - at).abs() <= _ROUNDING * step)
+    return torch.where(exact, whole, at)
 
 
 class _Changed:
@@ -233,35 +301,48 @@ class _Changed:
 
     def __init__(self, time: TimeCard) -> None:
         self._time, self._shape = time, time.shape
-        self._a, self._b = time.first_state
+        (self._a, self._b), (self._a1, self._b1) = time.first_state, time.last_state
         self._noisiest, self._least = time.levels[0], time.sigmas[1]
 
     def __call__(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        own, scales = self.numbers(t.double())
+        own, scales = self.numbers(t)
         p, q, g = (each.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) for each in scales)
         return p * x + q * network(g * x, own.to(t.dtype), condition)
 
     def numbers(self, t: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """Return the network's own times for t (rows,), float64, and p, q, g."""
-        time = self._time
-        left = 1.0 - t
-        data, noise = t + left * self._a, left * self._b
+        """Return the network's own times for t (rows,) and p, q, g, all in float64."""
+        time, own = self._time, _counted(self._own, t, self._time.step)
+        data, noise = self._amounts(t.double())
         clamped = torch.maximum(noise, self._least * data)  # the least noise that the network knows
         g = gain(time.path, data, clamped)
         a, b, sigma = g * data, g * clamped, clamped / data
-        u = self._shape.level(sigma).clamp(max=self._noisiest)
-        own = u.log() / 4 if isinstance(self._shape, Sigma) and self._shape.time == "quarter_log" else time.own(u)
+        more, less = self._a1 - self._a, self._b1 - self._b
+        turn = self._a * self._b1 - self._a1 * self._b  # less data - more noise, at every t
         (d_x, d_f), (e_x, e_f) = self._estimates(a, b, sigma)
-        by_noise = (((1 - self._a) - self._b * e_x * g) / data, -self._b * e_f / data)
+        by_noise = ((more + turn * e_x * g) / data, turn * e_f / data)
         if time.predicts == "eps":
             return own, (*by_noise, g)
         if time.predicts == "x0":
-            by_data = (-1 / left, time.sign / left)
+            by_data = (less / noise, -time.sign * turn / noise)
         else:
-            by_data = tuple(((1 - self._a) * d - self._b * e) for d, e in ((d_x * g, e_x * g), (d_f, e_f)))
+            by_data = tuple((more * d + less * e) for d, e in ((d_x * g, e_x * g), (d_f, e_f)))
         below = noise < clamped
         p, q = (torch.where(below, low, high) for low, high in zip(by_noise, by_data, strict=True))
         return own, (p, q, g)
+
+    def _amounts(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """(A, B): the amounts of data and noise at t."""
+        left = 1.0 - t
+        return t * self._a1 + left * self._a, t * self._b1 + left * self._b
+
+    def _own(self, t: Tensor) -> Tensor:
+        """The network's own times for t."""
+        data, noise = self._amounts(t)
+        sigma = torch.maximum(noise, self._least * data) / data
+        u = self._shape.level(sigma).clamp(max=self._noisiest)
+        return (
+            u.log() / 4 if isinstance(self._shape, Sigma) and self._shape.time == "quarter_log" else self._time.own(u)
+        )
 
     def _estimates(self, a: Tensor, b: Tensor, sigma: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Return the estimates of data and noise, each as the factors of the state X and of the network's output f."""

@@ -11,7 +11,6 @@ docs/models.md); more than `_BEYOND` times as much is called mixing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,32 +23,13 @@ from models.velocity import VelocityField
 
 _BEYOND = 256.0
 _AT_LEAST = 2  # rows must differ: a single one may be where rounding decides between two branches
-_LONGEST_S = 2.0  # a network that would take longer to examine is examined in fewer rows
-
-
-@dataclass(frozen=True)
-class _Look:
-    """How closely a network is examined.
-
-    Attributes:
-        subjects: rows that are evaluated alone and in batches.
-        copies: a row alone is called with this many copies of itself, as in a padded call.
-        nudges: how many times rounding is measured.
-        companies: the number of rows of each batch, and the seed of their order.
-    """
-
-    subjects: int
-    copies: int
-    nudges: int
-    companies: tuple[tuple[int, int], ...]
-
-    @property
-    def rows(self) -> int:
-        return self.subjects * self.copies * (1 + self.nudges) + sum(rows for rows, _ in self.companies)
-
-
-_CLOSE = _Look(6, 4, 3, ((38, 1), (38, 2), (7, 3), (16, 4)))
-_BRIEF = _Look(2, 2, 1, ((6, 1),))
+_SUBJECTS = 3  # rows that are evaluated alone and in company
+_COPIES = 2  # a row alone is called beside a copy of itself, as in a padded call
+_NUDGES = 2  # how often rounding is measured
+_ROWS = 8
+_COMPANIES = ((4, 2, 1, 0), (5, 0, 3, 1, 2), (6, 4, 0, 7, 3, 1, 2, 5))
+"""The rows of each company, by number; the subjects are the first numbers. None of them has the first place, or a place
+twice, so that what is read from a fixed place or from a neighbour is another row's."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +75,9 @@ def find_mixing(
 ) -> Mixing | None:
     """Evaluate a few rows alone and in batches; return None if they differ by no more than rounding can explain.
 
-    The other rows vary in states, times, conditions, order and number. A slow network is examined in only a few rows.
+    The other rows vary in states, times, conditions, order and number. This is a look at a few rows, to tell people
+    what is wrong with their network; what it misses differs in bits, and is called with one row at a time (see
+    `models.forms.counts`).
 
     Args:
         velocity: states (rows, *event), times (rows,) and, if the network takes them, conditions -> velocities.
@@ -105,11 +87,11 @@ def find_mixing(
         condition: what it is conditioned on, or None.
         compute: dtype of the network's own arithmetic; None for that of the states.
     """
-    rows = max(count for count, _ in _CLOSE.companies)
-    x = noise(2, 0, rows, event_shape, dtype).to(device)
-    x[rows // 2 :] *= 3.0
-    t = torch.linspace(0.05, 0.95, rows, dtype=dtype, device=device)
-    given = () if condition is None else condition.unpack(condition.examples(rows, dtype, device))
+    x = noise(2, 0, _ROWS, event_shape, dtype).to(device)
+    x[_ROWS // 2 :] *= 3.0
+    order = torch.randperm(_ROWS, generator=torch.Generator().manual_seed(0)).to(device)
+    t = torch.linspace(0.05, 0.95, _ROWS, dtype=dtype, device=device)[order]
+    given = () if condition is None else condition.unpack(condition.examples(_ROWS, dtype, device))
 
     def ask(arguments: Sequence[Tensor]) -> Tensor:
         return velocity(*arguments[:2], *(() if condition is None else (condition.pack(arguments[2:]),)))
@@ -129,7 +111,7 @@ def find_mixing_of(
         function: tensors (rows, ...) -> tensors (rows, ...).
         examples: number of rows -> arguments, no two rows alike where they can differ.
     """
-    given = examples(max(count for count, _ in _CLOSE.companies))
+    given = examples(_ROWS)
 
     def ask(arguments: Sequence[Tensor]) -> Tensor:
         return torch.cat([each.flatten(1).double() for each in function(*arguments)], dim=1)
@@ -137,8 +119,8 @@ def find_mixing_of(
     kinds = [each.dtype for each in function(*(a[:1] for a in given)) if each.is_floating_point()]
     eps = max((torch.finfo(kind).eps for kind in kinds), default=torch.finfo(torch.float32).eps)
     nudges = [torch.finfo(each.dtype).eps if each.is_floating_point() else 0.0 for each in given]
-    found = _compared(ask, given, nudges, eps, torch.float64)
-    return None if found is None else replace(found, program=program)
+    mixing = _compared(ask, given, nudges, eps, torch.float64)
+    return None if mixing is None else replace(mixing, program=program)
 
 
 def _compared(
@@ -157,35 +139,26 @@ def _compared(
         eps: the same for the results.
         dtype: dtype of the results.
     """
-    device, rows = given[0].device, len(given[0])
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device)
-    ordered = tuple(each[order] for each in given)  # the first rows are the subjects
+    device = given[0].device
 
     def alone_of(arguments: Sequence[Tensor], subject: int) -> Tensor:
-        return ask([a[subject : subject + 1].repeat(look.copies, *[1] * (a.ndim - 1)) for a in arguments])[:1]
+        return ask([a[subject : subject + 1].repeat(_COPIES, *[1] * (a.ndim - 1)) for a in arguments])[:1]
 
-    look = _BRIEF
-    begun = time.thread_time()  # the CPU time of others does not count
-    first = alone_of(ordered, 0)
-    if (time.thread_time() - begun) / _BRIEF.copies * _CLOSE.rows <= _LONGEST_S:
-        look = _CLOSE
-        first = alone_of(ordered, 0)
-    alone = torch.cat([first, *(alone_of(ordered, subject) for subject in range(1, look.subjects))])
-    rounding = torch.zeros(look.subjects, dtype=dtype, device=device)
-    for nudge in range(look.nudges):
-        moving = [_nudged(each, nudge, unit) if unit else each for each, unit in zip(ordered, nudges, strict=False)]
-        nudged = (*moving, *ordered[len(nudges) :])
-        moved = torch.cat([alone_of(nudged, subject) for subject in range(look.subjects)])
+    alone = torch.cat([alone_of(given, subject) for subject in range(_SUBJECTS)])
+    rounding = torch.zeros(_SUBJECTS, dtype=dtype, device=device)
+    for nudge in range(_NUDGES):
+        moving = [_nudged(each, nudge, unit) if unit else each for each, unit in zip(given, nudges, strict=False)]
+        nudged = (*moving, *given[len(nudges) :])
+        moved = torch.cat([alone_of(nudged, subject) for subject in range(_SUBJECTS)])
         rounding = rounding.maximum(_largest(moved - alone).nan_to_num(0.0))
     size = _largest(alone).nan_to_num(0.0)
     rounding = rounding + eps * size.max()
 
     difference = torch.zeros_like(rounding)
-    for count, seed in look.companies:
-        place = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).to(device)
-        company = ask([a[:count][place] for a in ordered])
-        found = company[place.argsort()[: look.subjects]]
-        difference = difference.maximum(_largest(found - alone).nan_to_num(torch.inf))
+    for company in _COMPANIES:
+        place = [company.index(subject) for subject in range(_SUBJECTS)]
+        together = ask([a[list(company)] for a in given])[place]
+        difference = difference.maximum(_largest(together - alone).nan_to_num(torch.inf))
     beyond = (difference > _BEYOND * rounding).sum()
     if beyond < _AT_LEAST:
         return None

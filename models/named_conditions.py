@@ -318,22 +318,23 @@ class NamedConditions:
         return {name: null.expand(rows, *null.shape[1:]) for name, null in found.items()}
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
-        """Make conditions for `rows` rows, distinct where possible, for measuring and trying a network."""
-        return {name: self._example(entry, rows, dtype).to(device) for name, entry in self.entries.items()}
+        """Make conditions for `rows` rows, at random in each row and number, for testing and trying a network."""
+        return {
+            name: self._example(entry, rows, dtype, torch.Generator().manual_seed(place)).to(device)
+            for place, (name, entry) in enumerate(self.entries.items())
+        }
 
     @staticmethod
-    def _example(entry: NamedCondition, rows: int, dtype: torch.dtype) -> Tensor:
-        shape = (rows, *entry.sizes)
-        count = torch.arange(math.prod(shape), dtype=torch.int64).reshape(shape)
-        kind = entry.torch_dtype
-        if kind == torch.bool:
-            values = (count + count // max(1, math.prod(shape[1:]))) % 3 > 0
-        elif kind.is_floating_point:
-            values = count.double().sin()
+    def _example(entry: NamedCondition, rows: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+        shape, kind = (rows, *entry.sizes), entry.torch_dtype
+        if kind.is_floating_point:
+            values = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+        elif kind == torch.bool:
+            values = torch.rand(shape, generator=generator) < 2 / 3
         else:
-            most = entry.classes or min(256, torch.iinfo(kind).max)
-            most = most if entry.classes or entry.default is None else int(entry.default) + 1
-            values = count % max(1, most)
+            least = 0 if entry.default is None else int(entry.default)  # a default alone would hide the condition
+            most = entry.classes or min(max(256, least + 2), torch.iinfo(kind).max)
+            values = torch.randint(max(1, most), shape, generator=generator)
         made = values.to(kind).to(entry.given_to(dtype))
         return made if entry.scale is None else made * entry.scale
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import faulthandler
 import gc
 import logging
 import os
@@ -22,6 +23,7 @@ from service.settings import Settings, StartError
 from service.state import Service
 
 _BACKLOG = 2048
+_ARMED_EVERY = 10  # turns of uvicorn's main loop, of 0.1 s each
 _OWN_FILES = 64  # of the process itself: models, logs, threads, closing sockets
 _LET_GO_S = 5.0  # for the engine to give up, which it does after the current network call
 _LAST_S = 10.0  # for the cleanup after the last response
@@ -148,6 +150,18 @@ def run(
     return server.code
 
 
+def end_unless_called_again(seconds: float) -> None:
+    """End the process with a traceback of each thread after this time, unless this is called again before.
+
+    The timer is a thread outside Python, so that it also ends a process in which some code does not let go of Python's
+    lock, and no other thread could.
+    """
+    if sys.__stderr__ is None:
+        return
+    with contextlib.suppress(ValueError, OSError, RuntimeError):  # it may be closed
+        faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+
+
 class _Server(uvicorn.Server):
     """uvicorn's server with our signal handling: its own would close the socket first and exit with 143."""
 
@@ -177,6 +191,7 @@ class _Server(uvicorn.Server):
         try:
             yield
         finally:
+            faulthandler.cancel_dump_traceback_later()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -193,6 +208,8 @@ class _Server(uvicorn.Server):
             self.should_exit = True
         if not self.should_exit:
             self._check()
+        if counter % _ARMED_EVERY == 0:
+            end_unless_called_again(2 * self._service.settings.stall_s)
         return await super().on_tick(counter)
 
     def _check(self) -> None:

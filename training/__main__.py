@@ -79,9 +79,16 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument(
         "--save-every", type=float, default=10.0, metavar="SECONDS", help="time between saves (default: %(default)s)"
     )
+    fit.add_argument(
+        "--seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="limit on measuring the model once it is published; 0 measures nothing (default: 60)",
+    )
     fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
     _add_places(fit)
-    _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a model; write the results into its card"))
+    _add_evaluate(commands.add_parser("evaluate", help="measure how good a model is, and solvers on it"))
     _add_tune(commands.add_parser("tune", help="learn solvers for one model, to be served with it"))
     _add_places(commands.add_parser("defaults", help="make the default models that the repository lacks"))
     return parser
@@ -242,6 +249,8 @@ def _fit(arguments: argparse.Namespace) -> None:
         )
     if not arguments.save_every >= 0:
         raise UsageError(f"--save-every is {arguments.save_every}; it must be 0 seconds (every step) or more")
+    if not arguments.seconds >= 0:
+        raise UsageError(f"--seconds is {arguments.seconds}; it must be 0 (measure nothing) or more")
     from training.fit import Options, fit  # imports torch, after the command line is checked
 
     places = Options(
@@ -252,6 +261,7 @@ def _fit(arguments: argparse.Namespace) -> None:
         force=arguments.force,
         save_every=arguments.save_every,
         tensorboard=arguments.tensorboard,
+        seconds=arguments.seconds,
     )
     fit(recipe, places)
 

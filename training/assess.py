@@ -1,7 +1,8 @@
-"""`python -m training evaluate`: measures which solver a trained model needs, and writes the results into its card."""
+"""`python -m training evaluate`: measures how good a trained model is and which solver it needs."""
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.checkpoint.card import CARD_FILE, Card, CheckpointError
-from models.checkpoint.frontier import Curve, FrontierError, store_frontier
+from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.report import REPORT_FILE
 from models.endpoint_error import TIGHT, Field, endpoint_error, exact_ends
-from models.measure import SECONDS, MeasureError, measure
+from models.measure import SECONDS
 from models.noise import noise
 from models.regular import write_atomically
 from models.shapes import free_axes
@@ -22,10 +23,9 @@ from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import swd
-from training.few_steps import FewSteps, few_steps
 from training.files import make_writable
-from training.price import SOLVERS, Price, price
-from training.recorded import add_to_card, data_of
+from training.measurement import assess, conditions_of, cost_of, frontier_of, keep
+from training.recorded import data_of
 from training.solving import parse_solver, solve
 
 DEFAULT_SOLVERS = ("euler-10", "euler-50", "euler-100", "midpoint-10", "midpoint-25", "rk4-5", "rk4-20", "dopri5@1e-5")
@@ -33,9 +33,6 @@ DEFAULT_SOLVERS = ("euler-10", "euler-50", "euler-100", "midpoint-10", "midpoint
 
 FEW_STEPS = ("euler-1", "euler-2", "euler-4", "euler-8")
 """The default solvers for a field of average velocity."""
-
-_PRICED = 128
-"""Number of paths on which the price is measured."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +65,10 @@ def evaluate_checkpoint(
     seconds: float = SECONDS,
     guidances: Sequence[float] = (1.0,),
 ) -> list[Row]:
-    """Measure solvers on a checkpoint, print a table, write a CSV and a plot to `out`, and add the numbers to its card.
+    """Measure a checkpoint: report and table are printed, a CSV and a plot written to `out`, all numbers to its report.
 
     The frontier of all solvers is measured too, for about `seconds` at most, and written beside the weights; the price
-    is read off it. The weights and their hash stay the same; the card is replaced as a whole.
+    is read off it. Without data, only solvers are compared.
     If `solvers` is empty, the defaults for the field are measured: `DEFAULT_SOLVERS` or `FEW_STEPS`. A field of average
     velocity has no frontier.
 
@@ -98,11 +95,12 @@ def evaluate_checkpoint(
     data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))
-    conditions = _conditions(checkpoint, data, samples)
+        assess(checkpoint, data, 0, math.inf, print)
+    conditions = conditions_of(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
     exact = None if average else exact_ends(Field(checkpoint.velocity, conditions), x0)
-    curve = None if average else _frontier(checkpoint, conditions, data, guidances, seconds)
-    cost = _price(checkpoint, x0, conditions, data, curve)
+    curve = None if average else frontier_of(checkpoint, conditions, data, guidances, seconds)
+    cost = cost_of(checkpoint, x0, conditions, data, curve)
     rows = [_measure(checkpoint, spec, x0, conditions, exact, data) for spec in specs]
     floor = None if data is None else swd(data.second_reference, data.reference[:samples])
     print(_table(rows, floor, note), *(cost.lines() if cost else ()), sep="\n")
@@ -115,8 +113,8 @@ def evaluate_checkpoint(
         "solvers": [asdict(row) for row in rows],
         "price": cost.record() if cost else None,
     }
-    add_to_card(path, "evaluation", record)
-    print(f"written to {out} and into {path / CARD_FILE}")
+    keep(checkpoint, evaluation=record)
+    print(f"written to {out} and to {path / REPORT_FILE}")
     return rows
 
 
@@ -142,51 +140,6 @@ def _check_steps(specs: Sequence[SolverSpec], path: Path) -> None:
                 f"--solver is {spec}; {path} is a field of average velocity, which takes steps of euler only; use "
                 "euler-2, for example"
             )
-
-
-def _frontier(
-    checkpoint: Checkpoint,
-    conditions: Tensor | None,
-    data: DataSet | None,
-    guidances: Sequence[float],
-    seconds: float,
-) -> Curve | None:
-    """Measure the frontier and merge it into the stored one; return its curve without guidance, if it has one."""
-    real = data is not None and data.reference_conditions is not None
-    try:
-        frontier = measure(
-            checkpoint,
-            conditions=conditions if real else None,
-            conditions_text="those of unseen data" if real else "",
-            guidances=guidances,
-            seconds=seconds,
-            whole=SOLVERS,  # the price reports each of them
-            note=print,
-        )
-        print(f"frontier: {store_frontier(checkpoint.path, checkpoint.card, frontier)}")
-    except (MeasureError, FrontierError) as error:
-        raise TrainingError(f"evaluate: {error}") from None
-    return frontier.curve(None)
-
-
-def _price(
-    checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None, curve: Curve | None
-) -> Price | FewSteps | None:
-    """Return the cost of solving the model; None for a field of average velocity without data to compare with."""
-    if not checkpoint.card.average:
-        return price(checkpoint.velocity, x0[:_PRICED], None if conditions is None else conditions[:_PRICED], curve)
-    return None if data is None else few_steps(checkpoint.velocity, data, 0)
-
-
-def _conditions(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> Tensor | None:
-    """Return the conditions of the real data, or examples of conditions if there are none."""
-    condition = checkpoint.card.condition
-    if condition is None:
-        return None
-    if data is not None and data.reference_conditions is not None:
-        given = torch.from_numpy(data.reference_conditions[:samples])
-        return given.to(checkpoint.dtype) if given.is_floating_point() else given
-    return condition.model_copy(update={"null": False}).examples(samples, checkpoint.dtype)
 
 
 def _measure(

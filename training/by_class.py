@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.checkpoint.card import CARD_FILE, CheckpointError
+from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.report import REPORT_FILE
 from models.conditions import LabelCondition
 from models.guidance import Guided
 from models.noise import noise
@@ -26,7 +27,8 @@ from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.files import make_writable
 from training.judge import Judge, train_judge
-from training.recorded import add_to_card, data_of
+from training.measurement import keep
+from training.recorded import data_of
 from training.solving import parse_solver, solve
 
 DEFAULT_SOLVERS = ("dopri5@1e-5",)
@@ -41,7 +43,7 @@ def evaluate_by_class(
     out: Path,
     data_dir: Path | None = None,
 ) -> list[Row]:
-    """Judge samples by class, print a table, write CSV and a sheet of pictures to `out`, add the numbers to the card.
+    """Judge samples by class, print a table, write CSV and a sheet of pictures to `out`, add the numbers to the report.
 
     Args:
         path: a checkpoint that was trained with class labels, with a recipe from which its data can be recreated.
@@ -92,8 +94,8 @@ def evaluate_by_class(
                 shown[f"guidance {guidance:g}"] = (found, of)
     write(rows, names, out, checkpoint.decoder, shown)
     record = {"judge": "scikit-learn MLPClassifier, hidden 256, 1,500 steps", "rows": [asdict(row) for row in rows]}
-    add_to_card(path, "by_class", record)
-    print(f"written to {out} and into {path / CARD_FILE}")
+    keep(checkpoint, by_class=record)
+    print(f"written to {out} and to {path / REPORT_FILE}")
     return rows
 
 

@@ -15,7 +15,7 @@ ANALYTIC = ("gaussian", "mixture")
 
 
 MEASURE_S, MEASURE_TO = 20.0, 0.01
-"""Seconds for measuring the frontier of each model, and the error to be reached even if that takes longer.
+"""Seconds for measuring each model, and the error that its frontier shall reach even if that takes longer.
 
 On any machine, a budget for 1 % of the spread then has a solver.
 """
@@ -44,8 +44,10 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
             folder = _write_analytic(models_dir, name)
             print(f"{name}: written to {folder}", flush=True)
         else:
-            folder = fit(load_recipe(CONFIGS / f"{name}.toml"), Options(models_dir, runs_dir, device=device))
-        _measure(name, folder)
+            places = Options(models_dir, runs_dir, device=device, seconds=MEASURE_S)
+            folder = fit(load_recipe(CONFIGS / f"{name}.toml"), places)
+        if not (folder / "frontier.json").exists():
+            _measure(name, folder)
 
 
 def _measure(name: str, folder: Path) -> None:

@@ -1,12 +1,15 @@
-"""Sample quality: sliced Wasserstein distance to real data, and the NFE spent."""
+"""Samples of a network for an evaluation, their sliced Wasserstein distance to real data, and the NFE spent."""
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.noise import noise
 from solvers import SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
@@ -53,13 +56,27 @@ def _wasserstein_1d(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[n
     return (ends - starts) @ np.abs(x[starts // m] - y[starts // n]) / (n * m)
 
 
+def swd_by_chance(a: ArrayLike, b: ArrayLike, seed: int = 0) -> float:
+    """Return the distance that two samples of one distribution stay below 19 times in 20: the resolution of `swd`.
+
+    It is the largest of 19 distances between random halves of both together, (n, *event) and (m, *event): a
+    permutation test at 5 %. Smaller distances than this cannot be told from none.
+    """
+    pooled = np.concatenate([np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)])
+    source = np.random.default_rng(seed)
+    orders = [source.permutation(len(pooled)) for _ in range(_HALVES)]
+    n = len(np.asarray(a))
+    return max(swd(pooled[order[:n]], pooled[order[n:]], _FEW_PROJECTIONS, seed) for order in orders)
+
+
 @dataclass(frozen=True)
 class Quality:
-    """Measured quality of samples; goes into the card as `asdict`.
+    """Measured quality of samples; goes into the report as `asdict`.
 
     Attributes:
         swd: sliced Wasserstein-1 distance of samples to real data unseen in training, in the network's space.
-        swd_real: the same between two sets of real data: the noise floor.
+        swd_real: the same between two sets of real data.
+        swd_chance: what real data stay below in 95 % of cases, see `swd_by_chance`; distances below it say nothing.
         reference: description of the real data.
         samples: number of samples, compared with the same number of real ones.
         projections: random directions used.
@@ -71,6 +88,7 @@ class Quality:
 
     swd: float
     swd_real: float
+    swd_chance: float
     reference: str
     samples: int
     projections: int
@@ -79,52 +97,154 @@ class Quality:
     nfe_max: int
     failed: int
 
+    def lines(self) -> Iterator[str]:
+        """Yield the quality in one line."""
+        seen = "so a difference can be seen" if self.swd > self.swd_chance else "so no difference can be seen"
+        yield (
+            f"sliced Wasserstein {self.swd:.4f}; real data from real data: {self.swd_real:.4f}, and up to "
+            f"{self.swd_chance:.4f} by chance, {seen} by it; {self.solver} takes {self.nfe_mean:.1f} NFE, "
+            f"{self.nfe_max} at most"
+        )
+
 
 Velocity = Callable[..., Tensor]
 """v(x, t), or v(x, t, condition); a field of average velocity has a true `average`."""
 
-_PROJECTIONS = 200
+_PROJECTIONS, _FEW_PROJECTIONS, _HALVES = 200, 50, 19
 _TOLERANCE = 1e-5
+_MOST = 2000
+"""Samples drawn at most."""
+
+_FIRST = 16
+"""Samples in the first part, if time is limited; the next parts are as large as the speed allows."""
 
 
-def evaluate(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | None = None) -> Quality:
-    """Draw as many samples as there are reference data, and compare the two.
+class TimeUp(Exception):  # noqa: N818  (not a fault)
+    """The time for a measurement is over."""
 
-    A conditional network gets the conditions of the reference.
+
+@contextmanager
+def limited(network: nn.Module, until: float) -> Iterator[None]:
+    """Let every call of the network, or of a copy of it, raise TimeUp from the time `until` of `time.monotonic` on."""
+
+    def check(module: nn.Module, arguments: object) -> None:
+        if time.monotonic() > until:
+            raise TimeUp
+
+    hook = network.register_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Samples that were drawn for an evaluation.
+
+    Attributes:
+        states: the samples that reached t = 1, (n, *event).
+        rows: the rows of the reference whose conditions they have, (n,).
+        asked: number of samples, with those that did not reach t = 1.
+        solver: the solver, with its tolerance.
+        nfe: velocity evaluations of each sample asked for, (asked,).
+    """
+
+    states: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    asked: int
+    solver: str
+    nfe: NDArray[np.int64]
+
+    @property
+    def failed(self) -> int:
+        """Samples that did not reach t = 1."""
+        return self.asked - len(self.rows)
+
+
+def draw(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | None = None, until: float = math.inf) -> Draw:
+    """Draw as many samples as there are reference data, at most 2,000, each with the condition of one of these.
 
     Args:
-        network: the velocity, on the CPU.
-        data: what to compare with.
-        seed: fixes the starting noise and the projections.
+        network: the velocity, on the CPU; a module, if time is limited.
+        data: the reference.
+        seed: fixes the starting noise.
         spec: the solver; None is DOPRI5 at 1e-5, and one Euler step for a field of average velocity.
+        until: time of `time.monotonic` at which drawing ends, with fewer samples; no part begins in the second half.
 
     Raises:
-        TrainingError: no sample reached t = 1.
+        TimeUp: not even the first part was done in time.
     """
-    samples = len(data.reference)
-    x0 = noise(seed, 0, samples, data.train.shape[1:])
-    given = None if data.reference_conditions is None else torch.from_numpy(data.reference_conditions)
+    average = bool(getattr(network, "average", False))
+    if spec is None:
+        spec = SolverSpec("euler", 1) if average else SolverSpec(rtol=_TOLERANCE, atol=_TOLERANCE)
+    total = min(_MOST, len(data.reference))
+    parts, start, size, began = [], 0, total if until == math.inf else _FIRST, time.monotonic()
+    while start < total and (not parts or 2 * time.monotonic() < began + until):
+        count = min(size, total - start)
+        try:
+            if isinstance(network, nn.Module):
+                with limited(network, until):
+                    parts.append(_solve(network, data, seed, spec, start, count))
+            else:
+                parts.append(_solve(network, data, seed, spec, start, count))
+        except TimeUp:
+            if not parts:
+                raise
+            break
+        start += count
+        left, spent = until - time.monotonic(), time.monotonic() - began
+        size = total if left == math.inf else max(1, int(min(8 * start, 0.5 * start * left / max(spent, 1e-9))))
+    states, done, nfe = (np.concatenate(each) for each in zip(*parts, strict=True))
+    solver = str(spec) if spec.rtol is None else f"{spec.solver} at {spec.rtol:g}"
+    return Draw(states[done], np.flatnonzero(done), len(done), solver, nfe)
+
+
+def _solve(
+    network: Velocity, data: DataSet, seed: int, spec: SolverSpec, start: int, count: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]:
+    """Return the ends of some paths, whether they reached t = 1, and their NFE."""
+    x0 = noise(seed, start, count, data.train.shape[1:])
+    rows = slice(start, start + count)
+    given = None if data.reference_conditions is None else torch.from_numpy(data.reference_conditions[rows])
 
     def velocity(x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
         return network(x, t) if given is None else network(x, t, given[torch.from_numpy(index)])
 
-    average = bool(getattr(network, "average", False))
-    if spec is None:
-        spec = SolverSpec("euler", 1) if average else SolverSpec(rtol=_TOLERANCE, atol=_TOLERANCE)
     with torch.no_grad():
+        average = bool(getattr(network, "average", False))
         solution = integrate_indexed(velocity, x0, compile(spec, x0.dtype), step_ends=average)
     done = np.array([status == Status.SUCCESS for status in solution.status])
-    if not done.any():
-        raise TrainingError(f"evaluation: none of {samples} samples reached t = 1; the network is not usable")
-    nfe = np.asarray(solution.nfe)
+    return solution.x.double().numpy(), done, np.asarray(solution.nfe)
+
+
+def evaluate(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | None = None) -> Quality:
+    """Draw samples (see `draw`), and measure their quality.
+
+    Raises:
+        TrainingError: no sample reached t = 1.
+    """
+    return quality_of(draw(network, data, seed, spec), data, seed)
+
+
+def quality_of(drawn: Draw, data: DataSet, seed: int) -> Quality:
+    """Compare samples with the same number of reference data.
+
+    Raises:
+        TrainingError: no sample reached t = 1.
+    """
+    if not len(drawn.states):
+        raise TrainingError(f"evaluation: none of {drawn.asked} samples reached t = 1; the network is not usable")
+    real, second = data.reference[: drawn.asked], data.second_reference[: drawn.asked]
     return Quality(
-        swd=swd(np.asarray(solution.x)[done], data.reference, _PROJECTIONS, seed),
-        swd_real=swd(data.second_reference, data.reference, _PROJECTIONS, seed),
+        swd=swd(drawn.states, real, _PROJECTIONS, seed),
+        swd_real=swd(second, real, _PROJECTIONS, seed),
+        swd_chance=swd_by_chance(second, real, seed),
         reference=data.reference_text,
-        samples=samples,
+        samples=drawn.asked,
         projections=_PROJECTIONS,
-        solver=str(spec) if spec.rtol is None else f"{spec.solver} at {spec.rtol:g}",
-        nfe_mean=float(nfe.mean()),
-        nfe_max=int(nfe.max()),
-        failed=int((~done).sum()),
+        solver=drawn.solver,
+        nfe_mean=float(drawn.nfe.mean()),
+        nfe_max=int(drawn.nfe.max()),
+        failed=drawn.failed,
     )

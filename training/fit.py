@@ -1,7 +1,8 @@
-"""One run from recipe to published model: prepare, train or resume, evaluate, publish."""
+"""One run from recipe to published model: prepare, train or resume, publish, then measure."""
 
+import signal
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,10 @@ from training.dataset import DataSet
 from training.devices import choose_device
 from training.draws import Purpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
-from training.evaluation import Quality, evaluate
-from training.few_steps import FewSteps, few_steps
 from training.files import make_writable
+from training.measurement import SECONDS, measure_published
 from training.parallel import Group
 from training.parents import pin_parent
-from training.price import Price, price_of
 from training.progress import Progress
 from training.reflow import with_pairs
 from training.signals import StopRequest
@@ -46,6 +45,7 @@ class Options:
         force: train even if the repository has a model of this recipe.
         save_every: seconds between two saves of the state.
         tensorboard: folder in which each run gets a folder of logs for TensorBoard, or None.
+        seconds: limit on the measurements after the model is published; 0 measures nothing.
     """
 
     models_dir: Path
@@ -55,6 +55,7 @@ class Options:
     force: bool = False
     save_every: float = 10.0
     tensorboard: Path | None = None
+    seconds: float = SECONDS
 
 
 def fit(recipe: Recipe, options: Options) -> Path:
@@ -92,19 +93,30 @@ def fit(recipe: Recipe, options: Options) -> Path:
         with _board(options, run, trainer) as board:
             _train(trainer, run, data, options.save_every, board)
             group.leave()
-            network = trainer.published()
-            seed = seed32(recipe.seed, Purpose.EVALUATION)
-            quality = evaluate(network, data, seed)
-            if board:
-                board.quality(quality, trainer.step)
-        print(_summary(trainer, quality), flush=True)
-        cost = _price(network, data, seed, teacher)
-        for line in cost.lines():
-            print(f"{recipe.name}: {line}")
-        folder = _publish(trainer, network, data, quality, cost, options.models_dir)
-        run.remove()
-    print(f"{recipe.name}: written to {folder}", flush=True)
+            folder = _publish(trainer, data, options.models_dir)
+            run.remove()
+            print(_summary(trainer, folder), flush=True)
+            _measure(trainer, folder, data, options, teacher, board)
     return folder
+
+
+def _measure(
+    trainer: Trainer, folder: Path, data: DataSet, options: Options, teacher: Teacher | None, board: Board | None
+) -> None:
+    """Measure the published model; Ctrl-C ends that and keeps what is written by then."""
+    name = trainer.recipe.name
+    seed = seed32(trainer.recipe.seed, Purpose.EVALUATION)
+    try:
+        quality = measure_published(
+            folder, data, seed, options.seconds, teacher, lambda line: print(f"{name}: {line}", flush=True)
+        )
+    except KeyboardInterrupt:
+        raise Stopped(
+            f"{name}: stopped measuring; the model is in {folder}, python -m training evaluate {folder} measures it",
+            signal.SIGINT,
+        ) from None
+    if board and quality:
+        board.quality(quality, trainer.step)
 
 
 def _prepare(recipe: Recipe, options: Options) -> tuple[DataSet, Teacher | None]:
@@ -113,14 +125,6 @@ def _prepare(recipe: Recipe, options: Options) -> tuple[DataSet, Teacher | None]
     if recipe.student is not None:
         return with_teacher(recipe, data)
     return data if recipe.reflow is None else with_pairs(recipe, data, options.runs_dir), None
-
-
-def _price(network: Network, data: DataSet, seed: int, teacher: Teacher | None) -> Price | FewSteps:
-    """Return the cost of solving the network; for a student, the quality of a few steps and its parent's quality."""
-    if teacher is None:
-        return price_of(network, data, seed)
-    theirs = evaluate(teacher.to(torch.device("cpu")).velocity, data, seed)
-    return few_steps(network, data, seed, teacher.parent.card.name, theirs)
 
 
 def _board(options: Options, run: RunFolder, trainer: Trainer) -> AbstractContextManager[Board | None]:
@@ -239,23 +243,19 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, b
         )
 
 
-def _summary(trainer: Trainer, quality: Quality) -> str:
+def _summary(trainer: Trainer, folder: Path) -> str:
     return (
-        f"{trainer.recipe.name}: trained in {trainer.seconds:.1f} s, loss {trainer.last_loss:.4f}, of the published "
-        f"weights on held-out data {trainer.held_out_loss:.4f}; sliced Wasserstein "
-        f"{quality.swd:.4f} to {quality.reference} (real to real {quality.swd_real:.4f}); {quality.solver} NFE "
-        f"mean {quality.nfe_mean:.1f}, max {quality.nfe_max}"
+        f"{trainer.recipe.name}: trained in {trainer.seconds:.1f} s and written to {folder}; loss "
+        f"{trainer.last_loss:.4f}, of the published weights on held-out data {trainer.held_out_loss:.4f}"
     )
 
 
 _COUPLINGS = {"independent": "independent", "ot": "minibatch optimal-transport"}
 
 
-def _publish(
-    trainer: Trainer, network: Network, data: DataSet, quality: Quality, cost: Price | FewSteps, models_dir: Path
-) -> Path:
-    """Write the checkpoint with its recipe and metrics."""
-    recipe = trainer.recipe
+def _publish(trainer: Trainer, data: DataSet, models_dir: Path) -> Path:
+    """Write the checkpoint with its recipe and losses."""
+    recipe, network = trainer.recipe, trainer.published()
     record = {
         "recipe": recipe.model_dump(mode="json"),
         "recipe_hash": recipe.hash,
@@ -271,8 +271,6 @@ def _publish(
         "held_out_loss": trainer.held_out_loss,
         "losses": trainer.losses,
         "validation": [{"epoch": epoch, "loss_by_t": losses} for epoch, losses in trainer.validations],
-        "metrics": asdict(quality),
-        "price": cost.record(),
     }
     try:
         return save(

@@ -23,7 +23,7 @@ _EXACT = 2.0**53
 """float64 has no fractions beyond this one, so all values there would seem whole."""
 
 _WHOLE = 2**24
-"""float32 represents every whole number up to this one; the limit for columns of such, or that never change."""
+"""float32 represents every whole number up to this one; the limit for columns of such."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,9 @@ def standardised(
     With `robust`, the median is 0 and the interquartile range 1.349, as of a standard normal distribution, so a few
     values that are far away do not count.
 
-    Columns that never change in the training rows are decoded exactly. If a column is so far from zero that float32
-    would drop digits that the scaled samples have, decoding is done in float64 and returns float64.
+    Columns that never change in the training rows are decoded exactly. Decoding is done in float64 and returns float64
+    if float32 cannot hold such a value or all whole numbers of a column, or if a column is so far from zero that
+    float32 would drop digits that the scaled samples have.
 
     Raises:
         DataError: all rows are the same.
@@ -115,13 +116,14 @@ def standardised(
     if not (scale > 0).any():
         raise DataError(f"data {path}: all samples are the same; there is nothing to learn")
     whole = [column.kind != "number" and max(-column.low, column.high) > _WHOLE for column in columns]
-    far = bool((np.abs(shift) > np.where(scale > 0, _FAR * scale, _WHOLE)).any()) or any(whole)
+    far = np.where(scale > 0, np.abs(shift) > _FAR * scale, train[0] != train[0].astype(np.float32))
+    wide = bool(far.any()) or any(whole)
     scale = np.where(scale > 0, scale, 1.0)  # a column that never changes is only shifted
-    kind = np.float64 if far else np.float32
+    kind = np.float64 if wide else np.float32
     decoder = Decoder.affine(
         torch.from_numpy(scale.astype(kind)),
         torch.from_numpy(shift.astype(kind)),
-        dtype="float64" if far else None,
+        dtype="float64" if wide else None,
         constants=_constants(train, kind),
         columns=columns or None,
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,13 +22,13 @@ from pydantic import (
 from models.conditions import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
-from models.dynamic_shift import DynamicShift
 from models.messages import explain
 from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import PreludeCard
 from models.program import PROGRAM
 from models.regular import NotRegular, open_regular
+from models.scheduler import Chain, FlowMatchEuler
 from models.shapes import NAME, Axis, AxisName, DataSize, check_axes, free_axes, sized, typical
 from solvers.errors import SolverError
 from solvers.plan import compile  # noqa: A004
@@ -74,12 +74,12 @@ class SamplingCard(_Frozen):
 
     Attributes:
         solver: a solver with its steps or tolerance and its grid, as text (see `solvers.spec`): `euler-28/shift(3)`.
-        dynamic_shift: makes the grid from the shape of a request; the text of the solver then has none. None is not
-            written.
+        scheduler: makes the grid, from the number of steps and the shape of a request; the text of the solver then has
+            none. None is not written.
     """
 
     solver: str = Field(max_length=1 << 16)
-    dynamic_shift: DynamicShift | None = None
+    scheduler: FlowMatchEuler | Chain | None = Field(default=None, discriminator="kind")
 
     @model_serializer(mode="wrap")
     def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -87,20 +87,19 @@ class SamplingCard(_Frozen):
 
     @model_validator(mode="after")
     def _one_grid(self) -> Self:
-        if self.dynamic_shift is not None and "grid" in read_solver(self.solver):
-            raise ValueError(f"{self.solver} has a grid, and so has the dynamic shift; give one of them")
-        if self.dynamic_shift is not None:
+        if self.scheduler is not None and "grid" in read_solver(self.solver):
+            raise ValueError(f"{self.solver} has a grid, and so has the scheduler; give one of them")
+        if self.scheduler is not None:
             try:
                 SolverSpec.of(self.solver, grid="shift(3)")
             except SolverError as error:
-                raise ValueError(f"a dynamic shift needs a solver with a grid, such as euler-28: {error}") from None
+                raise ValueError(f"a scheduler needs a solver with a grid, such as euler-28: {error}") from None
         return self
 
-    def text(self, event_shape: Sequence[int | str], sizes: Mapping[str, int]) -> str:
-        """The solver for a state with these sizes of its free axes, with its grid, as text."""
-        if self.dynamic_shift is None:
-            return self.solver
-        return str(SolverSpec.of(self.solver, grid=self.dynamic_shift.grid(event_shape, sizes)))
+    @property
+    def steps(self) -> int | None:
+        """The number of steps; None under error control."""
+        return SolverSpec.parse(self.solver).steps
 
     @field_validator("solver")
     @classmethod
@@ -225,8 +224,9 @@ class Card(_Frozen):
                         f"the max of {axis} is {entry.max[axis]} in condition {name!r}, but {self.axes[axis].max} in "
                         "axes"
                     )
-        if self.sampling is not None and self.sampling.dynamic_shift is not None:
-            self.sampling.dynamic_shift.check(self.event_shape, self.axes)
+        if self.sampling is not None and self.sampling.scheduler is not None:
+            self.sampling.scheduler.check(self.time, self.event_shape, self.axes)
+            self.authors_solver(self.typical)
         needed = FREE_SCHEME if mine else SCHEME
         if self.noise != needed:
             raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")
@@ -244,6 +244,24 @@ class Card(_Frozen):
         for takes in (self.conditioning, self.request_conditions):
             found |= takes.axes if isinstance(takes, NamedConditions) else {}
         return found
+
+    def authors_solver(self, sizes: Mapping[str, int], steps: int | None = None) -> str | None:
+        """The text of the authors' solver for a state with these sizes of its free axes; None if the card has none.
+
+        Args:
+            sizes: the sizes.
+            steps: another number of steps than the card's, for a solver whose grid a scheduler makes.
+
+        Raises:
+            ValueError: the scheduler has no grid with that many steps.
+        """
+        sampling = self.sampling
+        if sampling is None or sampling.scheduler is None:
+            return None if sampling is None else sampling.solver
+        steps = sampling.steps if steps is None else steps
+        assert steps is not None  # noqa: S101  (a scheduler needs fixed steps)
+        times = sampling.scheduler.times(steps, self.time, self.event_shape, sizes)
+        return str(SolverSpec(**(read_solver(sampling.solver) | {"steps": steps, "grid": times})))
 
     @property
     def typical(self) -> dict[str, int]:

@@ -229,7 +229,8 @@ class ReadPrelude:
     def report(self) -> str:
         """A line for the user."""
         inputs, outputs = ", ".join(self.found.conditions), ", ".join(self.config["outputs"])
-        return f"prelude: {len(self.config['steps'])} steps, from ({inputs}) to ({outputs})"
+        unused = f"; nothing depends on {', '.join(self.found.unused)}" if self.found.unused else ""
+        return f"prelude: {len(self.config['steps'])} steps, from ({inputs}) to ({outputs}){unused}"
 
     def left(self, conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """Return the declared conditions without those that only the prelude takes."""

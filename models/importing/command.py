@@ -70,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--start", type=float, help="the network's own time at which sampling starts, such as 981 or 80"
     )
     parser.add_argument("--end", type=float, help="last own time at which the network is evaluated, such as 0.002")
+    parser.add_argument(
+        "--stop", type=float, help="own time of the samples, if they still have noise, such as 0 for its last step"
+    )
     parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
     parser.add_argument("--compute", choices=get_args(Compute), help="precision in which the network computes")
     parser.add_argument("--solver", help="solver for requests that name none, such as euler-28/shift(3)")
@@ -77,13 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--own-times",
         type=_times,
         metavar="T,T,...",
-        help="grid of --solver in the network's own times, from noise to data",
+        help="grid of --solver in the network's own times, from noise to data: those of its calls",
     )
     parser.add_argument(
-        "--dynamic-shift",
-        metavar="JSON",
-        help="let the grid of --solver follow from the size of a state, as diffusers does: JSON, such as "
-        '{"base_shift": 0.5, "max_shift": 1.15, "base_tokens": 256, "max_tokens": 4096, "patch": 2}, or a file',
+        "--scheduler",
+        metavar="FILE.json",
+        help="convention and grid of --solver as in this scheduler_config.json of diffusers: a file, or JSON",
+    )
+    parser.add_argument(
+        "--patch", type=int, help="size of a token along each free axis, for a scheduler with a dynamic shift"
     )
     parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
     parser.add_argument("--prelude", type=Path, metavar="FILE.pt2", help="program from conditions to conditions")
@@ -142,11 +147,15 @@ def _declared(options: argparse.Namespace) -> Declared:
         schedule,
         options.start,
         options.end,
+        options.stop,
         options.start_scale,
     )
-    shift = None if options.dynamic_shift is None else read_config(options.dynamic_shift, "--dynamic-shift")
-    sampling = declared.sampled(options.solver, options.own_times, shift)
-    return replace(declared, compute=options.compute, sampling=sampling)
+    declared = replace(declared, compute=options.compute)
+    if options.scheduler is None:
+        return replace(declared, sampling=declared.sampled(options.solver, options.own_times))
+    if options.own_times is not None:
+        raise ForeignError("--scheduler and --own-times both give a grid; leave one of them out")
+    return declared.scheduled(read_config(options.scheduler, "--scheduler"), options.solver, options.patch)
 
 
 def _check_allowed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,6 +14,7 @@ from models.conventions import TimeCard
 from models.importing.detection import Detected
 from models.importing.files import ForeignError
 from models.messages import explain
+from models.scheduler import Chain, Scheduler, read_scheduler
 from solvers.errors import SolverError
 from solvers.spec import SolverSpec
 
@@ -25,7 +26,7 @@ class Declared:
     """The convention that the user declares; None is detected, or follows from the other declarations.
 
     Attributes:
-        noise_at, scale, sign, predicts, path, schedule, start, end, start_scale: see `TimeCard`.
+        noise_at, scale, sign, predicts, path, schedule, start, end, stop, start_scale: see `TimeCard`.
         sampling: the network's default solver.
         compute: the precision that it computes in; None for the program's own, or float32 for weights.
     """
@@ -38,6 +39,7 @@ class Declared:
     schedule: Mapping[str, Any] | None = None
     start: float | None = None
     end: float | None = None
+    stop: float | None = None
     start_scale: float | None = None
     sampling: SamplingCard | None = None
     compute: Compute | None = None
@@ -45,7 +47,7 @@ class Declared:
     @property
     def changes(self) -> bool:
         """Whether it declares more than the time and the sign of a velocity on the straight path."""
-        more = (self.schedule, self.start, self.end, self.start_scale)
+        more = (self.schedule, self.start, self.end, self.stop, self.start_scale)
         return (
             self.predicts not in (None, "velocity")
             or self.path not in (None, "linear")
@@ -59,7 +61,7 @@ class Declared:
             ForeignError: the declarations contradict each other.
         """
         noise_at = 1 if self.noise_at is None else self.noise_at
-        names = ("scale", "sign", "predicts", "path", "schedule", "start", "end", "start_scale")
+        names = ("scale", "sign", "predicts", "path", "schedule", "start", "end", "stop", "start_scale")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         try:
             return TimeCard.model_validate({"noise_at": noise_at, "data_at": 1 - noise_at, **given})
@@ -70,21 +72,17 @@ class Declared:
         self,
         solver: str | None,
         own_times: Sequence[float] | None = None,
-        dynamic_shift: Mapping[str, Any] | None = None,
     ) -> SamplingCard | None:
         """Return the default solver; None if none is named.
 
         Args:
             solver: its text.
-            own_times: its grid in the network's own times, from the start of sampling to data; None for the grid of the
-                text. They need a fully declared convention.
-            dynamic_shift: fields of a `DynamicShift`, which makes the grid from the shape of a request.
+            own_times: its grid in own times, see `TimeCard.grid`; None for the grid of the text. They need
+                a fully declared convention.
 
         Raises:
             ForeignError: it is not a solver, the times are not a grid, or two grids are given.
         """
-        if dynamic_shift is not None:
-            return _shifted(solver, own_times, dynamic_shift)
         if solver is None:
             if own_times is not None:
                 raise ForeignError("--own-times needs --solver, the method that takes these steps, such as euler")
@@ -96,14 +94,38 @@ class Declared:
                 raise ForeignError(f"--solver {solver}: {error}") from None
         time = self.card()
         try:
-            spec = SolverSpec.of(solver, grid=[time.time_of(own) for own in own_times])
+            spec = SolverSpec.of(solver, grid=time.grid(own_times))
             return SamplingCard(solver=SamplingCard.checked(str(spec)))
         except SolverError as error:
             first = time.own(time.levels[0])
+            advice = f"; for times from {own_times[0]:g} on, add --start {own_times[0]:g}"
             raise ForeignError(
                 f"--solver {solver} with --own-times: {error} (as t; own times run from {first:g}, where sampling "
-                "starts, to data)"
+                f"starts, to data{advice if time.time_of(own_times[0]) > 0 else ''})"
             ) from None
+
+    def scheduled(self, config: Mapping[str, Any], solver: str | None, patch: int | None = None) -> Declared:
+        """Return this with what a scheduler of diffusers states: its convention where none is declared, and its times.
+
+        Args:
+            config: its `scheduler_config.json`.
+            solver: the method and its number of steps.
+            patch: size of a token of its dynamic shift.
+
+        Raises:
+            ForeignError: the scheduler is not served, or the solver has no grid of its own steps.
+        """
+        try:
+            scheduler, stated = read_scheduler(config, patch)
+            taken = replace(self, **{name: value for name, value in stated.items() if getattr(self, name) is None})
+            sampling = _scheduled(solver, scheduler)
+            if isinstance(scheduler, Chain) and taken.start is None:
+                time = taken.card()
+                first = scheduler.levels(sampling.steps or 1, time.shape)[0]
+                taken = replace(taken, start=time.own(first))
+        except ValueError as error:
+            raise ForeignError(f"--scheduler: {error}") from None
+        return replace(taken, sampling=sampling)
 
     def report(self, time: TimeCard, slope: float) -> list[str]:
         """Return lines for the user: the convention used, and where the network disagrees.
@@ -149,15 +171,13 @@ class Declared:
         return time, report
 
 
-def _shifted(solver: str | None, own_times: Sequence[float] | None, shift: Mapping[str, Any]) -> SamplingCard:
+def _scheduled(solver: str | None, scheduler: Scheduler) -> SamplingCard:
     if solver is None:
-        raise ForeignError("--dynamic-shift needs --solver, the method and its number of steps, such as euler-28")
-    if own_times is not None:
-        raise ForeignError("--dynamic-shift and --own-times both give a grid; leave one of them out")
+        raise ForeignError("--scheduler needs --solver, the method and its number of steps, such as euler-28")
     try:
-        return SamplingCard.model_validate({"solver": solver, "dynamic_shift": shift})
+        return SamplingCard(solver=solver, scheduler=scheduler)
     except ValidationError as error:
-        raise ForeignError(f"--solver {solver} with --dynamic-shift: {_describe_error(error)}") from None
+        raise ForeignError(f"--solver {solver} with --scheduler: {_describe_error(error)}") from None
 
 
 def _describe_error(error: ValidationError) -> str:

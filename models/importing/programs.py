@@ -26,6 +26,7 @@ from models.importing.free_sizes import FreeSizes, symbol
 from models.messages import explain, first_line
 from models.named_conditions import NamedCondition
 from models.program.aten import OperationError, operation
+from models.program.steps import names_in
 from models.shapes import NAME, Axis, Shape, check_axes, free_axes
 
 _UNBOUNDED_ROWS = 1 << 30
@@ -71,6 +72,7 @@ class ReadFunction:
         tensors: its tensors by name.
         conditions: its inputs in the form of a card's conditions, by name.
         shapes: shape of one row of each input and result, by name; None for a free size.
+        unused: the inputs on which no result depends.
         free: for each size of one row of `x`, the name of its free axis (equal sizes share one), or None if fixed.
         axes: the allowed sizes of the free axes, by name.
     """
@@ -79,6 +81,7 @@ class ReadFunction:
     tensors: dict[str, Tensor]
     conditions: dict[str, dict[str, Any]]
     shapes: dict[str, list[int | None]]
+    unused: list[str]
     free: list[str | None] = field(default_factory=list)
     axes: dict[str, Axis] = field(default_factory=dict)
 
@@ -126,12 +129,14 @@ class Read:
         tensors: its tensors.
         order: the order of its arguments, such as `t, x`.
         axes: the allowed sizes of its free axes.
+        unused: the conditions on which its velocity does not depend.
     """
 
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     order: str
     axes: dict[str, Axis]
+    unused: list[str]
 
 
 class _Reader:
@@ -165,14 +170,37 @@ class _Reader:
             raise ForeignError(f"--conditions names {unknown[0]!r}; the conditions among --inputs are {known}")
         axes = self._bounds(shape, conditions, bounds)
         dtype = self._rows(output, shape)
-        config = {"event_shape": list(shape), "dtype": dtype, **self._body(), "condition": condition}
+        body = self._body()
+        unused = self._unused(body["steps"], [output], "x", "t")
+        config = {"event_shape": list(shape), "dtype": dtype, **body, "condition": condition}
         if conditions:
             config["conditions"] = conditions
         if self.time_dtype is not None:
             config["time_dtype"] = self.time_dtype
         if self.rows != [1, None]:
             config["rows"] = self.rows
-        return Read(config | {"output": self.names[output]}, self.tensors, ", ".join(order), axes)
+        return Read(config | {"output": self.names[output]}, self.tensors, ", ".join(order), axes, unused)
+
+    def _unused(self, steps: Sequence[Mapping[str, Any]], outputs: Sequence[str], *needed: str) -> list[str]:
+        """The conditions on which the outputs do not depend.
+
+        Raises:
+            ForeignError: they do not depend on one of the needed inputs. An export merges two arguments that were given
+                the same tensor, and the second has no effect.
+        """
+        used = {self.names[name] for name in outputs}
+        for step in reversed(steps):
+            if used.intersection(step["out"]) and not step["op"].startswith("torch.ops.aten.sym_"):
+                used |= names_in([*step["args"], *step["kwargs"].values()])
+        inputs = [ours for ours in self.names.values() if ours in ("x", "t", "c") or ours.startswith("c_")]
+        unused = ["condition" if ours == "c" else ours.removeprefix("c_") for ours in inputs if ours not in used]
+        for name in unused:
+            if name in needed:
+                raise ForeignError(
+                    f"{self.path}: the result does not depend on {name}; if one tensor was given for two arguments of "
+                    "the export, such as f(x, t, t), export it again with a tensor for each"
+                )
+        return unused
 
     def _body(self) -> dict[str, Any]:
         """The steps and the tensors in the form of a card."""
@@ -211,6 +239,7 @@ class _Reader:
         config: dict[str, Any] = {"inputs": kinds}
         conditions = self._conditions([name for name in names if name != "x"], declared)
         config |= self._body()
+        unused = self._unused(config["steps"], found, "x")
         config["outputs"] = {name: self.names[theirs] for name, theirs in zip(outputs, found, strict=True)}
         if rows != [1, None]:
             config["rows"] = rows
@@ -222,7 +251,7 @@ class _Reader:
         if "x" in names:
             shape = self._axes("states", self._meta(given[list(names).index("x")])["sizes"][1:], None)
             free = [size if isinstance(size, str) else None for size in shape]
-        return ReadFunction(config, self.tensors, conditions, shapes, free, self.free.bounds({}))
+        return ReadFunction(config, self.tensors, conditions, shapes, unused, free, self.free.bounds({}))
 
     def _outputs(self) -> list[str]:
         """The names of the results, which must be tensors computed by the program."""
@@ -260,7 +289,7 @@ class _Reader:
         ranks = [len(self._meta(name)["sizes"]) for name in given]
         rest = [name for name, rank in zip(given, ranks, strict=True) if rank > 1]
         flat = [name for name, rank in zip(given, ranks, strict=True) if rank == 1]
-        times = [name for name in flat if len(given) == 2 or self._kind(name) != "int64"]
+        times = [name for name in flat if len(flat) == 1 or self._kind(name) != "int64"]
         if len(given) not in (2, 3) or len(times) != 1 or not rest or 0 in ranks:
             raise ForeignError(
                 f"{self.path}: takes {len(given)} tensors of {ranks} dimensions; a velocity takes states of two or "
@@ -412,14 +441,17 @@ class _Reader:
         kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, v, *vectors)}
         half = len(kinds) == 1 and kinds <= HALVES.keys()
         times = self._kind(theirs["t"])
-        kinds.add(times)
+        if times == "int64":
+            self.time_dtype = "int64"
+        else:
+            kinds.add(times)
         if half and kinds - HALVES.keys() == {"float32"}:
             self.time_dtype = "float32"
             kinds.remove("float32")
         if len(kinds) > 1 or not kinds & {"float32", "float64", *HALVES}:
             raise ForeignError(
                 f"{self.path}: {self._kinds_said(x, v, vectors, times)}; export all in float32, or states and "
-                "velocities in bfloat16 or float16, with times in the same or in float32"
+                "velocities in bfloat16 or float16, with times in the same, in float32 or in int64"
             )
         return kinds.pop()
 

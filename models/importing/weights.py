@@ -130,6 +130,8 @@ def import_program(
     network.load_state_dict({f"data_{key}": tensor for key, tensor in program.tensors.items()}, assign=True)
     steps, tensors = len(program.config["steps"]), len(program.tensors)
     report = [f"program: {steps} steps, {tensors} tensors, arguments ({program.order})"]
+    if program.unused:
+        report.append(f"warning: the velocity does not depend on {', '.join(program.unused)}")
     if program.axes:
         report.append(f"free axes: {', '.join(f'{name} {axis.describe()}' for name, axis in program.axes.items())}")
     made, tried = None, _Sized(network, program.axes)

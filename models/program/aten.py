@@ -1,8 +1,11 @@
-"""The operations that a program may use: functions of ATen without side effects, and arithmetic of sizes.
+"""The operations that a program may use: functions of ATen that only compute, and arithmetic of sizes.
 
-A program may use those that torch tags as core or elementwise, and some that `torch.export` does not decompose.
-Operations that change their arguments, draw random numbers, expose uninitialised memory or open files are not allowed.
+The list is explicit, and each entry was reviewed: it changes no argument, draws no random number, opens no file,
+exposes no memory that it has not written, and checks its arguments, or is checked here (`_CHECKS`). No gradients are
+among them, as they trust their indices, and nothing that loops as often as an argument says.
 """
+
+from __future__ import annotations
 
 import operator
 import re
@@ -14,37 +17,79 @@ import torch
 
 _TARGET = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
 
-_WHOLE = set(
+_NAMES = frozenset(
     """
-    _log_softmax _safe_softmax _softmax _to_copy _unsafe_view adaptive_avg_pool1d adaptive_avg_pool2d alias
-    alpha_dropout arange avg_pool1d avg_pool2d baddbmm batch_norm broadcast_to celu chunk concat concatenate contiguous
-    conv1d conv2d conv3d conv_transpose1d conv_transpose2d cumsum detach dropout einsum embedding expand_as
-    eye tril triu feature_dropout flatten flip full group_norm hardsigmoid hardswish hstack instance_norm layer_norm
-    leaky_relu lift_fresh lift_fresh_copy linear linspace log_softmax mT masked_fill matmul max_pool2d mean mish
-    movedim nan_to_num narrow new_full new_ones new_zeros numpy_T one_hot ones ones_like outer pad pixel_shuffle
-    pixel_unshuffle prelu repeat_interleave reshape reshape_as rms_norm roll rsub scaled_dot_product_attention
-    selu silu softmax softplus split split_with_sizes square stack swapaxes threshold tile to transpose
-    true_divide type_as unbind unflatten upsample_bicubic2d upsample_bilinear2d upsample_nearest1d
-    upsample_nearest2d view_as vstack where zeros zeros_like
+    __lshift__ __rshift__ __xor__ abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and
+    bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min clip
+    conj_physical copy copysign cos cosh deg2rad digamma div elu eq erf erfc erfinv exp exp2 expm1 fill floor fmax fmin
+    fmod frac frexp gcd ge gelu gt hardshrink hardsigmoid hardswish hardtanh heaviside hypot i0 igamma igammac isfinite
+    isinf isnan isneginf isposinf lcm ldexp le leaky_relu lerp lgamma log log10 log1p log2 logaddexp logaddexp2
+    logical_and logical_not logical_or logical_xor logit lt masked_fill maximum minimum mish mul nan_to_num ne neg
+    nextafter positive pow prelu rad2deg reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sign signbit
+    silu sin sinc sinh softplus softshrink special_entr special_erfcx special_i0e special_i1 special_i1e
+    special_log_ndtr special_ndtri special_xlog1py sqrt square sub tan tanh threshold true_divide trunc where xlogy
+
+    _log_softmax _safe_softmax _softmax all amax amin any argmax argmin cumsum log_softmax max mean min prod softmax
+    sort sum topk var
+
+    addmm baddbmm bmm einsum linear matmul mm outer _cdist_forward scaled_dot_product_attention
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d convolution embedding
+    _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d avg_pool3d
+    max_pool2d max_pool2d_with_indices max_pool3d_with_indices grid_sampler_2d
+    upsample_bicubic2d upsample_bilinear2d upsample_nearest1d upsample_nearest2d
+    _fft_c2r _fft_r2c _native_batch_norm_legit_no_training batch_norm group_norm instance_norm layer_norm
+    native_group_norm native_layer_norm rms_norm alpha_dropout dropout feature_dropout
+
+    _to_copy _unsafe_view alias broadcast_to cat chunk clone col2im concat concatenate constant_pad_nd contiguous detach
+    diagonal expand expand_as flatten flip gather hstack index index_put index_select lift_fresh lift_fresh_copy mT
+    masked_scatter movedim narrow numpy_T pad permute pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
+    reflection_pad3d repeat repeat_interleave replication_pad2d replication_pad3d reshape reshape_as roll scatter
+    scatter_add scatter_reduce select select_scatter slice slice_scatter split split_with_sizes squeeze stack swapaxes
+    tile to transpose tril triu type_as unbind unflatten unsqueeze view view_as vstack
+
+    arange eye full full_like linspace new_full new_ones new_zeros one_hot ones ones_like scalar_tensor zeros zeros_like
     """.split()  # noqa: SIM905  (a list of strings would take a hundred lines)
 )
-_FORBIDDEN = re.compile(
-    r"from_file|empty|rand|bernoulli|normal_functional|multinomial|poisson|item|_local_scalar|nonzero"
-)
-_ONLY_AT_REST = ("dropout", "feature_dropout", "alpha_dropout")  # the third argument is True in training
+
+LARGEST = 2**63
+"""Integers of a program are smaller than this, and not below its negative."""
+
+
+class OperationError(ValueError):
+    """An operation is unknown, or not allowed in a program."""
+
+
+def _number(value: Any) -> int | float:
+    if not isinstance(value, int | float | torch.SymInt):
+        raise OperationError(f"arithmetic of sizes takes numbers, not {type(value).__name__}")
+    return value  # pyright: ignore[reportReturnType]  (a symbolic size of an export behaves as an int)
+
+
+def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Arithmetic of numbers whose results fit into 64 bits."""
+
+    def call(*given: Any) -> Any:
+        numbers = [_number(value) for value in given]
+        if function is operator.pow and all(isinstance(number, int) for number in numbers):
+            base, exponent = numbers
+            if exponent > 63 and abs(base) > 1:  # before it is computed: that can take hours
+                raise OperationError(f"{base} to the power of {exponent} does not fit into 64 bits")
+        result = function(*numbers)
+        if isinstance(result, int) and not -LARGEST <= result < LARGEST:
+            raise OperationError("an integer does not fit into 64 bits")
+        return result
+
+    return call
+
 
 _NUMBERS: dict[str, Callable[..., Any]] = {
-    f"_operator.{name}": getattr(operator, name)
+    f"_operator.{name}": _bounded(getattr(operator, name))
     for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pow", "eq", "ne", "lt", "le", "gt", "ge")
 }
 _SIZES: dict[str, Callable[..., Any]] = {
     "torch.ops.aten.sym_size.int": lambda x, dim: x.shape[dim],
     "torch.ops.aten.sym_numel.default": lambda x: x.numel(),
 }
-
-
-class OperationError(ValueError):
-    """An operation is unknown, or not allowed in a program."""
 
 
 @cache
@@ -57,29 +102,99 @@ def operation(target: str) -> Callable[..., Any]:
     plain = _NUMBERS.get(target) or _SIZES.get(target)
     if plain is not None:
         return plain
-    found = _TARGET.fullmatch(target)
-    if found is None:
+    parts = _TARGET.fullmatch(target)
+    if parts is None:
         raise OperationError(
             f"operation {target[:100]!r} is not an ATen operation; "
             "export with run_decompositions() and without control flow"
         )
-    name, overload = found.groups()
+    name, overload = parts.groups()
     packet = getattr(torch.ops.aten, name, None)
     if packet is None or overload not in packet.overloads():
         raise OperationError(f"operation {target} is unknown to torch {torch.__version__}")
     function = getattr(packet, overload)
     if function._schema.is_mutable:
         raise OperationError(f"operation {target} changes its arguments; export with run_decompositions()")
-    tags = {torch.Tag.core, torch.Tag.pointwise} & set(function.tags)
-    if _FORBIDDEN.search(name) or not (tags or name in _WHOLE):
+    if name not in _NAMES or any(argument.name == "generator" for argument in function._schema.arguments):
         raise OperationError(f"operation {target} is not among those that a program may use (see docs/models.md)")
-    return _at_rest(function) if name in _ONLY_AT_REST else function
+    check = _CHECKS.get(name)
+    return function if check is None else _checked(function, check)
 
 
-def _at_rest(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(x: Any, p: Any, train: bool) -> Any:
-        if train:
-            raise OperationError("the program was exported in training mode; call eval() on the network first")
-        return function(x, p, False)
+def _checked(function: Any, check: Callable[..., None]) -> Callable[..., Any]:
+    """The same function, after a look at its arguments by name."""
+    names = [argument.name for argument in function._schema.arguments]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check(**{**dict(zip(names, args, strict=False)), **kwargs})
+        return function(*args, **kwargs)
 
     return call
+
+
+def _at_rest(train: bool = False, **_: Any) -> None:
+    if train:
+        raise OperationError("the program was exported in training mode; call eval() on the network first")
+
+
+def _without_dropout(dropout_p: float = 0.0, **_: Any) -> None:
+    if dropout_p:
+        raise OperationError("attention has dropout; call eval() on the network before the export")
+
+
+def _sizes_of_statistics(input: Any, **given: Any) -> None:  # noqa: A002  (ATen's name)
+    """Kernels of batch normalization read as many statistics as there are channels, however many there are."""
+    channels = input.shape[1]
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        tensor = given.get(name)
+        if tensor is not None and tuple(tensor.shape) != (channels,):
+            raise OperationError(f"{name} has shape {list(tensor.shape)}, and there are {channels} channels")
+
+
+def _sizes_of_groups(input: Any, N: int, C: int, HxW: int, **_: Any) -> None:  # noqa: A002  (ATen's names)
+    if input.numel() != N * C * HxW or input.shape[:2] != (N, C):
+        raise OperationError(f"states have shape {list(input.shape)}, not {N} rows of {C} channels of {HxW}")
+
+
+def _known_scales(**given: Any) -> None:
+    """A scale beside the size of the result decides which numbers are read, so the two must agree."""
+    scales = [given[name] for name in ("scales", "scales_h", "scales_w") if name in given]
+    if not scales:
+        return
+    for scale, size, before in zip(scales, given["output_size"], given["self"].shape[-len(scales) :], strict=False):
+        if scale is not None and not (scale > 0 and before * scale - 1 < size <= before * scale + 1):
+            raise OperationError(f"a scale of {scale} does not lead from {before} to {size}")
+
+
+def _dimensions(self: Any, dim: list[int], last_dim_size: int | None = None, **_: Any) -> None:
+    """Transforms trust their dimensions and the length of the result."""
+    if not dim or len(set(dim)) < len(dim) or not all(0 <= each < self.ndim for each in dim):
+        raise OperationError(f"dimensions {dim} of a transform of {self.ndim}")
+    if last_dim_size is not None and self.shape[dim[-1]] != last_dim_size // 2 + 1:
+        raise OperationError(f"{self.shape[dim[-1]]} frequencies do not make {last_dim_size} numbers")
+
+
+def _known_modes(interpolation_mode: int, padding_mode: int, **_: Any) -> None:
+    """With another mode the kernel writes nothing."""
+    if interpolation_mode not in (0, 1, 2) or padding_mode not in (0, 1, 2):
+        raise OperationError(f"modes of sampling are {interpolation_mode} and {padding_mode}; they are 0, 1 or 2")
+
+
+def _no_truncated_integers(self: Any, rounding_mode: str | None = None, **_: Any) -> None:
+    """The smallest integer divided by -1 ends the process, unless rounding is down."""
+    if rounding_mode == "trunc" and not self.is_floating_point():
+        raise OperationError("integers are divided with rounding to zero; round down (//) instead")
+
+
+_CHECKS: dict[str, Callable[..., None]] = {
+    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _at_rest),
+    "scaled_dot_product_attention": _without_dropout,
+    "_native_batch_norm_legit_no_training": _sizes_of_statistics,
+    "native_group_norm": _sizes_of_groups,
+    **dict.fromkeys(
+        ("upsample_bicubic2d", "upsample_bilinear2d", "upsample_nearest1d", "upsample_nearest2d"), _known_scales
+    ),
+    **dict.fromkeys(("_fft_c2r", "_fft_r2c"), _dimensions),
+    "grid_sampler_2d": _known_modes,
+    "div": _no_truncated_integers,
+}

@@ -26,7 +26,8 @@ class ProgramConfig(NetworkConfig):
     Attributes:
         event_shape: shape of one state; a name is a free axis.
         dtype: dtype of states, times and velocities.
-        time_dtype: dtype of times if it differs: float32 with half precision.
+        time_dtype: dtype of times if it differs: float32 with half precision, or int64 for whole steps, to which times
+            are rounded.
         tensors: its weights and constants by name.
         steps: the steps in order; each uses only values already computed.
         output: the name of the velocity. The names `x` and `t` denote states and times, `c` the condition, and `c_name`
@@ -39,7 +40,7 @@ class ProgramConfig(NetworkConfig):
     architecture: Literal["program"] = PROGRAM
     event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     dtype: str = Field(pattern="^(float(16|32|64)|bfloat16)$")
-    time_dtype: Literal["float32"] | None = None
+    time_dtype: Literal["float32", "int64"] | None = None
     tensors: dict[str, Stored]
     steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     output: str
@@ -88,7 +89,7 @@ class Program(Network[ProgramConfig]):
         super().__init__(config, config.event_shape, config.takes)
         self._steps = Steps(self, config.tensors, config.steps, (config.output,), config.rows)
         self.rows = config.rows
-        self.time_dtype = TENSOR_DTYPES[config.time_dtype or config.dtype]
+        self.time_dtype = torch.float32 if config.time_dtype else TENSOR_DTYPES[config.dtype]
 
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.conditions` for the condition.
@@ -98,7 +99,7 @@ class Program(Network[ProgramConfig]):
         Raises:
             VelocityError: the program does not take this condition, or a step fails.
         """
-        given: dict[str, Tensor] = {"x": x, "t": t}
+        given: dict[str, Tensor] = {"x": x, "t": t.round().long() if self.config.time_dtype == "int64" else t}
         if self.condition is None:
             refuse_condition(condition)
         else:

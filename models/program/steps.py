@@ -2,6 +2,9 @@
 
 Programs come from `torch.export` (see `models.importing.programs`). The card stores the steps as plain JSON, the
 weights file their tensors. torch's own loader, which can be made to unpickle and to evaluate text, is not used.
+
+Before a program first computes with inputs of some shapes, it runs on tensors without numbers, so that one whose
+results would not fit into memory fails before they are made.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ TENSOR_DTYPES = {
     )
 }
 MAX_STEPS = 50_000
+MAX_BYTES = 4 << 30
+"""The most bytes of results that a program holds at one time, its own tensors not counted."""
 
 Dtypes = Mapping[str, torch.dtype]
 
@@ -110,7 +115,10 @@ def check_steps(
             operation(step.op)
         except OperationError as error:
             raise ValueError(f"step {number}: {error}") from None
-        unknown = _names([*step.args, *step.kwargs.values()]) - known
+        given_to = [*step.args, *step.kwargs.values()]
+        if step.op.startswith("_operator.") and not all(isinstance(value, int | float | dict) for value in given_to):
+            raise ValueError(f"step {number} ({step.op}) takes numbers only")
+        unknown = names_in(given_to) - known
         if unknown:
             raise ValueError(f"step {number} ({step.op}) uses {sorted(unknown)[0][:50]!r}, which is not known yet")
         known.update(step.out)
@@ -142,9 +150,12 @@ class Steps:
             # The prefix keeps the names apart from the module's own attributes.
             module.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
         dead = _dead(steps, outputs)
-        self._calls: list[tuple[Callable[..., Any], Step, list[str]]] = [
-            (operation(step.op), step, last) for step, last in zip(steps, dead, strict=True)
+        functions = [operation(step.op) for step in steps]
+        self._calls: list[tuple[Callable[..., Any], Step, list[str], bool]] = [
+            (function, step, last, _is_placed(function))
+            for function, step, last in zip(functions, steps, dead, strict=True)
         ]
+        self._sized: dict[tuple[tuple[int, ...], ...], int] = {}  # shapes of a row -> most rows that fit into memory
 
     def run(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes = TENSOR_DTYPES) -> tuple[Tensor, ...]:
         """Return the results for inputs (rows, ...) by name, at least one row.
@@ -169,28 +180,62 @@ class Steps:
     def _padded(self, module: nn.Module, given: Mapping[str, Tensor], least: int, dtypes: Dtypes) -> tuple[Tensor, ...]:
         rows = next(iter(given.values())).shape[0]
         if rows >= least:
-            return self._run(module, given, dtypes)
+            return self._fitting(module, given, dtypes)
         copies = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in given.items()}
-        return tuple(each[:rows] for each in self._run(module, copies, dtypes))
+        return tuple(each[:rows] for each in self._fitting(module, copies, dtypes))
+
+    def _fitting(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes) -> tuple[Tensor, ...]:
+        """Run the steps, once it is known that their results fit into memory."""
+        rows, *_ = sizes = [size for tensor in given.values() for size in tensor.shape]
+        if all(isinstance(size, int) for size in sizes):  # not those of an export
+            row = tuple(tuple(tensor.shape[1:]) for tensor in given.values())
+            if rows > self._sized.get(row, 0):
+                shapes = {name: torch.empty(a.shape, dtype=a.dtype, device="meta") for name, a in given.items()}
+                self._run(module, shapes, dtypes)
+                self._sized[row] = rows
+        return self._run(module, given, dtypes)
 
     def _run(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes) -> tuple[Tensor, ...]:
         values: dict[str, Any] = dict(given)
         device = next(iter(given.values())).device
+        sizing, held = device.type == "meta", dict[str, int]()
         for name in self._stored:
-            values[name] = getattr(module, f"data_{name}")
-        for function, step, dead in self._calls:
+            stored = getattr(module, f"data_{name}")
+            values[name] = stored.to("meta") if sizing else stored
+        for function, step, dead, placed in self._calls:
             try:
-                found = function(
-                    *(_argument(value, values, device, dtypes) for value in step.args),
-                    **{name: _argument(value, values, device, dtypes) for name, value in step.kwargs.items()},
-                )
-            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-                name = step.out[0] if step.out else step.op
-                raise VelocityError(f"step {name} ({step.op}): {first_line(error)}") from error
-            values.update(zip(step.out, [found] if step.single else found, strict=True))
+                named = {name: _argument(value, values, device, dtypes) for name, value in step.kwargs.items()}
+                if placed:
+                    named["device"] = device
+                found = function(*(_argument(value, values, device, dtypes) for value in step.args), **named)
+            except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, NotImplementedError) as error:
+                name, why = step.out[0] if step.out else step.op, first_line(error)
+                if "index out of range" in why:
+                    why += "; if it is of a label, declare the number of labels as `classes` of that condition"
+                raise VelocityError(f"step {name} ({step.op}): {why}") from error
+            results = [found] if step.single else list(found)
+            values.update(zip(step.out, results, strict=True))
+            if sizing and not getattr(function, "is_view", False):
+                held.update(zip(step.out, map(_bytes, results), strict=True))
+                if (total := sum(held.values())) > MAX_BYTES:
+                    raise VelocityError(
+                        f"step {step.out[0]} ({step.op}) would bring the program's results to {total >> 20} MiB for "
+                        f"{next(iter(given.values())).shape[0]} rows; {MAX_BYTES >> 20} MiB are allowed"
+                    )
             for name in dead:
                 del values[name]
+                held.pop(name, None)
         return tuple(values[name] for name in self._outputs)
+
+
+def _is_placed(function: Any) -> bool:
+    """Whether a function makes a tensor on a device of its own choice unless it is told one."""
+    arguments = function._schema.arguments if hasattr(function, "_schema") else ()
+    return any(argument.name == "device" and argument.kwarg_only for argument in arguments)
+
+
+def _bytes(value: Any) -> int:
+    return value.nbytes if isinstance(value, Tensor) else 0
 
 
 def _argument(value: Any, values: Mapping[str, Any], device: torch.device, dtypes: Dtypes) -> Any:
@@ -210,14 +255,14 @@ def _argument(value: Any, values: Mapping[str, Any], device: torch.device, dtype
     return device
 
 
-def _names(value: Any) -> set[str]:
+def names_in(value: Any) -> set[str]:
     """Return the names of the values that an argument refers to.
 
     Raises:
         ValueError: it is an object of an unknown kind.
     """
     if isinstance(value, list | tuple):
-        return set().union(*map(_names, value)) if value else set()
+        return set().union(*map(names_in, value)) if value else set()
     if not isinstance(value, dict):
         return set()
     kind, content = next(iter(value.items())) if len(value) == 1 else ("", None)
@@ -234,7 +279,7 @@ def _dead(steps: Sequence[Step], outputs: Collection[str]) -> list[list[str]]:
     kept = set(outputs)
     dead: list[list[str]] = []
     for step in reversed(steps):
-        last = (_names([*step.args, *step.kwargs.values()]) | set(step.out)) - kept
+        last = (names_in([*step.args, *step.kwargs.values()]) | set(step.out)) - kept
         dead.append(sorted(last))
         kept |= last
     return dead[::-1]

@@ -43,7 +43,8 @@ def chosen(
         ProblemError: 422, see `compiled` and `budget.choose`.
     """
     if request.budget is None:
-        return request, None, compiled(request, model, t_span, settings, usual=_authors_solver(model, t_span))
+        usual = _authors_solver(request, model, t_span, settings)
+        return request, None, compiled(request, model, t_span, settings, usual=usual)
     refused: ProblemError | None = None
     for choice in choose(request, model, settings):
         named = request.model_copy(update={"solver": choice.point.solver})
@@ -75,7 +76,7 @@ def compiled(
         t_span: start and end.
         settings: the limits.
         steps: fixed steps if the request names none.
-        usual: the solver's text if the request gives no solver fields but `max_nfe`; None for the service's default.
+        usual: the solver's text if the request names none; None for the service's default.
 
     Raises:
         ProblemError: 422 if its arguments contradict each other, cannot be met or are over a limit.
@@ -86,7 +87,7 @@ def compiled(
     solver = request.solver
     if model.card.average:
         solver, steps = _of_average(request, model, t_span)
-    if usual is not None and not _names_solver(request):
+    if usual is not None:
         solver, steps = usual, None
     if steps is not None:
         given += (("steps", steps),)
@@ -114,18 +115,26 @@ def _fault_of_plans(error: SolverError, model: ModelVersion) -> str:
     return f". Its file of plans cannot be used: {fault}" if fault and f"{TUNED!r}" in str(error) else ""
 
 
-def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | None:
-    """Return the solver named by a model's card, which applies only to the whole span from noise to data."""
+def _authors_solver(
+    request: SampleRequest, model: ModelVersion, t_span: tuple[float, float], settings: Settings
+) -> str | None:
+    """Return the solver of a model's card, if the request names none: it has no solver fields but `max_nfe`.
+
+    It is for the whole span from noise to data. If a scheduler makes its grid, a request may give the number of steps.
+
+    Raises:
+        ProblemError: 422 if the scheduler has no grid with that many steps.
+    """
+    fields = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
+    named = {name for name in fields if getattr(request, name) is not None}
     sampling = model.card.sampling
-    if sampling is None or t_span != WHOLE:
+    if sampling is None or t_span != WHOLE or named - ({"steps"} if sampling.scheduler else set[str]()):
         return None
-    return sampling.text(model.card.event_shape, dict(model.sizes))
-
-
-def _names_solver(request: Solving) -> bool:
-    """Whether a request names a solver; `max_nfe` and null fields do not."""
-    named = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
-    return any(getattr(request, name) is not None for name in named)
+    check_limit("steps", request.steps or 0, settings.max_steps)
+    try:
+        return model.card.authors_solver(dict(model.sizes), request.steps)
+    except ValueError as error:
+        raise invalid("steps", str(error)) from None
 
 
 @lru_cache(maxsize=1024)

@@ -167,8 +167,8 @@ class Sampling(BaseModel):
     """How a model is sampled if a request does not say."""
 
     solver: str = Field(description="the solver with its steps or tolerance and grid, as text")
-    dynamic_shift: dict[str, float] | None = Field(
-        default=None, description="how the grid follows from the size of a state, where it does"
+    scheduler: dict[str, Any] | None = Field(
+        default=None, description="how the grid follows from the number of steps and the size of a state, where it does"
     )
 
 

@@ -165,22 +165,100 @@ def test_euler_steps_are_those_of_the_network_s_authors(predicts: str) -> None:
     torch.testing.assert_close(found.x, x, rtol=1e-10, atol=1e-10)
 
 
-def test_ddim_steps_of_a_chain_are_euler_steps() -> None:
-    # Song, Meng & Ermon 2021, eq. 12 with eta = 0, from step 981 in strides of 20 to the first.
-    fields = {"noise_at": 1, "data_at": 0, "predicts": "eps", "path": "vp", "schedule": {"kind": "steps"}}
-    time = TimeCard.model_validate({**fields, "start": 981})
+CHAIN: dict[str, Any] = {"noise_at": 1, "data_at": 0, "predicts": "eps", "path": "vp", "schedule": {"kind": "steps"}}
+
+
+@pytest.mark.parametrize(("predicts", "stop"), [("eps", None), ("eps", 0.0), ("x0", 0.0), ("v", 0.0)])
+def test_ddim_steps_of_a_chain_are_euler_steps(predicts: str, stop: float | None) -> None:
+    """Song, Meng & Ermon 2021, eq. 12 with eta = 0, to data or to the noise of step 0."""
+    time = TimeCard.model_validate({**CHAIN, "predicts": predicts, "start": 981, "stop": stop})
     network = Exact(time)
     kept = (1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)).cumprod(0)
-    own = list(range(981, 0, -20))
+    own = list(range(981, 0, -70))
     n = torch.randn(3, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     x = n
+    end = torch.tensor(1.0) if stop is None else kept[0]
     for now, after in itertools.pairwise([*own, None]):
-        eps = network(x, torch.full((3,), float(now or 0), dtype=torch.float64))
-        before, next_kept = kept[now or 0], torch.tensor(1.0) if after is None else kept[after]
-        x = next_kept.sqrt() * (x - (1 - before).sqrt() * eps) / before.sqrt() + (1 - next_kept).sqrt() * eps
-    grid = [*(time.time_of(each) for each in own), 1.0]
-    found = integrate(adapt(network, time), n, solver="euler", grid=grid)
+        assert now is not None
+        answer = network(x, torch.full((3,), float(now), dtype=torch.float64))
+        a, b = kept[now].sqrt(), (1 - kept[now]).sqrt()
+        data = {"eps": (x - b * answer) / a, "x0": answer, "v": a * x - b * answer}[predicts]
+        noise = {"eps": answer, "x0": (x - a * answer) / b, "v": b * x + a * answer}[predicts]
+        next_kept = end if after is None else kept[after]
+        x = next_kept.sqrt() * data + (1 - next_kept).sqrt() * noise
+    found = integrate(adapt(network, time), n, solver="euler", grid=time.grid(own))
     torch.testing.assert_close(found.x, x, rtol=1e-9, atol=1e-9)
+
+
+CHAINS: list[dict[str, Any]] = [
+    *({"schedule": {"kind": "steps", "betas": betas}} for betas in ("linear", "scaled_linear", "squaredcos_cap_v2")),
+    {"schedule": {"kind": "steps"}, "stop": 0.0},
+    {"schedule": {"kind": "steps"}, "scale": 0.001, "start": 0.981},
+    {"schedule": {"kind": "steps"}, "noise_at": 0, "data_at": 1, "start": 18},
+    {"schedule": {"kind": "cosine"}, "scale": 1000.0, "predicts": "v"},
+    {"path": "linear", "schedule": None, "scale": 1000.0, "predicts": "velocity", "start": None},
+    {"path": "linear", "schedule": None, "scale": 1000.0, "predicts": "velocity", "noise_at": 0, "data_at": 1,
+     "start": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("fields", CHAINS, ids=str)
+def test_whole_steps_arrive_exactly(fields: dict[str, Any], dtype: torch.dtype) -> None:
+    """So that a network may take its time as an integer: t.long() would make 220 of 220.99998."""
+    time = TimeCard.model_validate({**CHAIN, "start": 981, **fields})
+    times: list[Tensor] = []
+
+    def network(x: Tensor, own: Tensor, condition: Any = None) -> Tensor:
+        times.append(own)
+        return torch.zeros_like(x)
+
+    class Recorded(nn.Module):
+        forward = staticmethod(network)
+
+    first = time.own(time.levels[0])
+    steps = range(981, 0, -1) if time.noise_at == 1 else range(18, 999)
+    own = [first, *(k * (time.scale if time.scale < 1 else 1.0) for k in steps[1:])]
+    t = torch.tensor(time.grid(own)[:-1], dtype=dtype)
+    adapt(Recorded(), time)(torch.zeros(len(t), 1, dtype=dtype), t)
+    assert times[0].tolist() == torch.tensor(own, dtype=dtype).tolist()
+    between = adapt(Recorded(), time)
+    t = torch.tensor([time.time_of(own) for own in (500.4, 500.5)] if time.scale >= 1 else [0.5], dtype=dtype)
+    times.clear()
+    between(torch.zeros(len(t), 1, dtype=dtype), t)
+    if time.scale >= 1:
+        torch.testing.assert_close(times[0], torch.tensor([500.4, 500.5], dtype=dtype), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "own", "calls"),
+    [
+        ({"start": 981}, [981, 961, 1, 0], 3),
+        ({"start": 981}, [981, 961, 1], 3),
+        ({"start": 981}, [981, 961, 1, -1], 3),
+        ({"start": 980}, [980, 960, 0, -1], 3),
+        ({"start": 981, "end": 1}, [981, 961, 1], 3),
+        ({"start": 981, "stop": 0}, [981, 961, 1, 0], 3),
+        ({"start": 981, "stop": 0}, [981, 961, 1], 3),
+        ({"noise_at": 0, "data_at": 1, "start": 18}, [18, 500, 998, 999], 3),
+        ({"noise_at": 0, "data_at": 1, "start": 18}, [18, 500, 998], 3),
+        ({"schedule": {"kind": "cosine"}}, [0.999, 0.5, 0.1], 3),
+        ({"schedule": None}, [1, 0.5, 0.1, 0], 3),
+        ({"schedule": None, "path": "edm"}, [80, 10, 0.002], 3),
+        ({"schedule": None, "path": "edm"}, [80, 10, 0.002, 0], 3),
+        ({"schedule": None, "path": "linear", "predicts": "velocity", "scale": 1000}, [1000, 600, 300], 3),
+        ({"schedule": None, "path": "linear", "predicts": "velocity", "scale": 1000}, [1000, 600, 300, 0], 3),
+    ],
+    ids=str,
+)
+def test_own_times_end_at_data_however_their_end_is_written(
+    fields: dict[str, Any], own: list[float], calls: int
+) -> None:
+    time = TimeCard.model_validate({**CHAIN, **fields})
+    grid = time.grid(own)
+    assert (grid[0], grid[-1], len(grid)) == (0.0, 1.0, calls + 1)
+    assert grid[:calls] == [time.time_of(each) for each in own[:calls]]
+    assert all(a < b for a, b in itertools.pairwise(grid))
 
 
 @pytest.mark.parametrize(
@@ -195,6 +273,8 @@ def test_ddim_steps_of_a_chain_are_euler_steps() -> None:
         ({"predicts": "v", "start": 1.5}, "both within the schedule"),
         ({"predicts": "v", "start": 0.9, "end": 0.1}, "start must be noisier than end"),
         ({"predicts": "v", "start": math.nan}, "finite"),
+        ({"predicts": "v", "start": 0.1, "stop": 0.05}, "stop is 0.05; it must be less noisy than the start"),
+        ({"predicts": "v", "stop": 1.5}, "stop is 1.5; .* within the schedule"),
         ({"start_scale": 0}, "greater than 0"),
         ({"path": "vp", "schedule": {"kind": "beta", "beta_max": 1000}}, "less than or equal to 100"),
         ({"path": "vp", "schedule": {"kind": "steps", "beta_last": 0.9, "steps": 60000}}, "has no data left"),

@@ -19,6 +19,7 @@ from models.decoder import Decoder
 from models.forms.counts import ONE_AT_A_TIME
 from models.forms.rows import field_rows
 from models.mixing import find_mixing
+from models.named_conditions import NamedCondition, NamedConditions
 from models.noise import noise
 from models.program.network import Program, ProgramConfig
 from models.program.steps import Step, Stored
@@ -31,6 +32,9 @@ MIXING: dict[str, Field] = {
     "a thousandth of the mean": lambda x, t: x - 1e-3 * x.mean(0),
     "batch normalization": lambda x, t: batch_norm(x, None, None, training=True),
     "mean time": lambda x, t: x * t.mean(),
+    "first row": lambda x, t: x + x[:1],
+    "third row": lambda x, t: x + x[min(2, len(x) - 1)],
+    "first time": lambda x, t: x + t[:1, None],
     "number of rows": lambda x, t: x * len(x),
     "place": lambda x, t: x + torch.arange(len(x))[:, None],
     "rows before": lambda x, t: x.cumsum(0),
@@ -88,6 +92,32 @@ def centred() -> Program:
     program = Program(ProgramConfig(event_shape=(2,), dtype="float32", tensors=tensors, steps=steps, output="v"))
     program.load_state_dict({"data_w": torch.tensor([2.0, 3.0])})
     return program
+
+
+class Slow(nn.Module):
+    """A network that reads the first row for all, however long a row takes."""
+
+    rows_seen = 0
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        self.rows_seen += len(x)
+        return x + 0.1 * x[:1]
+
+
+def test_the_look_is_the_same_for_fast_and_slow_networks() -> None:
+    slow = Slow()
+    assert find_mixing(slow, (3,), torch.float32) is not None
+    assert slow.rows_seen <= 40
+
+
+@pytest.mark.parametrize("default", [None, 0])
+def test_a_mix_through_integers_is_found(default: int | None) -> None:
+    takes = NamedConditions({"size": NamedCondition(dtype="int64", shape=(256,), default=default)})
+
+    def field(x: Tensor, t: Tensor, condition: dict[str, Tensor]) -> Tensor:
+        return x + condition["size"][:1].float().mean(1, keepdim=True)
+
+    assert find_mixing(field, (3,), torch.float32, condition=takes) is not None
 
 
 def saved(root: Path, row_by_row: bool) -> Path:

@@ -1,6 +1,6 @@
 """The example with the real diffusers from the package index: its SD3 transformer is served at any size and length.
 
-The grid of a dynamic shift is compared with the sigmas of its scheduler.
+What `tests/models/scheduler_times.json` says of its schedulers is compared with them.
 """
 
 import subprocess
@@ -89,17 +89,13 @@ asyncio.run(main())
 
 
 SIGMAS = """
+import json
 import numpy as np
-from diffusers import FlowMatchEulerDiscreteScheduler
-from models.dynamic_shift import DynamicShift
-from solvers.grids import times
+from tests.models.scheduler_times import CASES, FILE, theirs
 
-for high, wide in ((16, 16), (64, 64), (128, 128), (32, 96)):
-    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
-    mu = 0.5 + (1.15 - 0.5) * (high // 2 * (wide // 2) - 256) / (4096 - 256)  # as the pipelines do
-    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / 28, 28), mu=mu)
-    grid = DynamicShift(patch=2).grid((16, "H", "W"), {"H": high, "W": wide})
-    np.testing.assert_allclose(1 - times(grid, 28, (0.0, 1.0)), scheduler.sigmas.numpy(), rtol=0, atol=1e-6)
+for case, recorded in zip(CASES, json.loads(FILE.read_text()), strict=True):
+    for name, values in theirs(case).items():
+        np.testing.assert_allclose(values, recorded[name], rtol=1e-6, atol=1e-6, err_msg=f"{name} of {case}")
 print("the same")
 """
 
@@ -113,7 +109,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("script", [COMPARE, SIGMAS], ids=["transformer", "dynamic shift"])
+@pytest.mark.parametrize("script", [COMPARE, SIGMAS], ids=["transformer", "schedulers"])
 def test_it_answers_as_diffusers_does(packages: Path, tmp_path: Path, script: str) -> None:
     environment = {"PYTHONPATH": f"{ROOT}:{packages}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-c", script, str(tmp_path)]

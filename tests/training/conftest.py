@@ -36,7 +36,7 @@ def recipe() -> Recipe:
 
 @pytest.fixture
 def options(tmp_path: Path) -> Options:
-    return Options(models_dir=tmp_path / "models", runs_dir=tmp_path / "runs", device="cpu")
+    return Options(models_dir=tmp_path / "models", runs_dir=tmp_path / "runs", device="cpu", seconds=0)
 
 
 def idx(pictures: np.ndarray) -> bytes:

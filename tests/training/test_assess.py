@@ -9,6 +9,7 @@ import pytest
 from models.architectures.analytic import Gaussian
 from models.checkpoint.frontier import read_frontier
 from models.checkpoint.loading import load
+from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from training.__main__ import main
@@ -27,7 +28,7 @@ def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.measure._ADAPTIVE", ())
 
 
-def test_more_steps_end_nearer_and_the_card_says_so(recipe: Recipe, options: Options, tmp_path: Path):
+def test_more_steps_end_nearer_and_the_report_says_so(recipe: Recipe, options: Options, tmp_path: Path):
     folder = fit(recipe, options)
     before = load(folder).card
     solvers = ["euler-4", "euler-64", "dopri5@1e-5"]
@@ -38,14 +39,20 @@ def test_more_steps_end_nearer_and_the_card_says_so(recipe: Recipe, options: Opt
     assert rows[0].nfe == 4
     assert all(row.swd is not None and row.failed == 0 for row in rows)
     after = load(folder).card
-    assert after.weights_sha256 == before.weights_sha256
-    record = after.training.pop("evaluation")
+    assert after == before, "measuring a checkpoint leaves it as it is"
+    report = read_report(folder, after)
+    record = report["evaluation"]
     assert isinstance(record, dict)
     assert record["samples"] == 50
-    assert after.training == before.training
+    assert {"quality", "report"} < report.keys()
     assert (tmp_path / "out" / "evaluation.csv").read_text().count("\n") == 4
     assert (tmp_path / "out" / "evaluation.png").read_bytes().startswith(b"\x89PNG")
-    assert {path.name for path in folder.iterdir()} == {"card.json", "frontier.json", "weights.safetensors"}
+    assert {path.name for path in folder.iterdir()} == {
+        "card.json",
+        "frontier.json",
+        "report.json",
+        "weights.safetensors",
+    }
     frontier = read_frontier(folder, after)
     assert frontier is not None
     price: Any = record["price"]
@@ -60,7 +67,7 @@ def test_a_model_without_data_has_no_distance_and_says_why(tmp_path: Path, capsy
     folder = save(tmp_path, "exact", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0)
     assert main(["evaluate", str(folder), "--solver", "rk4-8", "--samples", "10", "--out", str(tmp_path / "out")]) == 0
     assert "no data to compare with" in capsys.readouterr().out
-    solvers = json.loads((folder / "card.json").read_text())["training"]["evaluation"]["solvers"]
+    solvers = json.loads((folder / "report.json").read_text())["parts"]["evaluation"]["solvers"]
     assert solvers[0]["swd"] is None
     assert 0 < solvers[0]["endpoint_error"] < 1e-3
 
@@ -89,17 +96,18 @@ def test_what_is_no_checkpoint_is_said(tmp_path: Path, capsys: pytest.CaptureFix
         evaluate_checkpoint(tmp_path, [], 1, tmp_path)
 
 
-def test_a_full_disk_leaves_the_card_as_it_was(
+def test_a_full_disk_leaves_the_report_as_it_was(
     recipe: Recipe, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder = fit(recipe, options)
-    before = (folder / "card.json").read_bytes()
+    evaluate_checkpoint(folder, ["euler-2"], 10, tmp_path / "out")
+    before = (folder / "report.json").read_bytes()
 
     def full(path: Path, content: bytes) -> None:
-        if path.name == "card.json":
+        if path.name == "report.json":
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("training.recorded.write_atomically", full)
-    with pytest.raises(TrainingError, match="No space left on device; it is unchanged"):
-        evaluate_checkpoint(folder, ["euler-2"], 10, tmp_path / "out")
-    assert (folder / "card.json").read_bytes() == before
+    monkeypatch.setattr("models.checkpoint.bound.write_atomically", full)
+    with pytest.raises(TrainingError, match="No space left on device; nothing was changed"):
+        evaluate_checkpoint(folder, ["euler-4"], 10, tmp_path / "out")
+    assert (folder / "report.json").read_bytes() == before

@@ -20,7 +20,7 @@ def read(folder: Path) -> EventAccumulator:
 
 def test_logs_hold_every_epoch_and_the_quality(recipe: Recipe, options: Options, tmp_path: Path):
     recipe = recipe.model_copy(update={"validate_every": 2, "schedule": "cosine"})
-    fit(recipe, replace(options, tensorboard=tmp_path / "logs"))
+    fit(recipe, replace(options, tensorboard=tmp_path / "logs", seconds=100))
     events = read(tmp_path / "logs")
     losses = events.Scalars("loss/training")
     assert [event.step for event in losses] == [4, 8, 12, 16]

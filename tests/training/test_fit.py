@@ -22,13 +22,7 @@ def test_publishes_a_checkpoint_that_loads_with_its_recipe_and_metrics(recipe: R
     assert record["recipe_hash"] == recipe.hash
     assert record["recipe"] == recipe.model_dump(mode="json")
     assert record["steps"] == 16
-    metrics = record["metrics"]
-    assert isinstance(metrics, dict)
-    assert metrics["samples"] == 2000
-    assert metrics["projections"] == 200
-    assert metrics["failed"] == 0
-    assert isinstance(metrics["swd"], float)
-    assert metrics["swd"] > 0
+    assert isinstance(record["held_out_loss"], float)
     assert list(options.runs_dir.iterdir()) == []
 
 

@@ -29,7 +29,7 @@ def start(folder: Path, place: str) -> tuple[Command, Path]:
     recipe = folder / "recipe.toml"
     recipe.write_text(RECIPE)
     runs = folder / place / "runs"
-    arguments = ["fit", "moons", "--config", str(recipe), "--device", "cpu", "--save-every", "0.02"]
+    arguments = ["fit", "moons", "--config", str(recipe), "--device", "cpu", "--save-every", "0.02", "--seconds", "0"]
     arguments += ["--models-dir", str(folder / place / "models"), "--runs-dir", str(runs)]
     return Command(arguments, folder / f"{place}.log"), runs
 

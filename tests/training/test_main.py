@@ -12,7 +12,8 @@ TINY = 'name = "tiny"\nepochs = 2\n[data]\nname = "moons"\nsamples = 40\n[networ
 
 @pytest.fixture
 def places(tmp_path: Path) -> list[str]:
-    return ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
+    folders = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs")]
+    return [*folders, "--device", "cpu", "--seconds", "0"]
 
 
 @pytest.fixture
@@ -36,6 +37,7 @@ def tiny(tmp_path: Path) -> list[str]:
         (["fit", "moons", "--ema", "nan"], "--ema is nan"),
         (["fit", "moons", "--device", "tpu"], "'tpu'"),
         (["fit", "moons", "--save-every", "-1"], "--save-every is -1.0"),
+        (["fit", "moons", "--seconds", "-1"], "--seconds is -1.0; it must be 0 (measure nothing) or more"),
         (["fit", "moons", "--config", "/nothing.toml"], "/nothing.toml cannot be read"),
         (["fit", "moons", "--speed", "1"], "--speed"),
         (["fit", "moons", "--header", "yes"], "--header is for fit vectors, not fit moons"),

@@ -37,6 +37,7 @@ def test_torchruns_two_processes_follow_the_losses_of_one_with_the_doubled_batch
     np.save(data, np.random.default_rng(0).normal(size=(321, 2)))
     config.write_text(RECIPE.format(path=data))
     places = ["--models-dir", str(tmp_path / "two"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
+    places += ["--seconds", "0"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, "-m", "training", "fit", "vectors", "--config", str(config), *places]
     # Each of the two takes 32 of the 64 samples of a batch.
@@ -45,7 +46,7 @@ def test_torchruns_two_processes_follow_the_losses_of_one_with_the_doubled_batch
     assert two.stdout.count("training 1,730 parameters") == 1  # only the first process prints and writes
     assert [path.name for path in (tmp_path / "two" / "tiny").iterdir()] == ["1"]
     assert list((tmp_path / "runs").iterdir()) == []
-    one = fit(load_recipe(config), Options(tmp_path / "one", tmp_path / "runs", device="cpu"))
+    one = fit(load_recipe(config), Options(tmp_path / "one", tmp_path / "runs", device="cpu", seconds=0))
     losses = [
         json.loads((folder / "card.json").read_text())["training"]["losses"]
         for folder in (one, tmp_path / "two" / "tiny" / "1")

@@ -58,7 +58,7 @@ def test_the_loss_falls_as_it_does_in_float32():
 def test_what_is_published_is_float32_and_loads(tmp_path: Path):
     few = {"name": "digits", "held_out": 40, "conditional": True}
     made = recipe(MLP, data=few, batch_size=500, epochs=1)
-    folder = fit(made, Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    folder = fit(made, Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     checkpoint = load(folder)
     assert checkpoint.card.dtype == "float32"
     assert {p.dtype for p in checkpoint.velocity.parameters()} == {torch.float32}

@@ -31,7 +31,7 @@ from training.reflow import with_pairs
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parent")
-    return fit(small(), Options(folder / "models", folder / "runs", device="cpu"))
+    return fit(small(), Options(folder / "models", folder / "runs", device="cpu", seconds=0))
 
 
 def child(parent: Path, **more: object) -> Recipe:
@@ -83,7 +83,7 @@ def test_parts_that_are_there_are_not_drawn_again(
 
 
 def test_a_student_is_trained_and_its_card_names_the_parent(parent: Path, tmp_path: Path) -> None:
-    path = fit(child(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    path = fit(child(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     card = read_card(path)
     written = card.dataset["reflow"]
     assert isinstance(written, dict)
@@ -113,6 +113,7 @@ def test_the_pairs_take_the_place_of_the_recipes_coupling(
         'coupling = "ot"\n' + text.replace("hidden = 256", "hidden = 16").replace("blocks = 4", "blocks = 1")
     )
     places = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
+    places += ["--seconds", "0"]
     command = ["fit", "moons", "--config", str(recipe), "--epochs", "1", "--reflow", str(parent), "--pairs", "20"]
     assert main([*command, *places]) == 0
     trained = read_card(tmp_path / "models" / "moons-reflow" / "1").training["recipe"]
@@ -124,7 +125,7 @@ def test_the_pairs_take_the_place_of_the_recipes_coupling(
 
 def test_labels_and_guidance_come_along(tmp_path: Path) -> None:
     recipe = small("digits_conditional")
-    parent = fit(recipe, Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    parent = fit(recipe, Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     given = ReflowConfig(checkpoint=str(parent), pairs=30, solver="euler-2", guidance=3.0)
     guided = pin_parent(recipe.model_copy(update={"name": "child", "reflow": given}))
     data, source = with_pairs(guided, prepare(guided), tmp_path), prepare(guided)
@@ -162,7 +163,7 @@ def test_a_parent_that_does_not_fit_is_refused(parent: Path, tmp_path: Path) -> 
     with pytest.raises(UsageError, match="does not say on which"):
         with_pairs(gaussian, prepare(gaussian), tmp_path)
     conditional = small("digits_conditional")
-    unconditional = fit(small("digits"), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    unconditional = fit(small("digits"), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     with pytest.raises(UsageError, match="takes the condition none, and the data give label"):
         with_pairs(reflowed(conditional, unconditional), prepare(conditional), tmp_path)
     recipe = child(parent)
@@ -176,14 +177,14 @@ def test_guidance_that_the_parent_cannot_follow_is_refused(parent: Path, tmp_pat
     with pytest.raises(UsageError, match="takes no condition"):
         with_pairs(recipe, prepare(recipe), tmp_path)
     recipe = small("digits_conditional", condition_dropout=0.0)
-    places = Options(tmp_path / "models", tmp_path / "runs", device="cpu")
+    places = Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0)
     without_null = reflowed(recipe, fit(recipe, places), guidance=3.0)
     with pytest.raises(UsageError, match="without a null condition"):
         with_pairs(without_null, prepare(without_null), tmp_path)
 
 
 def test_a_reflowed_model_can_be_a_parent(parent: Path, tmp_path: Path) -> None:
-    first = fit(child(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    first = fit(child(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     second = child(first)
     data = with_pairs(second, prepare(second), tmp_path)
     assert data.card["reflow"]["data_sha256"] == prepare(second).digest
@@ -197,7 +198,7 @@ def test_a_parent_that_changed_since_it_was_pinned_is_refused(parent: Path, tmp_
     place.symlink_to(parent)
     recipe = child(place)
     place.unlink()
-    place.symlink_to(fit(small(epochs=1), Options(tmp_path / "models", tmp_path / "runs", device="cpu")))
+    place.symlink_to(fit(small(epochs=1), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0)))
     with pytest.raises(UsageError, match="is not that of the recipe"):
         with_pairs(recipe, prepare(recipe), tmp_path)
 

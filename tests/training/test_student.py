@@ -12,6 +12,7 @@ from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLPSize
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
+from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
@@ -31,7 +32,7 @@ from training.trainer import Hooks
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parent")
-    return fit(small(), Options(folder / "models", folder / "runs", device="cpu"))
+    return fit(small(), Options(folder / "models", folder / "runs", device="cpu", seconds=0))
 
 
 def student(parent: Path, recipe: Recipe | None = None, **more: Any) -> Recipe:
@@ -92,21 +93,22 @@ def test_steps_are_ordered_and_some_have_no_length() -> None:
 def test_a_student_is_trained_declared_and_priced_by_data(
     parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = fit(student(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    path = fit(student(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=100))
     card, theirs = read_card(path), read_card(parent)
     assert card.average
     assert card.dataset["student"] == {
         "parent": "moons", "parent_weights_sha256": theirs.weights_sha256, "guidance": None
     }  # fmt: skip
     assert card.dataset["sha256"] == theirs.dataset["sha256"]
-    price = card.training["price"]
+    report = read_report(path, card)
+    price = report["price"]
     assert isinstance(price, dict)
     assert price["kind"] == "few_steps"
     assert list(price["swd"]) == ["1", "2", "4"]  # type: ignore[arg-type]
     assert price["parent"] == "moons"
-    metrics = card.training["metrics"]
-    assert isinstance(metrics, dict)
-    assert (metrics["solver"], metrics["nfe_max"]) == ("euler-1", 1)
+    quality = report["quality"]
+    assert isinstance(quality, dict)
+    assert (quality["solver"], quality["nfe_max"]) == ("euler-1", 1)
     message = capsys.readouterr().out
     assert "there is no ODE, so no endpoint error" in message
     assert "its parent moons: SWD" in message
@@ -134,7 +136,7 @@ def test_labels_begin_as_the_parents_without_the_null() -> None:
 
 def test_labels_and_guidance_come_along(tmp_path: Path) -> None:
     recipe = small("digits_conditional")
-    places = Options(tmp_path / "models", tmp_path / "runs", device="cpu")
+    places = Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0)
     parent = fit(recipe, places)
     guided = student(parent, recipe, guidance=3.0)
     data, teacher = with_teacher(guided, prepare(guided))
@@ -181,7 +183,7 @@ def test_parents_that_do_not_fit_are_refused(parent: Path, tmp_path: Path) -> No
     guided = student(parent, guidance=2.0)
     with pytest.raises(UsageError, match="guidance does not apply"):
         with_teacher(guided, prepare(guided))
-    quick = fit(student(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    quick = fit(student(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     with pytest.raises(UsageError, match="is a field of average velocity, which has no paths to train on"):
         student(quick)
 
@@ -207,7 +209,7 @@ def test_a_picture_network_can_be_a_student(tmp_path: Path) -> None:
     recipe = load_recipe(CONFIGS / "digits_unet.toml", {"epochs": 1})
     network = recipe.network.model_copy(update={"hidden": 4, "levels": 1})
     recipe = recipe.model_copy(update={"network": network, "batch_size": 512})
-    places = Options(tmp_path / "models", tmp_path / "runs", device="cpu")
+    places = Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0)
     path = fit(student(fit(recipe, places), recipe), places)
     assert read_card(path).average
 
@@ -215,13 +217,13 @@ def test_a_picture_network_can_be_a_student(tmp_path: Path) -> None:
 def test_evaluate_compares_its_steps_with_data(
     parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = fit(student(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    path = fit(student(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     capsys.readouterr()
     rows = evaluate_checkpoint(path, (), 50, tmp_path / "out")
     assert [(row.solver, row.nfe) for row in rows] == [(f"euler-{n}", n) for n in (1, 2, 4, 8)]
     assert all(row.endpoint_error is None and row.swd for row in rows)
     assert "there is no ODE, so no endpoint error" in capsys.readouterr().out
-    record = read_card(path).training["evaluation"]
+    record = read_report(path, read_card(path))["evaluation"]
     assert isinstance(record, dict)
     assert record["tight"] is None
     assert record["price"]["kind"] == "few_steps"  # type: ignore[index, call-overload]
@@ -252,6 +254,6 @@ def test_the_command_names_the_student_after_its_recipe(parent: Path, tmp_path: 
         (CONFIGS / "moons.toml").read_text().replace("hidden = 256", "hidden = 16").replace("blocks = 4", "blocks = 1")
     )
     recipe.write_text(text)
-    places = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs")]
+    places = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs"), "--seconds", "0"]
     assert main(["fit", "moons", "--config", str(recipe), "--epochs", "1", "--student", str(parent), *places]) == 0
     assert read_card(tmp_path / "models" / "moons-student" / "1").average

@@ -89,11 +89,11 @@ def test_with_everything_switched_on_a_resumed_run_ends_at_the_same_bits():
 
 
 def test_a_conditional_model_is_published_with_its_condition(tmp_path: Path):
-    folder = fit(recipe(), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    folder = fit(recipe(), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     checkpoint = load(folder)
     assert checkpoint.card.condition == LabelCondition(classes=10)
     assert checkpoint.card.training["validation"]
-    need = fit(recipe(condition_dropout=0.0), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    need = fit(recipe(condition_dropout=0.0), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     assert load(need).card.condition == LabelCondition(classes=10, null=False)
 
 

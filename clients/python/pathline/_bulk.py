@@ -24,7 +24,7 @@ from pathline._bar import Follow, following
 from pathline._calls import Calls, Do, Flow, Wait
 from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
-from pathline._plot import needed
+from pathline._picture import needed
 from pathline._request import chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
 from pathline.bulk_folder import (

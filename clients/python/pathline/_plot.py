@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pathline._picture import draw_sheet, layout
+from pathline._picture import draw_sheet, layout, needed, scatter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,22 +19,6 @@ _CURVES = 32  # most samples for which steps are drawn
 _DPI = 300  # of a figure that is written to a file
 
 
-def needed(package: str, call: str) -> Any:
-    """Return an optional package.
-
-    Raises:
-        ImportError: It is not installed; the message says which call needs it and how to install it.
-    """
-    try:
-        return import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name != package.partition(".")[0]:
-            raise
-        raise ImportError(
-            f"{call}() needs {error.name}, which is not installed; run: pip install {error.name}"
-        ) from None
-
-
 def samples(array: np.ndarray, ax: Axes | None, title: str) -> Axes:
     """Draw points (n, 2) as a scatter plot, pictures as a sheet, numbers (n,) or (n, 1) as a histogram.
 
@@ -44,10 +27,7 @@ def samples(array: np.ndarray, ax: Axes | None, title: str) -> Axes:
     """
     ax, shape = _axes(ax), array.shape[1:]
     if shape == (2,):
-        ax.scatter(
-            array[:, 0], array[:, 1], s=float(np.clip(4000 / max(1, len(array)), 2, 16)), alpha=0.6, linewidths=0
-        )
-        ax.set_aspect("equal", adjustable="datalim")
+        scatter(ax, array)
     elif layout(shape):
         sheet = draw_sheet(array)
         ax.imshow(sheet, cmap="gray" if sheet.ndim == 2 else None, vmin=0, vmax=255)

@@ -217,6 +217,7 @@ class ArrayResult:
 
         Raises:
             ValueError: Samples of this shape or number cannot be drawn; the message says which can.
+            ImportError: matplotlib is not installed.
         """
         return draw(self._main[:most], scale)
 
@@ -234,7 +235,7 @@ class ArrayResult:
     def _repr_png_(self) -> bytes | None:
         try:
             return self.picture(_SHOWN_POINTS if self._main.shape[1:] == (2,) else _SHOWN_PICTURES, scale=2)
-        except ValueError:
+        except (ValueError, ImportError):  # no picture, or no matplotlib
             return None
 
     def _facts(self) -> dict[str, str]:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pathline._files import replacing
-from pathline._plot import needed
+from pathline._picture import needed
 from pathline.errors import BulkConflict
 
 BLOCK = 64

@@ -26,6 +26,7 @@ name = "moons"
 hidden = 16
 blocks = 1
 """
+PLACES = ["--models-dir", "models", "--device", "cpu", "--seconds", "0"]
 JOB: dict[str, Any] = {"seed": 5, "total": 200, "solver": "rk4-4", "shard_rows": 64}
 
 
@@ -34,13 +35,13 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A trained model in the repository that the commands use."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(RECIPE)
-    assert main(["fit", "moons", "--config", "small.toml", "--models-dir", "models", "--device", "cpu"]) == 0
+    assert main(["fit", "moons", "--config", "small.toml", *PLACES]) == 0
     monkeypatch.setenv("PATHLINE_MODELS_DIR", str(tmp_path / "models"))
     return tmp_path / "models" / "moons" / "1"
 
 
 def fit(*arguments: str) -> int:
-    return main(["fit", *arguments, "--models-dir", "models", "--device", "cpu", "--epochs", "2"])
+    return main(["fit", *arguments, *PLACES, "--epochs", "2"])
 
 
 def evaluate(folder: str) -> str:

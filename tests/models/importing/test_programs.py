@@ -584,3 +584,59 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "net.pt2")
     with pytest.raises(ForeignError, match="is a named pipe; only regular files are read"):
         take(tmp_path / "net.pt2", tmp_path)
+
+
+class Counting(nn.Module):
+    """Returns its own time."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return 0 * x + t.to(x.dtype)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("states", "times"),
+    [
+        (torch.float32, torch.float32),
+        (torch.float32, torch.int64),
+        (torch.float16, torch.float32),
+        (torch.float16, torch.float16),
+        (torch.float16, torch.int64),
+    ],
+)
+def test_whole_steps_arrive_exactly_in_any_dtype_of_times(
+    states: torch.dtype, times: torch.dtype, tmp_path: Path
+) -> None:
+    rows = Dim("rows", min=1, max=2000)
+    given = (torch.randn(4, 2).to(states), torch.arange(4).to(times))
+    program = torch.export.export(Counting(), given, dynamic_shapes=({0: rows}, {0: rows}))
+    torch.export.save(program, tmp_path / "net.pt2")
+    declared = Declared(noise_at=1, scale=1000.0, sign=1, predicts="velocity")
+    path = import_program(tmp_path / "net.pt2", tmp_path / "models", "net", declared=declared).path
+    own = torch.arange(1000, -1, -1)
+    t = torch.tensor([declared.card().time_of(float(each)) for each in own], dtype=torch.float32)
+    with torch.no_grad():
+        found = load(path).velocity(torch.zeros(1001, 2), t)
+    assert torch.equal(-found[:, 0], own.float())
+
+
+def test_two_arguments_exported_from_one_tensor_are_refused(tmp_path: Path) -> None:
+    class TwoTimes(nn.Module):
+        def forward(self, x: Tensor, t: Tensor, r: Tensor) -> Tensor:
+            return x * t[:, None] + r[:, None]
+
+    x, t = torch.randn(4, 2), torch.rand(4)
+    path = export(TwoTimes(), (x, t, t), tmp_path / "merged.pt2")
+    with pytest.raises(ForeignError, match="the result does not depend on t; if one tensor was given for two"):
+        take(path, tmp_path, inputs=["x", "t", "r"], declared=OURS)
+    path = export(TwoTimes(), (x, t, torch.rand(4)), tmp_path / "apart.pt2")
+    assert "warning" not in " ".join(take(path, tmp_path, inputs=["x", "t", "r"], declared=OURS).report)
+
+
+def test_conditions_without_effect_are_reported(tmp_path: Path) -> None:
+    class Deaf(nn.Module):
+        def forward(self, x: Tensor, t: Tensor, a: Tensor, b: Tensor) -> Tensor:
+            return x * t[:, None] + a
+
+    path = export(Deaf(), (torch.randn(4, 2), torch.rand(4), torch.randn(4, 2), torch.randn(4, 2)), tmp_path / "a.pt2")
+    imported = take(path, tmp_path, inputs=["x", "t", "a", "b"], declared=OURS)
+    assert "warning: the velocity does not depend on b" in imported.report

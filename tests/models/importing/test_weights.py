@@ -353,14 +353,26 @@ def test_a_network_that_predicts_noise_is_sampled_by_its_authors_settings(eps: S
     assert float((ends.abs() - 1).abs().median()) < 0.15  # the data are at +-1 in each coordinate
 
 
+def test_a_scheduler_of_diffusers_gives_convention_and_steps(trained: State, saved: Save) -> None:
+    config = {"_class_name": "DDIMScheduler", "steps_offset": 1, "set_alpha_to_one": False, "clip_sample": False}
+    declared = Declared().scheduled(config, "euler-10")
+    card = load(take(saved(trained), declared=declared).path).card
+    assert (card.time.predicts, card.time.path, card.time.start, card.time.stop) == ("eps", "vp", 901.0, 0.0)
+    spec = SolverSpec.parse(card.authors_solver({}) or "")
+    assert (spec.solver, spec.steps) == ("euler", 10)
+    assert spec.grid == tuple(card.time.grid([901, 801, 701, 601, 501, 401, 301, 201, 101, 1]))
+    with pytest.raises(ValueError, match="5 steps of this scheduler start at 801"):
+        card.authors_solver({}, 5)
+
+
 @pytest.mark.parametrize(
     ("solver", "own_times", "says"),
     [
         ("eulr-4", None, "unknown solver 'eulr'"),
         (None, [80.0, 0.0], "--own-times needs --solver"),
+        ("euler", [0.9, 0.1], r"for times from 0.9 on, add --start 0.9"),
         ("euler-3", [1.0, 0.0], "steps = 3, but the grid has 1 intervals"),
-        ("euler", [0.0, 1.0], "grid must move strictly from 0 to 1"),
-        ("euler", [1.0], "at least two times"),
+        ("euler", [0.5, 1.0], "grid must move strictly from 0 to 1"),
     ],
 )
 def test_default_solvers_that_are_none(solver: str | None, own_times: list[float] | None, says: str) -> None:

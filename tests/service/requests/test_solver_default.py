@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from models.checkpoint.card import CARD_FILE, SamplingCard, read_card
-from models.dynamic_shift import DynamicShift
+from models.scheduler import FlowMatchEuler
 from service.app import create_app
 from service.settings import Settings
+from solvers.grids import times
 from tests.service.free import picture
 from tests.service.serving import calling
 
@@ -67,8 +68,8 @@ async def test_its_limits_are_those_of_every_request(running: Any) -> None:
 
 async def test_its_grid_may_follow_from_the_shape(tmp_path: Path) -> None:
     _, path = picture(tmp_path, tmp_path / "repository")
-    shift = DynamicShift(base_tokens=16, max_tokens=256, patch=2)
-    sampling = SamplingCard(solver="euler-4", dynamic_shift=shift)
+    scheduler = FlowMatchEuler(use_dynamic_shifting=True, base_image_seq_len=16, max_image_seq_len=256, patch=2)
+    sampling = SamplingCard(solver="euler-4", scheduler=scheduler)
     card = read_card(path).model_copy(update={"sampling": sampling, "card_sha256": None})
     (path / CARD_FILE).write_bytes(card.signed().to_json())
     settings = Settings(models_dir=tmp_path / "repository", allow_programs=True, threads=1)
@@ -77,8 +78,14 @@ async def test_its_grid_may_follow_from_the_shape(tmp_path: Path) -> None:
             body = {"model": "picture", "num_samples": 1, "seed": 0, "shape": {"H": high, "W": wide}}
             answer = (await http.post("/v1/sample", json=body)).json()
             assert (answer["solver"]["name"], answer["nfe"]) == ("euler", 4)
-            assert answer["solver"]["grid"] == {"name": "shift", "value": pytest.approx(math.exp(mu), rel=1e-12)}
+            assert answer["solver"]["grid"] == pytest.approx(
+                times(f"shift({math.exp(mu)!r})", 4, (0.0, 1.0)), rel=1e-12
+            )
             again = {"solver": "euler", "steps": 4, "grid": answer["solver"]["grid"]}
             assert (await http.post("/v1/sample", json=body | again)).json()["samples"] == answer["samples"]
+            more = (await http.post("/v1/sample", json=body | {"steps": 7})).json()
+            assert (more["solver"]["name"], more["nfe"]) == ("euler", 7)
+            grid = times(f"shift({math.exp(mu)!r})", 7, (0.0, 1.0))
+            assert more["solver"]["grid"] == pytest.approx(grid, rel=1e-12)
         [line] = (await http.get("/v1/models")).json()["models"]
-        assert line["sampling"] == {"solver": "euler-4", "dynamic_shift": shift.model_dump()}
+        assert line["sampling"] == {"solver": "euler-4", "scheduler": scheduler.model_dump()}

@@ -142,6 +142,13 @@ def decoded(data: DataSet, rows: int = 200) -> np.ndarray:
     return data.decoder.decode(noise(0, 0, rows, data.train.shape[1:])).numpy()
 
 
+@pytest.mark.parametrize(("constant", "dtype"), [("0.0016", np.float64), ("0.5", np.float32), ("16777217", np.float64)])
+def test_a_constant_is_exact_in_the_dtype_of_samples(tmp_path: Path, constant: str, dtype: type):
+    found = decoded(prepared(tmp_path / "t.csv", "x,c\n" + "".join(f"{row % 7 - 3},{constant}\n" for row in range(30))))
+    assert found.dtype == dtype
+    assert set(found[:, 1].tolist()) == {float(constant)}
+
+
 TABLE = "x,c,n,b\n" + "".join(f"{row / 7:.4f},0.0016,{1990 + row % 5},{row % 2}\n" for row in range(60))
 
 

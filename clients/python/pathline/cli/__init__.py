@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except PathlineError as error:
         return _complain(flags_in(f"{error}{_advice(error, getattr(arguments, 'timeout', None))}"), _status(error))
-    except ValueError as error:
+    except (ValueError, ImportError) as error:  # a .png needs matplotlib
         return _complain(flags_in(str(error)), 2)
     except OSError as error:
         if error.filename is None:  # not about an output file, which would be named

@@ -1,0 +1,108 @@
+"""The operations of programs: none reads memory that it should not, none is random, none runs away."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from models.program.aten import OperationError, operation
+
+ONES = torch.ones
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_pool2d_with_indices_backward.default",
+        "embedding_dense_backward.default",
+        "_native_batch_norm_legit.no_stats",
+        "_embedding_bag.default",
+        "as_strided.default",
+        "sym_stride.int",
+        "native_dropout.default",
+        "rrelu.default",
+        "bernoulli.p",
+        "randn_like.default",
+        "empty_like.default",
+        "new_empty.default",
+        "special_chebyshev_polynomial_t.n_scalar",
+        "masked_select.default",
+        "nonzero.default",
+        "item.default",
+    ],
+)
+def test_what_is_not_listed_is_refused(name: str) -> None:
+    with pytest.raises(OperationError, match="not among those that a program may use"):
+        operation(f"torch.ops.aten.{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "named", "message"),
+    [
+        (
+            "_native_batch_norm_legit_no_training.default",
+            (ONES(2, 5000, 2), None, None, ONES(1), ONES(1), 0.1, 1e-5),
+            {},
+            r"running_mean has shape \[1\], and there are 5000 channels",
+        ),
+        (
+            "_native_batch_norm_legit_no_training.default",
+            (ONES(2, 3, 2), ONES(2), None, ONES(3), ONES(3), 0.1, 1e-5),
+            {},
+            "weight has shape",
+        ),
+        ("native_group_norm.default", (ONES(2, 4, 3), None, None, 2, 4, 3000, 2, 1e-5), {}, "of 4 channels of 3000"),
+        ("upsample_nearest1d.default", (ONES(1, 1, 4), [8], 1e-30), {}, "a scale of 1e-30"),
+        ("upsample_bilinear2d.default", (ONES(1, 1, 4, 4), [8, 8], False), {"scales_w": -1.0}, "a scale of -1"),
+        ("grid_sampler_2d.default", (ONES(1, 1, 4, 4), ONES(1, 2, 2, 2), 7, 0, False), {}, "they are 0, 1 or 2"),
+        ("_fft_c2r.default", (ONES(3, dtype=torch.complex64), [0], 0, 1000), {}, "do not make 1000 numbers"),
+        ("_fft_r2c.default", (ONES(3), [7], 0, True), {}, "dimensions"),
+        ("dropout.default", (ONES(2), 0.5, True), {}, "training mode"),
+        ("alpha_dropout.default", (ONES(2), 0.5), {"train": True}, "training mode"),
+        (
+            "scaled_dot_product_attention.default",
+            (ONES(1, 1, 2, 4),) * 3,
+            {"dropout_p": 0.1},
+            "attention has dropout",
+        ),
+        ("div.Tensor_mode", (ONES(1).long(), -ONES(1).long()), {"rounding_mode": "trunc"}, "round down"),
+    ],
+)
+def test_arguments_that_kernels_trust_are_checked(
+    name: str, arguments: tuple[Any, ...], named: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OperationError, match=message):
+        operation(f"torch.ops.aten.{name}")(*arguments, **named)
+
+
+def test_good_arguments_pass_the_checks() -> None:
+    x = torch.randn(2, 4, 3)
+    norm = operation("torch.ops.aten._native_batch_norm_legit_no_training.default")
+    found = norm(x, None, None, torch.zeros(4), ONES(4), 0.1, 0.0)[0]
+    assert torch.equal(found, x)
+    assert operation("torch.ops.aten.native_group_norm.default")(x, None, None, 2, 4, 3, 2, 1e-5)[0].shape == x.shape
+    assert operation("torch.ops.aten.upsample_nearest1d.default")(x, [7], 2.4).shape == (2, 4, 7)
+    assert operation("torch.ops.aten.upsample_nearest2d.vec")(x[None], None, [2.0, 3.0]).shape == (1, 2, 8, 9)
+    spectrum = operation("torch.ops.aten._fft_r2c.default")(x, [2], 0, True)
+    torch.testing.assert_close(operation("torch.ops.aten._fft_c2r.default")(spectrum, [2], 2, 3), x)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("pow", (10, 10**9)), ("pow", (2, 64)), ("mul", (2**40, 2**40)), ("add", (2**63 - 1, 1)), ("sub", (-(2**63), 1))],
+)
+def test_integers_fit_into_64_bits(name: str, numbers: tuple[int, int]) -> None:
+    with pytest.raises(OperationError, match="64 bits"):
+        operation(f"_operator.{name}")(*numbers)
+
+
+@pytest.mark.parametrize("value", ["a", [0], (1,), ONES(1), None])
+def test_arithmetic_takes_numbers_only(value: Any) -> None:
+    with pytest.raises(OperationError, match="takes numbers"):
+        operation("_operator.mul")(value, 5)
+
+
+def test_arithmetic_of_sizes_works() -> None:
+    results = [operation(f"_operator.{name}")(7, 2) for name in ("add", "floordiv", "mod", "pow", "truediv", "lt")]
+    assert results == [9, 3, 1, 49, 3.5, False]
+    assert operation("_operator.pow")(-2, 63) == -(2**63)

@@ -1,0 +1,122 @@
+"""The report on a model: silent on good ones, and loud on each fault that once went unseen."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from training import trainer as module
+from training.config import Recipe
+from training.data import prepare
+from training.dataset import DataSet
+from training.evaluation import draw
+from training.fit import new_trainer
+from training.flow_matching import optimal_coupling
+from training.report import Report, report_on
+from training.trainer import Hooks
+
+RNG = np.random.default_rng(0)
+
+
+def trained(data: DataSet, recipe: Recipe) -> Report:
+    """Train on the data as a run does, and report on the weights that it would publish."""
+    run = new_trainer(recipe, data, torch.device("cpu"))
+    run.run(Hooks(lambda loss: None, lambda trainer: None, lambda: False, 1e9))
+    return report_on(draw(run.published(), data, 0), data, 0)
+
+
+def table(path: Path, values: dict[str, Any], **settings: Any) -> Recipe:
+    """Write columns of values to a .csv; return a recipe for them, a short run of a small network."""
+    rows = zip(*values.values(), strict=True)
+    path.write_text("\n".join([",".join(values), *(",".join(map(str, row)) for row in rows)]))
+    data = {"name": "vectors", "path": str(path)} | {
+        k: settings.pop(k) for k in ("columns", "label", "condition") if k in settings
+    }
+    fields = {"epochs": 30, "batch_size": 64, "learning_rate": 5e-3, "schedule": "cosine", "ema": 0.999, **settings}
+    network = {"hidden": 64, "blocks": 1, "time_width": 16, "max_frequency": 6.0}
+    return Recipe.model_validate({"name": "tiny", "data": data, "network": network, **fields})
+
+
+def clusters(count: int) -> tuple[Any, Any, Any]:
+    """Two columns of two clusters at (-3, 0) and (3, 0), sd 0.3, and which one each row is in."""
+    right = RNG.integers(0, 2, count)
+    return (
+        6.0 * right - 3 + 0.3 * RNG.normal(size=count),
+        0.3 * RNG.normal(size=count),
+        np.array(["left", "right"])[right],
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rows.csv"
+
+
+def test_conditions_that_were_never_scaled(path: Path):
+    """u follows the year, and is the same in all years for a network that sees 1990 to 2024 as they are."""
+    year = RNG.integers(1990, 2025, 1500)
+    columns = {"u": (year - 2007) / 5 + 0.2 * RNG.normal(size=1500), "v": RNG.normal(size=1500), "year": year}
+    recipe = table(path, columns, columns=["u", "v"], condition=["year"], epochs=50)
+    data = prepare(recipe)
+    assert data.conditions is not None
+    assert data.reference_conditions is not None
+    scaled = [((c - 2007) / 10).astype(np.float32) for c in (data.conditions, data.reference_conditions)]
+    if abs(data.conditions).max() < 10:
+        scaled = [data.conditions, data.reference_conditions]
+    raw = [(10 * c + 2007).astype(np.float32) for c in scaled]
+    good = trained(replace(data, conditions=scaled[0], reference_conditions=scaled[1]), recipe)
+    assert not good.warnings
+    assert any(line.startswith("samples follow the condition: what is read off") for line in good.lines())
+    bad = trained(replace(data, conditions=raw[0], reference_conditions=raw[1]), recipe)
+    assert bad.broken
+    assert any("samples do not follow condition" in warning for warning in bad.warnings)
+    assert not any("samples follow the condition" in line for line in bad.lines())
+
+
+def test_an_average_that_is_mostly_the_initial_weights(path: Path, monkeypatch: pytest.MonkeyPatch):
+    x, y, _ = clusters(400)
+    recipe = table(path, {"x": x, "y": y}, epochs=50)
+    assert not trained(prepare(recipe), recipe).warnings
+    monkeypatch.setattr(module, "average_decay", lambda ema, step: ema)
+    bad = trained(prepare(recipe), recipe)
+    assert bad.broken
+    assert bad.warnings[0].startswith("samples are not like the data: a judge is right in")
+
+
+def test_a_coupling_that_ignores_classes(path: Path, monkeypatch: pytest.MonkeyPatch):
+    x, y, side = clusters(1500)
+    recipe = table(path, {"x": x, "y": y, "side": side}, label="side", coupling="ot", epochs=40)
+    good = trained(prepare(recipe), recipe)
+    assert not good.warnings
+    assert any(line.startswith("samples follow their class") for line in good.lines())
+    monkeypatch.setattr(module, "optimal_coupling", lambda x0, x1, conditions: optimal_coupling(x0, x1))
+    bad = trained(prepare(recipe), recipe)
+    assert any("class left are not like the data" in warning for warning in bad.warnings)
+    assert any("class right are not like the data" in warning for warning in bad.warnings)
+
+
+def test_a_class_that_was_never_trained(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(DataSet, "__post_init__", lambda self: None)  # which refuses such data
+    x, y, side = clusters(400)
+    recipe = table(path, {"x": x, "y": y, "side": side}, label="side")
+    data = prepare(recipe)
+    assert data.conditions is not None
+    kept = data.conditions == 0  # as if all rows of the other class were held out
+    bad = trained(replace(data, train=data.train[kept], conditions=data.conditions[kept]), recipe)
+    assert "class right has no training row: its samples are not to be trusted" in bad.warnings
+    assert any("samples do not follow class right" in w or "class right are not like" in w for w in bad.warnings)
+    assert not any("class left has" in warning for warning in bad.warnings)
+
+
+def test_a_row_far_off_that_sets_the_scale(path: Path):
+    columns = {"a": RNG.normal(size=1000), "income": RNG.normal(size=1000)}
+    recipe = table(path, columns)
+    assert not trained(prepare(recipe), recipe).warnings
+    columns["income"][500] = 1e6
+    recipe = table(path, columns)
+    bad = trained(prepare(recipe), recipe)
+    assert bad.broken
+    assert any(w.startswith("column income differs from the data: 95 % of samples lie from") for w in bad.warnings)
