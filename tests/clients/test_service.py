@@ -266,7 +266,7 @@ def test_replay(client: Client, served: str, tmp_path: Path, capsys: pytest.Capt
     assert "; use --force to sample anyway" in refusal
     assert main(["replay", str(changed), "--force", "--json", "--url", served]) == 0
     assert json.loads(capsys.readouterr().out)["digest_matches"] is True
-    assert main(["replay", "no-such-file", "--url", served]) == 5
+    assert main(["replay", "no-such-file", "--url", served]) == 2
 
 
 def test_pages_are_replayed_together(served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

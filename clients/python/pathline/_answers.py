@@ -51,6 +51,8 @@ def answers_in(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         InvalidValue: It is no such file.
         OSError: The file cannot be read.
     """
+    if not Path(path).is_file():
+        raise InvalidValue(f"{os.fspath(path)}: there is no such file", "answer")
     try:
         if Path(path).suffix.lower() == ".npz":
             with np.load(path, allow_pickle=False) as archive:
