@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.job import Job
 from models.forms.rows import Chosen
 from models.guidance import Further, Guidance, Kept, guidance_of
-from models.named_conditions import Conditioning, Distinct, NamedConditions
+from models.named_conditions import Distinct, NamedConditions
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
@@ -251,7 +251,9 @@ class _Guides:
     whole: Places
 
 
-def variants_of(takes: Conditioning, dtype: torch.dtype, job: Job) -> tuple[Guidance, Sequence[Mapping[str, Distinct]]]:
+def variants_of(
+    takes: NamedConditions, dtype: torch.dtype, job: Job
+) -> tuple[Guidance, Sequence[Mapping[str, Distinct]]]:
     """The guidance of a job, and the conditions of its variants: all conditions, then those of each term.
 
     Args:
@@ -269,7 +271,7 @@ def variants_of(takes: Conditioning, dtype: torch.dtype, job: Job) -> tuple[Guid
 
     def null(name: str) -> Distinct:
         if name not in nulls:
-            nulls[name] = (job.negative or {}).get(name) or Distinct(_null(takes, name, dtype))
+            nulls[name] = (job.negative or {}).get(name) or Distinct(takes.null_of(name, dtype))
         return nulls[name]
 
     given = job.conditions
@@ -280,14 +282,10 @@ def variants_of(takes: Conditioning, dtype: torch.dtype, job: Job) -> tuple[Guid
     return guidance, [whole, *({n: null(n) if n in without else whole[n] for n in names} for without in gone)]
 
 
-def _null(takes: Conditioning, name: str, dtype: torch.dtype) -> Tensor:
-    return takes.null_of(name, dtype) if isinstance(takes, NamedConditions) else takes.nulls(1, dtype)
-
-
 class Conditions:
     """Conditions and guidances of the jobs of one arena."""
 
-    def __init__(self, takes: Conditioning, dtype: torch.dtype, device: torch.device | str) -> None:
+    def __init__(self, takes: NamedConditions, dtype: torch.dtype, device: torch.device | str) -> None:
         self._takes, self._dtype, self._device = takes, dtype, device
         shown = takes.unpack(takes.examples(1, dtype))
         self.rows = JobRows(

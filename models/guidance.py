@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from models.conditions import ConditionError
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from models.velocity import Condition, VelocityField
 
 MAX_TERMS = 8
@@ -164,7 +164,7 @@ class Guided:
         condition: what it is conditioned on.
     """
 
-    def __init__(self, velocity: VelocityField, condition: Conditioning) -> None:
+    def __init__(self, velocity: VelocityField, condition: NamedConditions) -> None:
         self.velocity = velocity
         self.condition = condition
 
@@ -197,7 +197,7 @@ class Guided:
         plain = guidance == 1
         if bool(plain.all()):
             return self.velocity(x, t, condition)
-        if not self.condition.null:
+        if not self.condition.nullable:
             raise ConditionError(NO_NULL.format("; "))
         tensors = self.condition.unpack(condition)
         nulls = self.condition.unpack(self.condition.nulls(len(x), x.dtype, x.device))

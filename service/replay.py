@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.job import Job
-from models.conditions import ONE, LabelCondition, numbers_are_names
+from models.conditions import ONE, numbers_are_names
 from models.forms.onnx import installed
 from models.guidance import document_of
-from models.named_conditions import Distinct, class_names
+from models.named_conditions import Distinct
 from service import VERSION
 from service.registry.version import ModelVersion
 
@@ -57,7 +57,7 @@ class Asked(BaseModel):
     Attributes:
         t_span, condition, guidance, x0, decode, trace: as in a request.
         shape: sizes of the free axes, by name.
-        hashes: of members that must be sent again: arrays of more than 64 numbers, and conditions by name.
+        hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, and conditions by name.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -143,7 +143,7 @@ def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
 
 
 def _hash_of(conditions: Mapping[str, Distinct]) -> NDArray[np.uint8]:
-    """Return the hash of all named conditions, which replaces arrays too large for a token."""
+    """Return the hash of all named conditions, which stands for them in an answer."""
     found = hashlib.sha256()
     for name in sorted(conditions):
         each = conditions[name]
@@ -165,10 +165,12 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
     """
     arrays = arrays_of(job)
     hashes = {name: digest_of(array) for name, array in arrays.items() if array.size > MAX_NUMBERS or name in _HASHED}
+    if "condition" in arrays and arrays["condition"].dtype.kind == "f":  # standardised, so not as it came
+        hashes["condition"] = digest_of(arrays["condition"])
     values = {name: array.tolist() for name, array in arrays.items() if name not in hashes}
     takes = model.conditioning
-    if "condition" in values and isinstance(takes, LabelCondition) and numbers_are_names(takes.classes, takes.names):
-        values["condition"] = class_names(takes, job.conditions or {})[ONE]
+    if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
+        values["condition"] = takes.class_names(job.conditions or {})[ONE]
     usual = {
         "t_span": (job.solve.t_span, (0.0, 1.0)),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),

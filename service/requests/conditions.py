@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from models.condition_values import NamedConditionError, Values
 from models.conditions import ONE, ConditionError
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
-from models.named_conditions import Conditioning, Distinct, NamedConditions
+from models.named_conditions import Distinct, NamedConditions
 from models.shapes import Shape, Sizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
@@ -74,8 +72,7 @@ def check_conditions(request: Solving, model: ModelVersion, samples: int, sizes:
     if request.guidance is not None and not given:
         raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
     guidance = _guidance(request, takes, model.card.event_shape)
-    _check_nulls(given, guidance, takes)
-    if not given and not isinstance(takes, NamedConditions):
+    if not given and takes.single is not None and takes.single.nullable and takes.single.default is None:
         return CheckedConditions(bytes_per_sample=_INDEX_BYTES)
     try:
         values = Values(takes, given, samples, model.dtype, sizes)
@@ -92,13 +89,13 @@ def check_conditions(request: Solving, model: ModelVersion, samples: int, sizes:
 def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
     """Return the bytes of one row of the prelude's results, both in the job and in the engine's table."""
     prelude, takes = model.card.prelude, model.card.conditioning
-    if prelude is None or not isinstance(takes, NamedConditions):
+    if prelude is None or takes is None:
         return 0
     made = [takes.sized(sizes).entries[name] for name in prelude.program.outputs]
     return 2 * sum(math.prod(entry.sizes) * entry.torch_dtype.itemsize for entry in made)
 
 
-def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
+def _given(request: Solving, takes: NamedConditions) -> dict[str, Any]:
     """Return the given conditions by name; `condition` is for models with a single condition."""
     named = request.conditions
     if named is not None and request.condition is not None:
@@ -112,14 +109,14 @@ def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
     return {_only(takes, "condition"): request.condition}
 
 
-def _only(takes: Conditioning, field: str) -> str:
-    names = list(takes.given if isinstance(takes, NamedConditions) else takes.inputs)
+def _only(takes: NamedConditions, field: str) -> str:
+    names = takes.given
     if len(names) > 1:
         raise invalid(field, f"this model has the conditions {', '.join(names)}; give them by name, in conditions")
     return names[0]
 
 
-def _guidance(request: Solving, takes: Conditioning, event: Shape) -> Guidance | None:
+def _guidance(request: Solving, takes: NamedConditions, event: Shape) -> Guidance | None:
     requested = request.guidance
     if requested is None:
         return None
@@ -133,9 +130,8 @@ def _guidance(request: Solving, takes: Conditioning, event: Shape) -> Guidance |
     if requested.terms is None:
         terms: Sequence[Term] = guidance_of(float(requested.strength or 0.0), null).terms
     else:
-        names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
         terms = [
-            Term(float(term.weight), _dropped(term.condition, term.drop, names, null, k))
+            Term(float(term.weight), _dropped(term.condition, term.drop, takes.given, null, k))
             for k, term in enumerate(requested.terms)
         ]
         total, scale = math.fsum(term.weight for term in terms), sum(abs(term.weight) for term in terms)
@@ -181,22 +177,9 @@ def _dropped(
     return frozenset(() if condition == "all" else null if condition == "null" else drop or ())
 
 
-def _check_nulls(given: Mapping[str, Any], guidance: Guidance | None, takes: Conditioning) -> None:
-    """Refuse guidance that needs untrained nulls, and missing conditions without a null."""
-    if isinstance(takes, NamedConditions):
-        return  # negative conditions may replace the nulls
-    if guidance is not None and any(term.without for term in guidance.terms) and not takes.null:
-        raise invalid("guidance", NO_NULL.format("; "))
-    if not given and not takes.null:
-        try:
-            takes.nulls(1, torch.float32)
-        except ConditionError as error:
-            raise invalid("condition", str(error)) from None
-
-
 def _negative(
     request: Solving,
-    takes: Conditioning,
+    takes: NamedConditions,
     guidance: Guidance | None,
     sizes: Sizes,
     samples: int,
@@ -211,7 +194,7 @@ def _negative(
         {} if requested is None else requested if isinstance(requested, dict) else {_only(takes, "negative"): requested}
     )
     for name in takes.inputs:
-        if name in needed and name not in given and not _has_null(takes, name):
+        if name in needed and name not in given and name not in takes.droppable():
             raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one, or "))
     if not given:
         return None
@@ -219,10 +202,6 @@ def _negative(
         return Values(takes, given, samples, model.dtype, sizes, partial=True)
     except ConditionError as error:
         raise _problem(error, "negative") from None
-
-
-def _has_null(takes: Conditioning, name: str) -> bool:
-    return name in takes.droppable() if isinstance(takes, NamedConditions) else takes.null
 
 
 def _made(values: Values, field: str) -> Mapping[str, Distinct]:

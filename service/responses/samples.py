@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from engine.job import Job, JobResult
-from models.named_conditions import class_names
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import Difference, asked_of, digest_of, environment_of
@@ -87,7 +86,7 @@ def _class_of(model: ModelVersion, job: Job) -> dict[str, Any]:
     """
     if model.conditioning is None or job.conditions is None:
         return {}
-    found = class_names(model.conditioning, job.conditions)
+    found = model.conditioning.class_names(job.conditions)
     if not found:
         return {}
     return {"class": found if len(model.conditioning.inputs) > 1 else next(iter(found.values()))}

@@ -24,8 +24,8 @@ from pathline.bulk_folder import JobSpec
 from fleet.__main__ import main
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from tests.clients.conftest import FakeService, request_in
 from tests.clients.support import in_process
 from tests.service.free import picture
@@ -241,10 +241,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         training={},
         seed=0,
     )
-    pets = LabelCondition(classes=3, names=("cat", "dog", "eel"))
+    pets = NamedCondition.label(classes=3, names=("cat", "dog", "eel"))
     net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=pets))
     save(root, "pets", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
-    ages = LabelCondition(classes=3, names=("1", "2", "20"))
+    ages = NamedCondition.label(classes=3, names=("1", "2", "20"))
     net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=ages))
     save(root, "ages", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
     return root

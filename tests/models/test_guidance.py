@@ -3,14 +3,15 @@ import torch
 from torch import Tensor
 
 from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
-from models.conditions import ConditionError, LabelCondition
+from models.conditions import ConditionError
 from models.forms.rows import field_rows
 from models.guidance import Guided, network_rows
+from models.named_conditions import NamedCondition, NamedConditions
 from models.noise import noise
 from solvers import integrate
 
 FIELD = Mixture(MixtureConfig(components=3, conditional=True))
-LABELS = LabelCondition(classes=3)
+LABELS = NamedConditions({"condition": NamedCondition.label(classes=3)})
 
 
 def rows(count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,7 +81,9 @@ def test_what_cannot_be_guided_is_said(labels: Tensor | None, g: Tensor, message
 def test_guidance_needs_a_trained_null():
     x, t, labels = rows(3)
     with pytest.raises(ConditionError, match="trained without a null"):
-        Guided(FIELD, LabelCondition(classes=3, null=False))(x, t, labels, torch.full((3,), 2.0))
+        Guided(FIELD, NamedConditions({"condition": NamedCondition.label(classes=3, null=False)}))(
+            x, t, labels, torch.full((3,), 2.0)
+        )
 
 
 def test_an_unconditional_mixture_takes_no_label():

@@ -16,8 +16,8 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
 from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.replay import Answer
 from service.responses.schemas import ReplayResponse
@@ -34,7 +34,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
     torch.manual_seed(0)
     size: dict[str, Any] = {"hidden": 8, "blocks": 1, "time_width": 4}
-    conditions = {"plain": None, "labels": LabelCondition(classes=3), "vectors": VectorCondition(width=80)}
+    conditions = {"plain": None, "labels": NamedCondition.label(classes=3), "vectors": NamedCondition.vector(width=80)}
     for name, condition in conditions.items():
         network = ResidualMLP(ResidualMLPConfig(dim=2, condition=condition, **size))
         save(root, name, network, Decoder.identity((2,)), **about)
