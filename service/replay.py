@@ -55,7 +55,7 @@ class Asked(BaseModel):
     """What a request for samples said besides model, solver, seed and number, where it is not the default.
 
     Attributes:
-        t_span, condition, guidance, x0, decode, trace: as in a request.
+        t_span, condition, guidance, x0, decode, trace, noise_scale: as in a request.
         shape: sizes of the free axes, by name.
         hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, and conditions by name.
     """
@@ -63,6 +63,7 @@ class Asked(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     t_span: tuple[float, float] | None = Field(default=None, strict=False)
+    noise_scale: float | None = None
     condition: Any = None
     guidance: Any = None
     x0: Any = None
@@ -173,6 +174,7 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
         values["condition"] = takes.class_names(job.conditions or {})[ONE]
     usual = {
         "t_span": (job.solve.t_span, (0.0, 1.0)),
+        "noise_scale": (job.noise_scale, 1.0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),
         "shape": (dict(job.sizes), {}),
         "hashes": (hashes, {}),

@@ -54,6 +54,7 @@ def sample_response(
         **origin(model, context),
         "seed": job.seed,
         "first_index": job.first_index,
+        **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
         "noise": model.card.noise,
         "path": model.path,

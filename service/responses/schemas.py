@@ -106,6 +106,7 @@ class SampleResponse(Solved):
 
     seed: int
     first_index: int
+    noise_scale: float = Field(default=1.0, description="factor of the starting noise, if it is not 1")
     noise: str
     path: Literal["fused", "onnx", "eager"] = Field(description="how the network was evaluated, as in /v1/models")
     budget: Chosen | None = Field(default=None, description="only if the request had a budget")

@@ -51,7 +51,7 @@ class SolverOptions(TypedDict, total=False):
             torch tensors. Arrays keep their dtype.
         negative: Conditions that replace nulls in guidance, in the same form.
         shape: Size of each free axis of the samples, by name: ``{"T": 344}``. Omit axes that a condition determines.
-        guidance: Strength of classifier-free guidance, or an object with terms, interval and channels.
+        guidance: Strength of classifier-free guidance, or an object with terms, interval, projection and rescale.
         timeout_s: Time limit in seconds, queueing included.
         priority: ``"interactive"``, or ``"bulk"`` for work that yields to others: the default of `log_prob` and
             `diagnose`.
@@ -128,6 +128,7 @@ class SampleOptions(SolverOptions, total=False):
     Attributes:
         seed: Integer in [0, 2**63); drawn by the client if omitted, so that a retry is the same request.
         first_index: Index of the first sample in the seed's stream.
+        noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
         x0: Start states, shape (num_samples, *event_shape).
         t_span: Where to start and end; noise is at 0, data at 1.
         trace: How much detail to report about the steps: ``"none"``, ``"summary"`` or ``"full"``.
@@ -139,6 +140,7 @@ class SampleOptions(SolverOptions, total=False):
 
     seed: SupportsIndex | None
     first_index: int
+    noise_scale: float
     x0: Any
     t_span: tuple[float, float]
     trace: Literal["none", "summary", "full"]

@@ -117,6 +117,20 @@ async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
     assert mixed["samples"] == [one["samples"][0], two["samples"][1], one["samples"][2]]
 
 
+@pytest.mark.parametrize("correction", [{"projection": True}, {"rescale": 0.75}])
+async def test_corrected_guidance(http: httpx.AsyncClient, correction: dict[str, Any]) -> None:
+    plain = await ask(http, "labels", condition=1, guidance=2.0)
+    found = await ask(http, "labels", condition=1, guidance={"strength": 2.0, **correction})
+    assert (found["network_rows"], found["samples"] == plain["samples"]) == (plain["network_rows"], False)
+    again = (await http.post("/v1/replay", json=found)).json()
+    assert again["digest_matches"]
+    own: dict[str, dict[str, Any]] = {"log_prob": {"samples": [[0.5, 0.25]]}, "diagnose": {"num_samples": 1}}
+    for operation, body in own.items():
+        body |= {"condition": 1, "guidance": {"strength": 2.0, **correction}}
+        refused = await http.post(f"/v1/models/labels/{operation}", json=body)
+        assert refused.json()["errors"][0]["field"] == "guidance"
+
+
 VALUES, SCALED = [0.5, -0.75], [2002, 16384]  # the same to the network
 
 
