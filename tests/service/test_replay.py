@@ -2,6 +2,7 @@
 
 import zlib
 from base64 import urlsafe_b64encode
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from service.replay import (
     digest_of,
     encode,
     environment,
+    environment_of,
 )
 from service.requests.parsing import parse
 
@@ -81,6 +83,16 @@ def test_differences_name_what_differs() -> None:
     assert [each.what for each in differences(other, here, threads_matter=False)] == ["torch"]
     [missing] = differences({name: here[name] for name in here if name != "machine"}, here, threads_matter=True)
     assert (missing.what, missing.token) == ("machine", "not named")
+
+
+def test_the_most_rows_of_a_call_are_part_of_the_environment_unless_rows_are_computed_by_themselves() -> None:
+    def of(path: str, rows: int) -> Any:
+        model: Any = SimpleNamespace(card=SimpleNamespace(compute=None), path=path, row_limit=rows)
+        return environment_of({}, model)
+
+    [found] = differences(of("eager", 64), of("eager", 32), threads_matter=True)
+    assert (found.what, found.token, found.here) == ("rows", "64", "32")
+    assert "rows" not in of("fused", 1024)
 
 
 def test_one_of_several_devices_is_as_good_as_another() -> None:
