@@ -1,9 +1,12 @@
 """Replays: digests, environments, and the members of an answer that a replay needs."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from service import examples
-from service.replay import Answer, differences, digest_of, environment
+from service.replay import Answer, differences, digest_of, environment, environment_of
 
 
 def test_the_example_is_an_answer() -> None:
@@ -27,6 +30,16 @@ def test_differences_name_what_differs() -> None:
     assert [each.what for each in differences(other, here, threads_matter=False)] == ["torch"]
     [missing] = differences({name: here[name] for name in here if name != "machine"}, here, threads_matter=True)
     assert (missing.what, missing.answer) == ("machine", "not named")
+
+
+def test_the_most_rows_of_a_call_are_part_of_the_environment_unless_rows_are_computed_by_themselves() -> None:
+    def of(path: str, rows: int) -> Any:
+        model: Any = SimpleNamespace(card=SimpleNamespace(compute=None), path=path, row_limit=rows)
+        return environment_of({}, model)
+
+    [found] = differences(of("eager", 64), of("eager", 32), threads_matter=True)
+    assert (found.what, found.answer, found.here) == ("rows", "64", "32")
+    assert "rows" not in of("fused", 1024)
 
 
 def test_one_of_several_devices_is_as_good_as_another() -> None:
