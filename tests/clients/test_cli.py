@@ -533,4 +533,4 @@ class TestOthers:
     ],
 )
 def test_a_replay_takes_conditions_as_a_sample_does(given: list[str], found: dict[str, Any]) -> None:
-    assert conditions(parse(["replay", "plr1.token", *given])) == found
+    assert conditions(parse(["replay", "out.npz", *given])) == found

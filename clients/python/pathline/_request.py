@@ -238,25 +238,21 @@ class ReplayRequest(Request):
     url: str
 
 
-def replay_request(token: str, options: Mapping[str, Any], url: str = "") -> ReplayRequest:
+def replay_request(answer: Mapping[str, Any], options: Mapping[str, Any], url: str = "") -> ReplayRequest:
     """Build the request for a replay.
 
     Args:
-        token: The text of the token.
+        answer: The members of the earlier response, without its arrays.
         options: Other members of the body; those that are None are omitted.
         url: Base URL of the service.
 
     Raises:
-        TypeError: The token is not a string, or JSON cannot represent a value.
-        InvalidValue: There is no token, or a number is not finite.
+        TypeError: JSON cannot represent a value.
+        InvalidValue: A number is not finite.
     """
-    if not isinstance(token, str):
-        raise TypeError(f"token is a {type(token).__name__}; use the `replay` of a result")
-    if not token.strip():
-        raise InvalidValue("the token is empty; use the `replay` of a result (an older service gives none)", "token")
     _check_named(options)
     given = {
-        "token": token,
+        **answer,
         **{name: _plain(value, name in NAMED) for name, value in options.items() if value is not None},
     }
     return ReplayRequest("", "replay", _settings(given), *_encoded(given), url)

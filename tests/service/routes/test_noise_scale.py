@@ -46,7 +46,7 @@ async def test_it_is_a_factor_of_the_noise_and_is_recorded(http: httpx.AsyncClie
     plain = (await http.post("/v1/sample", json=BODY | {"noise_scale": 1.0})).json()
     assert plain["samples"] != answer["samples"]
 
-    again = (await http.post("/v1/replay", json={"token": answer["replay"]})).json()
+    again = (await http.post("/v1/replay", json=answer)).json()
     assert (again["digest_matches"], again["noise_scale"]) == (True, 0.5)
     file = io.BytesIO()
     np.savez(file, request=json.dumps(BODY))

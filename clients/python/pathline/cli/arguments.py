@@ -145,7 +145,9 @@ def parser() -> argparse.ArgumentParser:
         "replay", parents=[common], help="reproduce the samples of an earlier response, bit for bit"
     )
     replay.add_argument(
-        "token", metavar="TOKEN|FILE", help="a replay token, or a .json or .npz file written by `pathline sample -o`"
+        "file",
+        metavar="FILE",
+        help="a .json or .npz file written by `pathline sample -o`, or a response of the service",
     )
     replay.add_argument("--force", action="store_true", help="sample even if the same bits cannot be guaranteed")
     for name in ("condition", "negative"):
