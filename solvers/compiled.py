@@ -125,7 +125,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     setattr(numba.core.config, "CACHE_DIR", folder)  # noqa: B010  (type checkers do not know it)
     loop = numba.njit(**options)(function)
     with suppress(RuntimeError):  # no folder for the cache
-        loop._cache = _Cache(function)
+        setattr(loop, "_cache", _Cache(function))  # noqa: B010  (type checkers do not know it)
     return cast("Callable[P, R]", loop)
 
 

@@ -30,6 +30,7 @@ class DataSet:
         conditions: one for each training sample, as the network takes them: labels (samples,) int64, or vectors
             (samples, width) float32, standardised by `condition`; or None.
         reference_conditions: the same for `reference`.
+        condition_names: names of the numbers of a condition vector; empty if they have none.
         noise: the noise paired with each training sample, (samples, *event), or None to draw it in each step.
         notes: lines for the user that describe what was read.
     """
@@ -43,6 +44,7 @@ class DataSet:
     condition: NamedCondition | None = None
     conditions: NDArray[Any] | None = None
     reference_conditions: NDArray[Any] | None = None
+    condition_names: tuple[str, ...] = ()
     noise: Array | None = None
     notes: tuple[str, ...] = ()
 

@@ -68,6 +68,8 @@ def measure_published(
     try:
         checkpoint = load(folder)
         quality, report = assess(checkpoint, data, seed, until, say)
+        if quality is None:
+            return None
         with limited(checkpoint.velocity, until):
             cost = _cost(checkpoint, data, seed, until, report, teacher, say)
     except TimeUp:

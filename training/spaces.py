@@ -181,6 +181,14 @@ def _quartile_spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(spread > 0, spread, _spread(rows))
 
 
+def original(condition: NamedCondition, values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return condition vectors (n, width) in the unit of the data, from what the network takes; see `conditioned`."""
+    if condition.mean is None or condition.scale is None:
+        return values.astype(np.float64)
+    scale = np.broadcast_to(np.asarray(condition.scale, dtype=np.float64), values.shape)
+    return np.divide(values, scale, out=np.zeros(values.shape), where=scale > 0) + np.asarray(condition.mean)
+
+
 def conditioned(
     condition: NamedCondition | None, values: NDArray[Any] | None, train: NDArray[np.int64]
 ) -> tuple[NamedCondition | None, NDArray[Any] | None]:

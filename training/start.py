@@ -18,6 +18,7 @@ from models.named_conditions import NamedCondition
 from training.config import StartConfig
 from training.dataset import DataSet
 from training.errors import UsageError
+from training.spaces import original
 
 
 def in_space_of(parent: Checkpoint, data: DataSet, given: StartConfig) -> DataSet:
@@ -102,13 +103,8 @@ def _conditions(
         )
     if theirs.classes is not None:
         return theirs, values
-    moved = [None if value is None else _rescaled(value, own, theirs) for value in values]
+    moved = [
+        None if each is None else theirs.standardised(torch.from_numpy(original(own, each)), torch.float32).numpy()
+        for each in values
+    ]
     return theirs, (moved[0], moved[1])
-
-
-def _rescaled(values: NDArray[np.float32], own: NamedCondition, theirs: NamedCondition) -> NDArray[np.float32]:
-    """Return vectors (n, width) that are standardised in one way in another way."""
-    scale = np.broadcast_to(np.asarray(own.scale if own.scale is not None else 1.0, dtype=np.float64), values.shape)
-    raw = np.divide(values, scale, out=np.zeros(values.shape), where=scale > 0)
-    raw += np.asarray(own.mean if own.mean is not None else 0.0)
-    return theirs.standardised(torch.from_numpy(raw), torch.float32).numpy()

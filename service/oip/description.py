@@ -41,7 +41,6 @@ _PARAMETERS = {
     "solver": "rk4",
     "failed": 0,
     "digest": examples.DIGEST,
-    "replay": examples.REPLAY_OF_FIXED,
 }
 _NFE = {"name": "nfe", "shape": [2], "datatype": "INT64", "data": [20, 20]}
 _HEAD = {"model_name": "moons", "model_version": "1", "parameters": _PARAMETERS}

@@ -124,6 +124,8 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
             f"the frontier of model {model.name!r} was measured at {measured}, and this request has {actual}; name a "
             f"solver, or have it measured: {command}",
         )
+    if request.noise_scale != 1:
+        raise invalid("budget", "no errors were measured with another noise_scale; leave it out, or name a solver")
     strength = request.guidance
     if not isinstance(strength, float | int | None) or request.negative is not None:
         raise invalid(

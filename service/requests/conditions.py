@@ -9,7 +9,7 @@ from models.condition_values import NamedConditionError, Values
 from models.conditions import ONE, ConditionError
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
 from models.named_conditions import Distinct, NamedConditions
-from models.shapes import Shape, Sizes
+from models.shapes import Sizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Solving
@@ -71,7 +71,7 @@ def check_conditions(request: Solving, model: ModelVersion, samples: int, sizes:
     given = _given(request, takes)
     if request.guidance is not None and not given:
         raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
-    guidance = _guidance(request, takes, model.card.event_shape)
+    guidance = _guidance(request, takes)
     if not given and takes.single is not None and takes.single.nullable and takes.single.default is None:
         return CheckedConditions(bytes_per_sample=_INDEX_BYTES)
     try:
@@ -84,6 +84,17 @@ def check_conditions(request: Solving, model: ModelVersion, samples: int, sizes:
     max_rows = max(values.max_rows, 1 if negative is None else negative.max_rows)
     made = variants * max_rows * _made_bytes(model, sizes.settle())
     return CheckedConditions(guidance, 2 * rows + made, _INDEX_BYTES * variants * len(takes.inputs), values, negative)
+
+
+def refuse_corrections(checked: CheckedConditions) -> None:
+    """Refuse guidance that is not a weighted sum, since its derivatives are not the sum of those of its terms.
+
+    Raises:
+        ProblemError: 422.
+    """
+    if checked.guidance is not None and checked.guidance.corrected:
+        name = "projection" if checked.guidance.projection else "rescale"
+        raise invalid("guidance", f"guidance.{name} is for samples, encode and replay; leave it out here")
 
 
 def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
@@ -113,10 +124,10 @@ def _only(takes: NamedConditions, field: str) -> str:
     names = takes.given
     if len(names) > 1:
         raise invalid(field, f"this model has the conditions {', '.join(names)}; give them by name, in conditions")
-    return names[0]
+    return next(iter(names))
 
 
-def _guidance(request: Solving, takes: NamedConditions, event: Shape) -> Guidance | None:
+def _guidance(request: Solving, takes: NamedConditions) -> Guidance | None:
     requested = request.guidance
     if requested is None:
         return None
@@ -149,12 +160,10 @@ def _guidance(request: Solving, takes: NamedConditions, event: Shape) -> Guidanc
         raise invalid(
             "guidance", f"guidance.interval is {list(requested.interval)}; it must be two times, the lower first"
         )
-    guidance = Guidance(tuple(terms), requested.interval, requested.channels)
-    if guidance.channels is not None and guidance.whole is None:
-        raise invalid("guidance", "guidance.channels needs a term with all conditions, which the other channels follow")
-    most = (*event, 1)[0]
-    if guidance.channels is not None and isinstance(most, int) and guidance.channels > most:
-        raise invalid("guidance", f"guidance.channels is {guidance.channels}; a state has {most}, so use 1 to {most}")
+    guidance = Guidance(tuple(terms), requested.interval, requested.projection, requested.rescale)
+    if guidance.corrected and guidance.whole is None:
+        name = "projection" if guidance.projection else "rescale"
+        raise invalid("guidance", f"guidance.{name} compares with a term with all conditions; add one, or leave it out")
     return guidance
 
 

@@ -63,11 +63,11 @@ async def replay(request: Request) -> Response:
     valid = await pipeline.receive(request, lambda body: (parse_replay(body), encoder), validate)
     response = await pipeline.draw(request, valid)
     digest = response.document["digest"]
-    matches = digest == valid.token.digest
+    matches = digest == valid.digest
     differences = list(valid.differences)
     if not matches and not differences:
         reason = "the model is not deterministic here" if not valid.model.deterministic else "nothing else differs"
-        differences.append(Difference("samples", valid.token.digest, digest, reason))
+        differences.append(Difference("samples", valid.digest, digest, reason))
         if not valid.force:
             raise not_promised(differences)
     headers = {

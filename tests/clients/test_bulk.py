@@ -270,11 +270,26 @@ def test_the_fingerprint_is_that_of_fleet_sample_and_fleet_verifies_the_folder(
 
     async def bulk() -> pathline.BulkResult:
         async with in_process(repository) as client:
-            return await client.bulk("net", 300, to=tmp_path / "sdk", solver="rk4-4", seed=5, format=form)
+            return await client.bulk(
+                "net", 300, to=tmp_path / "sdk", solver="rk4-4", seed=5, noise_scale=0.5, format=form
+            )
 
     found = asyncio.run(bulk())
     assert run("verify", tmp_path / "sdk") == found.fingerprint
-    job = ("sample", "net", "--total", 300, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
+    job = (
+        "sample",
+        "net",
+        "--total",
+        300,
+        "--seed",
+        5,
+        "--solver",
+        "rk4-4",
+        "--noise-scale",
+        0.5,
+        "--to",
+        tmp_path / "fleet",
+    )
     assert run(*job, "--shard-rows", 128) == found.fingerprint
     spec = JobSpec.from_json((tmp_path / "sdk" / "job.json").read_bytes())
     receipt = json.loads((tmp_path / "sdk" / "receipts" / "00000.json").read_text())

@@ -94,6 +94,7 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
         condition=condition,
         conditions=None if conditions is None else conditions[train],
         reference_conditions=None if conditions is None else conditions[held_out],
+        condition_names=tuple(config.condition) if isinstance(config, VectorsData) else (),
         notes=(*read.notes, *_only_trained(read, held_out), *lines),
     )
 

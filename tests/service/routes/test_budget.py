@@ -92,7 +92,7 @@ async def test_streams_npz_replay_and_v2_echo_the_budget(running: Any) -> None:
     parameters = {"num_samples": 2, "seed": 0, "budget.max_error": 0.01, "budget.max_nfe": 12}
     inferred = await running.http.post("/v2/models/moons/infer", json={"parameters": parameters})
     assert inferred.json()["parameters"]["budget.solver"] == "ab4-9"
-    again = (await running.http.post("/v1/replay", json={"token": completed["replay"]})).json()
+    again = (await running.http.post("/v1/replay", json=completed)).json()
     assert again["solver"] == completed["solver"]
     assert "budget" not in again
 

@@ -81,7 +81,7 @@ async def test_where_names_are_numbers_a_number_is_a_name(http: httpx.AsyncClien
         refused = await ask(http, "years", condition=number)
         assert f"condition is {number}, expected a class label, one of 1, 2, 2020" in str(refused["errors"])
     for answer in (by_number[2], mixed):
-        again = (await http.post("/v1/replay", json={"token": answer["replay"]})).json()
+        again = (await http.post("/v1/replay", json=answer)).json()
         assert (again["digest_matches"], again["class"]) == (True, answer["class"])
 
 
@@ -115,6 +115,20 @@ async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
     one, two = [await ask(http, "vectors", condition=vector) for vector in ([0.5, -1], [2, 0])]
     mixed = await ask(http, "vectors", condition=[[0.5, -1], [2, 0], [0.5, -1]])
     assert mixed["samples"] == [one["samples"][0], two["samples"][1], one["samples"][2]]
+
+
+@pytest.mark.parametrize("correction", [{"projection": True}, {"rescale": 0.75}])
+async def test_corrected_guidance(http: httpx.AsyncClient, correction: dict[str, Any]) -> None:
+    plain = await ask(http, "labels", condition=1, guidance=2.0)
+    found = await ask(http, "labels", condition=1, guidance={"strength": 2.0, **correction})
+    assert (found["network_rows"], found["samples"] == plain["samples"]) == (plain["network_rows"], False)
+    again = (await http.post("/v1/replay", json=found)).json()
+    assert again["digest_matches"]
+    own: dict[str, dict[str, Any]] = {"log_prob": {"samples": [[0.5, 0.25]]}, "diagnose": {"num_samples": 1}}
+    for operation, body in own.items():
+        body |= {"condition": 1, "guidance": {"strength": 2.0, **correction}}
+        refused = await http.post(f"/v1/models/labels/{operation}", json=body)
+        assert refused.json()["errors"][0]["field"] == "guidance"
 
 
 VALUES, SCALED = [0.5, -0.75], [2002, 16384]  # the same to the network
@@ -160,9 +174,9 @@ async def test_operations_standardise(http: httpx.AsyncClient, operation: str) -
 
 async def test_a_standardised_condition_is_replayed_as_it_came(http: httpx.AsyncClient) -> None:
     first = await ask(http, "scaled", condition=SCALED)
-    again = await http.post("/v1/replay", json={"token": first["replay"], "condition": SCALED})
+    again = await http.post("/v1/replay", json=first | {"condition": SCALED})
     assert (again.json()["digest_matches"], again.json()["samples"]) == (True, first["samples"])
-    other = await http.post("/v1/replay", json={"token": first["replay"], "condition": VALUES})
+    other = await http.post("/v1/replay", json=first | {"condition": VALUES})
     assert other.status_code == 422
 
 

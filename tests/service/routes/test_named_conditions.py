@@ -104,7 +104,7 @@ async def test_json_npz_and_the_protocol_agree(http: httpx.AsyncClient) -> None:
 
 
 async def test_the_protocol_takes_guidance_of_several_terms_as_text(http: httpx.AsyncClient) -> None:
-    guidance = {"terms": [{"weight": 2, "condition": "all"}, {"weight": -1, "drop": ["label"]}], "channels": 2}
+    guidance = {"terms": [{"weight": 2, "condition": "all"}, {"weight": -1, "drop": ["label"]}], "rescale": 0.5}
     wanted = await ask(http, conditions={"label": 1}, negative={"label": 2}, guidance=guidance)
     inputs = [
         {"name": f"{member}.label", "shape": [1], "datatype": "INT64", "data": [label]}
@@ -195,7 +195,10 @@ async def test_refused_conditions_are_named(
         ({"guidance": {"terms": [{"weight": w, "condition": "all"} for w in (1e20, 1, -1e20)]}}, "guidance"),
         ({"guidance": {"terms": [{"weight": 1, "drop": ["strength"]}]}}, "guidance"),
         ({"guidance": {"strength": 2, "interval": [0.5, 0.1]}}, "guidance"),
-        ({"guidance": {"strength": 2, "channels": 4}}, "guidance"),
+        ({"guidance": {"strength": 2, "channels": 4}}, "guidance.channels"),
+        ({"guidance": {"strength": 2, "rescale": 1.5}}, "guidance.rescale"),
+        ({"guidance": {"strength": 0, "rescale": 0.5}}, "guidance"),
+        ({"guidance": {"strength": 0, "projection": True}}, "guidance"),
         ({"guidance": "2"}, "guidance"),
         ({"negative": {"label": 1}}, "negative"),
         ({"condition": 1}, "condition"),
