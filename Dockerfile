@@ -62,8 +62,6 @@ ENV PYTHONPATH=/opt/pathline \
 WORKDIR /var/lib/pathline
 USER 10001:10001
 EXPOSE 8000
-# http.client, because urllib would use a proxy from the environment even for 127.0.0.1.
-HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=3 \
-    CMD ["python", "-c", "import http.client, os, sys; connection = http.client.HTTPConnection('127.0.0.1', int(os.environ['PATHLINE_PORT']), timeout=4); connection.request('GET', '/readyz'); sys.exit(connection.getresponse().status != 200)"]
+HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=3 CMD ["python", "-m", "service.healthcheck"]
 ENTRYPOINT ["python", "-m"]
 CMD ["service"]

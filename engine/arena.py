@@ -143,7 +143,8 @@ class Arena:
         """Starting states of samples first .. first + count - 1 of a job, on the host."""
         if job.x0 is not None:
             return job.x0[first : first + count]
-        return noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
+        drawn = noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
+        return drawn if job.noise_scale == 1 else drawn * job.noise_scale
 
     def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "") -> list[Finished]:
         """Start lanes for each (owner, first sample, count, job); some may end at once, if max_nfe is too small."""
@@ -167,6 +168,7 @@ class Arena:
         for owner, first, count, job in granted:
             if job.x0 is None:
                 start, used = drawn[used : used + count], used + count
+                start = start if job.noise_scale == 1 else start * job.noise_scale
             else:
                 start = self.device.send(job.x0[first : first + count])
             admissions.append(Admission(job.solve, start, owner, first, job.save_at))

@@ -16,7 +16,7 @@ from torch import Tensor
 from models.checkpoint.loading import Checkpoint
 from models.forms.choice import choose
 from models.forms.form import Form
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 
 
 def choose_device(name: str) -> torch.device:
@@ -69,7 +69,7 @@ class Device:
         """Whether nothing can run on the device after this error, so that the process must be restarted."""
         return False
 
-    def form(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Form:
+    def form(self, checkpoint: Checkpoint, condition: NamedConditions | None) -> Form:
         """Return the form in which to evaluate the field: fused or exported if possible."""
         if not self._compile:
             return Form(checkpoint.velocity, reason="PATHLINE_COMPILE is off")
@@ -132,6 +132,6 @@ class Cuda(Device):
         """A CUDA error other than lack of memory leaves the context unusable."""
         return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
 
-    def form(self, checkpoint: Checkpoint, condition: Conditioning | None) -> Form:
+    def form(self, checkpoint: Checkpoint, condition: NamedConditions | None) -> Form:
         """Return the field as it is."""
         return Form(checkpoint.velocity, reason="fused forms are for the CPU")

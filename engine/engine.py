@@ -38,6 +38,7 @@ from engine.job import (
 )
 from engine.job_table import STOPPED, Observer, Outcomes, settle
 from engine.loop import Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
+from engine.quota import cpu_quota
 from engine.scheduler import part_of
 from engine.snapshot import Workload
 from engine.stages import decoder_sizes
@@ -82,10 +83,11 @@ class EngineSettings(Protocol):
 def default_threads() -> int:
     """CPU threads of the networks if the settings give no number: the usable cores except one.
 
-    torch would take all of them, and leave none for HTTP and encoding, which go on while the network computes.
+    torch would take all of them, and leave none for HTTP and encoding, which go on while the network computes. Usable
+    are no more than the quota of a container grants: more threads would take turns and be stopped in between.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores - 1)
+    return max(1, int(min(cores, cpu_quota())) - 1)
 
 
 class Engine:

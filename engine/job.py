@@ -136,6 +136,7 @@ class Job:
         solve: the compiled solver.
         num_samples: number of samples, at least 1.
         seed, first_index: choose the noise of the samples; not used if `x0` is given.
+        noise_scale: a factor of that noise, its temperature.
         x0: (num_samples, *event) starting states, in the operation's own shape, or None for noise.
         save_at: (M,) float64 times to keep the states at, or None.
         deadline: when the job is given up, in seconds of the engine's clock (`time.monotonic`), or None.
@@ -164,6 +165,7 @@ class Job:
     num_samples: int
     seed: int = 0
     first_index: int = 0
+    noise_scale: float = 1.0
     x0: torch.Tensor | None = None
     save_at: NDArray[np.float64] | None = None
     deadline: float | None = None

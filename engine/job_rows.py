@@ -16,8 +16,8 @@ from torch import Tensor
 
 from engine.job import Job
 from models.forms.rows import Chosen
-from models.guidance import Further, Guidance, Kept, guidance_of
-from models.named_conditions import Conditioning, Distinct, NamedConditions
+from models.guidance import Correction, Further, Guidance, guidance_of
+from models.named_conditions import Distinct, NamedConditions
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
@@ -218,13 +218,14 @@ class Rows:
     Attributes:
         conditions: for each name, n rows and then those of `further`.
         of: (m,) the lane of each row after the first n; None if there are no more.
-        further, kept: see `models.guidance.combined`.
+        further, projection, rescaling: see `models.guidance.combined`.
     """
 
     conditions: list[Chosen]
     of: Places | None = None
     further: tuple[Further, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    projection: Correction | None = None
+    rescaling: Correction | None = None
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class _Guides:
         last: the variant of its last term.
         weights: (jobs, most terms) weight of each term.
         begin, end: its interval.
-        channels: number of guided channels; 0 for all.
+        projection, rescale: its corrections.
         whole: the term with all conditions; -1 if there is none.
     """
 
@@ -247,11 +248,14 @@ class _Guides:
     weights: NDArray[np.float64]
     begin: NDArray[np.float64]
     end: NDArray[np.float64]
-    channels: Places
+    projection: NDArray[np.bool_]
+    rescale: NDArray[np.float64]
     whole: Places
 
 
-def variants_of(takes: Conditioning, dtype: torch.dtype, job: Job) -> tuple[Guidance, Sequence[Mapping[str, Distinct]]]:
+def variants_of(
+    takes: NamedConditions, dtype: torch.dtype, job: Job
+) -> tuple[Guidance, Sequence[Mapping[str, Distinct]]]:
     """The guidance of a job, and the conditions of its variants: all conditions, then those of each term.
 
     Args:
@@ -269,7 +273,7 @@ def variants_of(takes: Conditioning, dtype: torch.dtype, job: Job) -> tuple[Guid
 
     def null(name: str) -> Distinct:
         if name not in nulls:
-            nulls[name] = (job.negative or {}).get(name) or Distinct(_null(takes, name, dtype))
+            nulls[name] = (job.negative or {}).get(name) or Distinct(takes.null_of(name, dtype))
         return nulls[name]
 
     given = job.conditions
@@ -280,14 +284,10 @@ def variants_of(takes: Conditioning, dtype: torch.dtype, job: Job) -> tuple[Guid
     return guidance, [whole, *({n: null(n) if n in without else whole[n] for n in names} for without in gone)]
 
 
-def _null(takes: Conditioning, name: str, dtype: torch.dtype) -> Tensor:
-    return takes.null_of(name, dtype) if isinstance(takes, NamedConditions) else takes.nulls(1, dtype)
-
-
 class Conditions:
     """Conditions and guidances of the jobs of one arena."""
 
-    def __init__(self, takes: Conditioning, dtype: torch.dtype, device: torch.device | str) -> None:
+    def __init__(self, takes: NamedConditions, dtype: torch.dtype, device: torch.device | str) -> None:
         self._takes, self._dtype, self._device = takes, dtype, device
         shown = takes.unpack(takes.examples(1, dtype))
         self.rows = JobRows(
@@ -352,9 +352,9 @@ class Conditions:
             lines.append(line[here] + (term + 1) * samples[here])
             weight = torch.from_numpy(guides.weights[place[here], term]).to(self._device, self._dtype)
             further.append(Further(torch.from_numpy(here).to(self._device), weight))
-        kept = self._kept(guides, place, terms, lanes) if guides.channels.any() else ()
         of = np.concatenate(lanes) if lanes else None
-        return Rows(self.rows.chosen(np.concatenate(lines)), of, tuple(further), kept)
+        corrections = self._corrections(guides, place, terms, lanes) if of is not None else (None, None)
+        return Rows(self.rows.chosen(np.concatenate(lines)), of, tuple(further), *corrections)
 
     def plain(self, owner: Places, index: Places) -> list[Chosen]:
         """The conditions of lanes if no job is guided; arguments as in `of`."""
@@ -381,22 +381,33 @@ class Conditions:
             weights,
             intervals[:, 0],
             intervals[:, 1],
-            np.array([guidance.channels or 0 for guidance in found]),
+            np.array([guidance.projection for guidance in found]),
+            np.array([guidance.rescale for guidance in found]),
             np.array(whole),
         )
 
-    def _kept(self, guides: _Guides, place: Places, terms: Places, lanes: Sequence[Places]) -> tuple[Kept, ...]:
-        """The unguided channels of lanes with only some channels guided."""
-        channels, whole = guides.channels[place], guides.whole[place]
+    def _corrections(
+        self, guides: _Guides, place: Places, terms: Places, lanes: Sequence[Places]
+    ) -> tuple[Correction | None, Correction | None]:
+        """The projection and the rescaling of the lanes with several terms; None where no lane needs it."""
+        guided, whole = terms > 1, guides.whole[place]
+        project, share = guides.projection[place] & guided, np.where(guided, guides.rescale[place], 0.0)
+        if not (project.any() or share.any()):
+            return None, None
         begin = np.cumsum([len(place), *map(len, lanes)])
-        found = []
-        for first in np.unique(channels[channels > 0]).tolist():
-            for term in range(len(lanes)):
-                mine = np.flatnonzero((channels == first) & (whole == term) & (terms > term + 1))
-                source = begin[term] + np.searchsorted(lanes[term], mine)
-                here, rows = (torch.from_numpy(each).to(self._device) for each in (mine, source))
-                found.append(Kept(first, here, rows))
-            mine = np.flatnonzero((channels == first) & (whole == terms - 1))
-            here = torch.from_numpy(mine).to(self._device)
-            found.append(Kept(first, here, here))
-        return tuple(each for each in found if len(each.states))
+        row_of = np.arange(
+            len(place)
+        )  # the row with all conditions of each lane: that of its last term, or a further one
+        for term, here in enumerate(lanes):
+            mine = whole[here] == term
+            row_of[here[mine]] = begin[term] + np.flatnonzero(mine)
+        lane_of = np.concatenate((np.arange(len(place)), *lanes))
+        rows = np.flatnonzero(project[lane_of] & (row_of[lane_of] != np.arange(len(lane_of))))
+        states = np.flatnonzero(share)
+
+        def at(rows: Places, states: Places, share: NDArray[np.float64] | None = None) -> Correction | None:
+            tensors = [torch.from_numpy(each).to(self._device) for each in (rows, row_of[states])]
+            last = None if share is None else torch.from_numpy(share).to(self._device)
+            return Correction(tensors[0], tensors[1], last) if len(rows) else None
+
+        return at(rows, lane_of[rows]), at(states, states, share[states])

@@ -188,7 +188,7 @@ class Network:
                 self.rows += len(rows.of)
                 again = torch.from_numpy(rows.of).to(x.device)
                 x, t = torch.cat((x, x[again])), torch.cat((t, t[again]))
-            v = combined(self.call(x, t, *rows.conditions), states, rows.further, rows.kept)
+            v = combined(self.call(x, t, *rows.conditions), states, rows.further, rows.projection, rows.rescaling)
         return v if self._constants is None else v[:, : self.event_shape[0]].contiguous()
 
     def _bisect(

@@ -25,7 +25,7 @@ from models.checkpoint.loading import Checkpoint
 from models.decoder import DecoderError
 from models.forms.counts import CALL_NUMBERS
 from models.forms.rows import MOST_ROWS, independent_rows
-from models.named_conditions import Distinct, NamedConditions
+from models.named_conditions import Distinct
 from models.noise import noise
 from models.prelude import combinations
 from models.shapes import free_axes
@@ -268,7 +268,7 @@ def _unpack(packed: Tensor, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]
 def prelude_of(checkpoint: Checkpoint, device: Device, sizes: Sizes = ()) -> Stage | None:
     """The prelude of a version for these sizes of the free axes; None if it has none."""
     prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
-    if prelude is None or not isinstance(requested, NamedConditions) or not isinstance(takes, NamedConditions):
+    if prelude is None or requested is None or takes is None:
         return None
     given, makes = requested.sized(dict(sizes)), takes.sized(dict(sizes))
 
@@ -320,8 +320,8 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
     """
     prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
     assert prelude is not None  # noqa: S101
-    assert isinstance(requested, NamedConditions)  # noqa: S101
-    assert isinstance(takes, NamedConditions)  # noqa: S101
+    assert requested is not None  # noqa: S101
+    assert takes is not None  # noqa: S101
     guidance, variants = variants_of(requested.sized(dict(job.sizes)), checkpoint.dtype, job)
     rows: list[list[Tensor]] = []
     places: dict[tuple[int, ...], tuple[slice, Any]] = {}

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from models.named_conditions import NamedConditions
 from models.velocity import VelocityField, forms, rows_of
 
 Compute = Literal["float32", "bfloat16", "float16"]
@@ -36,8 +37,10 @@ class Cast(nn.Module):
         return self._cast(self.network, x, t, condition)
 
     def _cast(self, field: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        if isinstance(condition, Tensor) and condition.is_floating_point():  # named conditions have their own dtypes
-            condition = condition.to(self.compute)
+        takes = self.network.condition
+        if isinstance(takes, NamedConditions) and condition is not None:  # those without a scale have their own dtypes
+            given = zip(takes.entries.values(), takes.unpack(condition), strict=True)
+            condition = takes.pack([tensor.to(self.compute) if entry.moved else tensor for entry, tensor in given])
         return field(x.to(self.compute), t.to(self._times), condition).to(x.dtype)
 
     def forms(self) -> Iterator[VelocityField]:

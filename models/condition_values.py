@@ -13,16 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.conditions import (
-    ONE,
-    ConditionError,
-    LabelCondition,
-    VectorCondition,
-    describe_labels,
-    label_of,
-    labels_of,
-)
-from models.named_conditions import Conditioning, Distinct, Flag, NamedCondition, NamedConditions
+from models.conditions import ONE, ConditionError, label_of, labels_of
+from models.named_conditions import Distinct, Flag, NamedCondition, NamedConditions, titled
 from models.nested import NestedError, outline, shown, to_floats
 from models.shapes import ShapeError, Sizes
 
@@ -53,7 +45,7 @@ class Values:
 
     def __init__(
         self,
-        takes: Conditioning,
+        takes: NamedConditions,
         given: Mapping[str, Any],
         samples: int,
         dtype: torch.dtype,
@@ -75,18 +67,14 @@ class Values:
         """
         self._takes, self._given, self._samples, self._dtype = takes, given, samples, dtype
         self._partial = partial
-        self.sizes = Sizes(takes.axes if isinstance(takes, NamedConditions) else {}) if sizes is None else sizes
-        names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
+        self.sizes = Sizes(takes.axes) if sizes is None else sizes
         for name in given:
-            if name not in names:
+            if name not in takes.given:
                 raise NamedConditionError(
-                    name, f"there is no condition {name[:60]!r}; this model takes {', '.join(names)}"
+                    name, f"there is no condition {name[:60]!r}; this model takes {', '.join(takes.given)}"
                 )
         self.bytes, self.max_rows = 0, 1
-        if not isinstance(takes, NamedConditions):
-            self.bytes = self._rows_of(given[ONE]) * takes.bytes(dtype) if ONE in given else 0
-            return
-        for name in names:
+        for name in takes.given:
             entry = takes.entries[name]
             if name in given:
                 shape = _shape_of(given[name])
@@ -95,10 +83,11 @@ class Values:
                 self.max_rows = max(self.max_rows, rows)
                 self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
             elif entry.default is None and not entry.nullable and not partial:
-                raise NamedConditionError(name, f"condition {name!r} is missing; expected {entry.describe()}")
-
-    def _rows_of(self, value: Any) -> int:
-        return self._samples if isinstance(value, _LISTS) or getattr(value, "ndim", 0) > 1 else 1
+                raise NamedConditionError(
+                    name,
+                    f"{titled(name)} is missing; expected {entry.describe()}: this model was trained without a null "
+                    "for it, so give a condition",
+                )
 
     def _note_sizes(self, name: str, entry: NamedCondition, shape: tuple[int, ...]) -> None:
         """Record the sizes of free axes from a value, and check all other sizes."""
@@ -112,7 +101,7 @@ class Values:
             limit = entry.max[size]
             if fits and not 1 <= found <= limit:
                 raise NamedConditionError(
-                    name, f"condition {name!r} has {size} = {found}, expected 1 to {limit}: {entry.describe()}"
+                    name, f"{titled(name)} has {size} = {found}, expected 1 to {limit}: {entry.describe()}"
                 )
             if fits:
                 try:
@@ -120,9 +109,11 @@ class Values:
                 except ShapeError as error:
                     raise NamedConditionError(name, str(error)) from None
         if not fits:
+            value = self._given[name]
+            what = f"has the shape {list(shape)}" if shape else f"is {shown(value)}"
             raise NamedConditionError(
                 name,
-                f"condition {name!r} has the shape {list(shape)}, expected {entry.describe()} for all samples, or "
+                f"{titled(name)} {what}, expected {entry.describe()} for all samples, or "
                 f"{self._samples} of these, one for each",
             )
 
@@ -131,14 +122,8 @@ class Values:
 
         Raises:
             NamedConditionError: a value is of another dtype, not finite or out of range.
-            ConditionError: the same, for the only condition of a model.
         """
         takes = self._takes
-        if isinstance(takes, LabelCondition | VectorCondition):
-            if ONE not in self._given:
-                return {} if self._partial else {ONE: Distinct(takes.nulls(1, self._dtype))}
-            rows = takes.tensor(self._given[ONE], self._samples, self._dtype)
-            return {ONE: Distinct.from_rows(rows)}
         fixed = takes.sized(self.sizes.settle())
         found: dict[str, Distinct] = {}
         for name in takes.given:
@@ -147,7 +132,7 @@ class Values:
                 found[name] = Distinct.from_rows(self._tensor(name, entry, takes.entries[name]))
             elif entry.default is not None and not self._partial:
                 filled = torch.full((1, *entry.sizes), entry.default, dtype=entry.torch_dtype)
-                found[name] = Distinct(_scaled(entry, filled, self._dtype))
+                found[name] = Distinct(entry.standardised(filled, self._dtype))
             elif not self._partial:
                 found[name] = Distinct(fixed.null_of(name, self._dtype))
             if isinstance(entry.null, Flag) and name in found:
@@ -174,16 +159,14 @@ class Values:
             if array.min() < info.min or array.max() > info.max:
                 raise NamedConditionError(
                     name,
-                    f"condition {name!r} has a number outside {info.min} to {info.max}, the range of {entry.dtype}",
+                    f"{titled(name)} has a number outside {info.min} to {info.max}, the range of {entry.dtype}",
                 )
         tensor = torch.from_numpy(np.array(array, order="C")).to(kind)
-        if kind.is_floating_point and not tensor.isfinite().all():
-            raise NamedConditionError(name, f"condition {name!r} holds a number that is not finite in {entry.dtype}")
-        return _scaled(entry, tensor, self._dtype)
-
-
-def _scaled(entry: NamedCondition, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor if entry.scale is None else tensor.to(dtype) * entry.scale
+        found = entry.standardised(tensor, self._dtype)
+        if found.is_floating_point() and not found.isfinite().all():
+            dtype = str(found.dtype).removeprefix("torch.")
+            raise NamedConditionError(name, f"{titled(name)} holds a number that is not finite in {dtype}")
+        return found
 
 
 def _shape_of(value: Any) -> tuple[int, ...]:
@@ -195,7 +178,7 @@ def _checked(name: str, entry: NamedCondition, card: NamedCondition, value: NDAr
     kind = entry.torch_dtype
     allowed = "fiu" if kind.is_floating_point else "b" if kind == torch.bool else "iu"
     if value.dtype.kind not in allowed:
-        raise NamedConditionError(name, f"condition {name!r} is {value.dtype}, expected {card.describe()}")
+        raise NamedConditionError(name, f"{titled(name)} is {value.dtype}, expected {card.describe()}")
     value = value.astype(value.dtype.newbyteorder("="), copy=False)
     return value.astype(np.int64) if value.dtype.kind == "u" and value.dtype.itemsize > 1 else value
 
@@ -209,7 +192,9 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
     if entry.classes is not None:
         value = _labels(name, entry, value)
     try:
-        array = to_floats(value if shape else [value], shape or (1,), f"conditions.{name}", wanted, allowed)
+        array = to_floats(
+            value if shape else [value], shape or (1,), name if name == ONE else f"conditions.{name}", wanted, allowed
+        )
     except NestedError as error:
         raise NamedConditionError(name, str(error)) from None
     if kind == torch.bool:
@@ -218,7 +203,7 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
         return array
     if array.size and np.abs(array).max() > _EXACT:
         raise NamedConditionError(
-            name, f"condition {name!r} holds an integer over 2**53; send the condition as an array (npz)"
+            name, f"{titled(name)} holds an integer over 2**53; send the condition as an array (npz)"
         )
     return array.astype(np.int64)
 
@@ -234,5 +219,4 @@ def _labels(name: str, entry: NamedCondition, value: Any) -> Any:
 
 
 def _no_class(name: str, entry: NamedCondition, value: Any) -> NamedConditionError:
-    allowed = describe_labels(entry.classes or 0, entry.names)
-    return NamedConditionError(name, f"condition {name!r} is {shown(value)}, expected {allowed}")
+    return NamedConditionError(name, f"{titled(name)} is {shown(value)}, expected {entry.describe()}")

@@ -35,7 +35,7 @@ class Column(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(max_length=1 << 10)
+    name: str
     kind: Literal["number", "whole", "yes-no"] = "number"
     low: float = Field(allow_inf_nan=False)
     high: float = Field(allow_inf_nan=False)

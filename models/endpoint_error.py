@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.special import bdtr
 from torch import Tensor
 
-from models.conditions import LabelCondition, VectorCondition
 from models.guidance import Guided
+from models.named_conditions import NamedConditions
 from solvers import SolverSpec, Status
 from solvers import compile as compiled
 from solvers.integrate import Solution, integrate_indexed
@@ -42,7 +42,7 @@ class Field:
 
     velocity: Any
     conditions: Tensor | None = None
-    takes: LabelCondition | VectorCondition | None = None
+    takes: NamedConditions | None = None
     guidance: float | None = None
 
     def since(self, first: int) -> Field:

@@ -9,8 +9,17 @@ one network row; every other g costs two.
 Several terms weigh velocities under different conditions, as in Liu et al., "Compositional visual generation with
 composable diffusion models", 2022: v = sum of w_k v(x, t, c_k), with weights that sum to 1. It is computed from the
 last term: v_n + sum of w_k (v_k - v_n). Guidance can be limited to an interval of t, outside of which all conditions
-apply (Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024),
-and to the first channels.
+apply (Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024).
+
+Two corrections, sample by sample, need a term with all conditions; v_c is its velocity:
+
+- Projection, before the sum: every other velocity v_u is replaced by its optimised multiple s v_u, with
+  s = <v_c, v_u> / |v_u|^2 (Fan et al., "CFG-Zero*: improved classifier-free guidance for flow matching models", 2025,
+  arXiv 2503.18886). Of two terms this is v = (1 - g) s v_u + g v_c. That paper's other part, a velocity of zero in the
+  first steps, is not done here.
+- Rescaling, after the sum: v (phi std(v_c) / std(v) + 1 - phi), with the standard deviation over the numbers of the
+  sample (Lin et al., "Common diffusion noise schedules and sample steps are flawed", 2023, arXiv 2305.08891, equations
+  15 and 16, with phi = `rescale`).
 """
 
 from __future__ import annotations
@@ -24,7 +33,7 @@ import torch
 from torch import Tensor
 
 from models.conditions import ConditionError
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from models.velocity import Condition, VelocityField
 
 MAX_TERMS = 8
@@ -51,17 +60,24 @@ class Guidance:
     Attributes:
         terms: in the order in which they are summed.
         interval: the times, both inclusive, between which it applies; before and after, all conditions apply.
-        channels: how many entries of a state's first axis, from the first on, it applies to; None for all.
+        projection: whether velocities are projected, see above.
+        rescale: phi of the formula above, from 0 to 1; 0 for no rescaling.
     """
 
     terms: tuple[Term, ...]
     interval: tuple[float, float] | None = None
-    channels: int | None = None
+    projection: bool = False
+    rescale: float = 0.0
 
     @property
     def whole(self) -> int | None:
         """The index of the term with all conditions; None if there is none."""
         return next((k for k, term in enumerate(self.terms) if not term.without), None)
+
+    @property
+    def corrected(self) -> bool:
+        """Whether it is more than a weighted sum."""
+        return self.projection or self.rescale > 0
 
     @property
     def plain(self) -> bool:
@@ -91,8 +107,8 @@ def document_of(guidance: Guidance | float | None, null: Collection[str]) -> flo
         {"weight": t.weight, **({"drop": sorted(t.without)} if t.without else {"condition": "all"})}
         for t in guidance.terms
     ]
-    more = {"interval": guidance.interval, "channels": guidance.channels}
-    return {"terms": terms} | {name: value for name, value in more.items() if value is not None}
+    more = {"interval": guidance.interval, "projection": guidance.projection, "rescale": guidance.rescale}
+    return {"terms": terms} | {name: value for name, value in more.items() if value}
 
 
 def network_rows(guidance: float | Guidance | None) -> int:
@@ -116,41 +132,82 @@ class Further:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """States with channels that are not guided, those from `first` on.
+class Correction:
+    """Some rows of a call and, for each, the row with all conditions of the same state.
 
     Attributes:
-        first: the first of these channels.
-        states: (m,) the states.
-        source: (m,) the rows of the call with all conditions.
+        rows: (m,) rows to project, or states to rescale.
+        source: (m,) the rows with all conditions.
+        share: (m,) phi of rescaling; None for a projection.
     """
 
-    first: int
-    states: Tensor
+    rows: Tensor
     source: Tensor
+    share: Tensor | None = None
 
 
-def combined(v: Tensor, states: int, further: Sequence[Further], kept: Sequence[Kept] = ()) -> Tensor:
-    """Return the guided velocities (states, *event), computed by elementwise operations alone.
+def combined(
+    v: Tensor,
+    states: int,
+    further: Sequence[Further],
+    projection: Correction | None = None,
+    rescaling: Correction | None = None,
+) -> Tensor:
+    """Return the guided velocities (states, *event), by elementwise operations alone: each state for itself.
 
     Args:
         v: the velocities of one call: the last term of each state, then the terms of each of `further`.
         states: number of states.
         further: the terms before the last, in their order.
-        kept: channels that are not guided.
+        projection, rescaling: the corrections of the module's formulas, where requested.
     """
+    if projection is not None:
+        v = _projected(v, projection)
     base = v[:states]
-    if not further and not kept:
+    if not further:
         return base
     guided, done = base.clone(), states
     for terms in further:
-        w = terms.weight.reshape(-1, *([1] * (v.ndim - 1)))
+        w = _over(terms.weight, v)
         last = base[terms.states]
         guided[terms.states] = guided[terms.states] + w * (v[done : done + len(terms.states)] - last)
         done += len(terms.states)
-    for each in kept:
-        guided[each.states, each.first :] = v[each.source, each.first :]
+    return guided if rescaling is None else _rescaled(guided, v, rescaling)
+
+
+def _projected(v: Tensor, at: Correction) -> Tensor:
+    """Multiply velocities v_u by <v_c, v_u> / |v_u|^2, in float64."""
+    with_all, without = (v[rows].double().flatten(1) for rows in (at.source, at.rows))
+    square = _sums(without * without)
+    factor = torch.where(square > 0, _sums(with_all * without) / square, torch.zeros_like(square))
+    found = v.clone()
+    found[at.rows] = v[at.rows] * _over(factor.to(v.dtype), v)
+    return found
+
+
+def _rescaled(guided: Tensor, v: Tensor, at: Correction) -> Tensor:
+    """Multiply velocities by phi std(v_c) / std(v) + 1 - phi, in float64."""
+    assert at.share is not None  # noqa: S101
+    wanted, own = _variances(v[at.source]), _variances(guided[at.rows])
+    ratio = torch.where(own > 0, wanted / own, torch.ones_like(own)).sqrt()
+    factor = at.share * ratio + (1 - at.share)
+    guided[at.rows] = guided[at.rows] * _over(factor.to(v.dtype), v)
     return guided
+
+
+def _variances(v: Tensor) -> Tensor:
+    rows = v.double().flatten(1)
+    off = rows - (_sums(rows) / rows.shape[1])[:, None]
+    return _sums(off * off)
+
+
+def _sums(rows: Tensor) -> Tensor:
+    """Return the sum of each row (n, numbers), by halves: a library's reduction may add in another order in a batch."""
+    while rows.shape[1] > 1:
+        half = rows.shape[1] // 2
+        folded = rows[:, :half] + rows[:, half : 2 * half]
+        rows = torch.cat((folded, rows[:, 2 * half :]), dim=1) if rows.shape[1] % 2 else folded
+    return rows[:, 0]
 
 
 class Guided:
@@ -164,7 +221,7 @@ class Guided:
         condition: what it is conditioned on.
     """
 
-    def __init__(self, velocity: VelocityField, condition: Conditioning) -> None:
+    def __init__(self, velocity: VelocityField, condition: NamedConditions) -> None:
         self.velocity = velocity
         self.condition = condition
 
@@ -197,7 +254,7 @@ class Guided:
         plain = guidance == 1
         if bool(plain.all()):
             return self.velocity(x, t, condition)
-        if not self.condition.null:
+        if not self.condition.nullable:
             raise ConditionError(NO_NULL.format("; "))
         tensors = self.condition.unpack(condition)
         nulls = self.condition.unpack(self.condition.nulls(len(x), x.dtype, x.device))

@@ -22,7 +22,6 @@ from torch import Tensor
 from models.checkpoint.card import Card
 from models.checkpoint.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, store_frontier, table
 from models.checkpoint.loading import Checkpoint, load
-from models.conditions import LabelCondition
 from models.endpoint_error import TIGHT, Field, ended, endpoint_error, exact_ends, limit_95, solve
 from models.noise import noise
 from models.shapes import ShapeError, Sizes, free_places
@@ -328,7 +327,7 @@ def measure(
             "the model is a field of average velocity: it has no endpoint error, as there is no path to follow; "
             "compare its samples with data: python -m training evaluate"
         )
-    if card.conditions:
+    if card.conditions and card.condition is None:
         names = ", ".join(card.conditions)
         raise MeasureError(
             f"the model takes conditions by name ({names}), and there are no examples of them, so it has no frontier; "
@@ -337,7 +336,7 @@ def measure(
     shape = _shape_of(card, sizes)
     samples = samples or (_SAMPLES if np.prod(shape) <= _LARGE else _FEW)
     x0 = noise(_SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape))
-    takes = card.condition
+    takes = card.conditioning
     curves = list[Curve]()
     until = time.monotonic() + seconds
     if takes is None:
@@ -347,12 +346,11 @@ def measure(
     else:
         of = list(dict.fromkeys(float(g) for g in guidances))
         if conditions is None:
-            conditions = takes.examples(samples, checkpoint.dtype)
-            conditions_text = (
-                "every label in turn" if isinstance(takes, LabelCondition) else "example vectors, not real ones"
-            )
+            conditions = takes.unpack(takes.examples(samples, checkpoint.dtype))[0]
+            quantity = conditions.is_floating_point()
+            conditions_text = "example vectors, not real ones" if quantity else "every label in turn"
         given = conditions[torch.arange(samples) % len(conditions)]
-        if any(g != 1 for g in of) and not takes.null:
+        if any(g != 1 for g in of) and not takes.nullable:
             raise MeasureError("the model was trained without a null condition, so it cannot be guided")
     for place, guidance in enumerate(of):
         where = "" if guidance in (None, 1) else f"guidance {guidance:g}: "

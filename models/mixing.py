@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from models.named_conditions import Conditioning
-from models.noise import noise
+from models.named_conditions import NamedConditions
 from models.velocity import VelocityField
 
 _BEYOND = 256.0
@@ -70,7 +69,7 @@ def find_mixing(
     event_shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-    condition: Conditioning | None = None,
+    condition: NamedConditions | None = None,
     compute: torch.dtype | None = None,
 ) -> Mixing | None:
     """Evaluate a few rows alone and in batches; return None if they differ by no more than rounding can explain.
@@ -87,7 +86,7 @@ def find_mixing(
         condition: what it is conditioned on, or None.
         compute: dtype of the network's own arithmetic; None for that of the states.
     """
-    x = noise(2, 0, _ROWS, event_shape, dtype).to(device)
+    x = torch.randn((_ROWS, *event_shape), generator=torch.Generator().manual_seed(2), dtype=dtype).to(device)
     x[_ROWS // 2 :] *= 3.0
     order = torch.randperm(_ROWS, generator=torch.Generator().manual_seed(0)).to(device)
     t = torch.linspace(0.05, 0.95, _ROWS, dtype=dtype, device=device)[order]

@@ -2,9 +2,14 @@
 
     "text":  {"dtype": "float32", "shape": ["L", 4096], "max": {"L": 512}, "null": "zeros"}
     "image": {"dtype": "uint8", "shape": [3, 96, 96], "scale": 0.00392}
+    "state": {"shape": [2], "mean": [0.1, 2000], "scale": [3.5, 0.05]}
 
 A network takes them as a dict of tensors (rows, *shape). A size that is a name is a free axis: each request gives its
-size, and all rows of one network call have the same one (see `NamedConditions.sized`).
+size, and all rows of one network call have the same one (see `NamedConditions.sized`). A class label or a vector is the
+tensor called `condition`; if that is the only one, the network takes the tensor itself:
+
+    "condition": {"dtype": "int64", "classes": 10, "null": 10}
+    "condition": {"dtype": "float64", "shape": [3], "null": "nan", "mean": [..], "scale": [..]}
 """
 
 from __future__ import annotations
@@ -12,16 +17,28 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 from torch import Tensor
 
-from models.conditions import ONE, ConditionError, Device, LabelCondition, VectorCondition
+from models.conditions import ONE, ConditionError, describe_labels
 from models.shapes import MAX_NUMBERS, NAME, Axis, AxisName, Size, free_axes, sized
+from models.velocity import Condition
+
+Device = torch.device | str
 
 DTYPES = {
     name: getattr(torch, name)
@@ -47,6 +64,22 @@ class Flag(BaseModel):
     flag: str = Field(pattern=NAME)
 
 
+def _numbers(value: Any) -> Any:
+    """Return a number, or nested tuples of numbers of equal lengths."""
+    array = np.asarray(value, dtype=object)
+    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in array.reshape(-1).tolist()):
+        raise ValueError("must be a number, or nested lists of numbers with equal lengths")
+    return _tuples(array.astype(np.float64).tolist())
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
+
+
+Numbers = Annotated[Any, PlainValidator(_numbers), WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "array"}]})]
+"""A float, or nested tuples of floats."""
+
+
 class NamedCondition(BaseModel):
     """One condition.
 
@@ -55,11 +88,11 @@ class NamedCondition(BaseModel):
         shape: shape of one row; a name is a free axis.
         max: the largest size of each free axis.
         null: the value that means "not given", so that the model also samples without it and can be guided: `zeros`, a
-            number that fills it (such as the label that means none), `stored` (a tensor of the weights file), or a
-            `Flag`. None if the network was trained without a null.
+            number that fills it (such as the label that means none), `nan` (any finite vector could be a real one),
+            `stored` (a tensor of the weights file), or a `Flag`. None if the network was trained without a null.
         default: a number that fills it if a request leaves it out; None if it must be given, or its null is used.
-        scale: a factor for the values; the network then takes them in the dtype of the states. None leaves values
-            and dtype unchanged.
+        mean, scale: the network takes (value - mean) * scale, in the dtype of the states: a number for all, or nested
+            lists that NumPy broadcasts to the shape. With neither, values and dtype are unchanged.
         classes: for integers that are labels: the number of classes, from 0 to classes - 1.
         names: a name for each class, or None.
     """
@@ -71,9 +104,10 @@ class NamedCondition(BaseModel):
     )
     shape: tuple[Size | AxisName, ...] = Field(default=(), max_length=8)
     max: dict[str, Size] = Field(default_factory=dict)
-    null: Literal["zeros", "stored"] | bool | int | float | Flag | None = None
+    null: Literal["zeros", "stored", "nan"] | bool | int | float | Flag | None = None
     default: bool | int | float | None = None
-    scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    mean: Numbers | None = None
+    scale: Numbers | None = None
     classes: int | None = Field(default=None, ge=1, le=_MAX_CLASSES)
     names: tuple[str, ...] | None = None
 
@@ -105,6 +139,44 @@ class NamedCondition(BaseModel):
                 raise ValueError(f"{name} is {value}, which is not a valid {self.dtype}")
         return self
 
+    @model_validator(mode="after")
+    def _moves(self) -> Self:
+        """Check the null `nan`, and the mean and the scale."""
+        if self.null == "nan" and not self.torch_dtype.is_floating_point:
+            raise ValueError(f"null is nan, which is not a valid {self.dtype}")
+        for name, value in (("mean", self.mean), ("scale", self.scale)):
+            if value is None:
+                continue
+            if self.classes is not None or self.dtype == "bool":
+                raise ValueError(f"{name} is for quantities, and this is a label or a boolean")
+            array = np.array(value)
+            if not np.isfinite(array).all() or (name == "scale" and (array < 0).any()):
+                raise ValueError(f"{name} is {value}; it must be finite{', and at least 0' * (name == 'scale')}")
+            fixed = tuple(1 if isinstance(size, str) else size for size in self.shape)
+            try:
+                fits = np.broadcast_shapes(array.shape, fixed) == fixed
+            except ValueError:
+                fits = False
+            if not fits:
+                raise ValueError(
+                    f"{name} has the shape {list(array.shape)}, which does not broadcast to {list(self.shape)}; give "
+                    "one number for all, or one for each entry along axes that are not free"
+                )
+        return self
+
+    @classmethod
+    def label(cls, classes: int, names: Sequence[str] | None = None, null: bool = True) -> NamedCondition:
+        """A class label; with `null`, the label `classes` means no class."""
+        more = None if names is None else tuple(names)
+        return cls(dtype="int64", classes=classes, names=more, null=classes if null else None)
+
+    @classmethod
+    def vector(
+        cls, width: int, null: bool = True, mean: Sequence[float] | None = None, scale: Sequence[float] | float = 1.0
+    ) -> NamedCondition:
+        """A vector, which the network takes in the dtype of the states; with `null`, NaN means none."""
+        return cls(dtype="float64", shape=(width,), null="nan" if null else None, mean=mean, scale=scale)
+
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype of the values."""
@@ -130,14 +202,102 @@ class NamedCondition(BaseModel):
         """The maximum number of elements in one row."""
         return math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape)
 
+    @property
+    def moved(self) -> bool:
+        """Whether it has a mean or a scale."""
+        return self.mean is not None or self.scale is not None
+
     def given_to(self, states: torch.dtype) -> torch.dtype:
         """Return the dtype that the network takes."""
-        return self.torch_dtype if self.scale is None else states
+        return states if self.moved else self.torch_dtype
+
+    def standardised(self, values: Tensor, states: torch.dtype) -> Tensor:
+        """Return values (rows, *shape) as the network takes them: (values - mean) * scale.
+
+        With a mean this is computed in float64 unless the values have at most 16 bits, since only the difference from
+        a large mean (a year, an income) may be small enough for the dtype of the states.
+        """
+        if not self.moved:
+            return values
+        wide = torch.float64 if self.mean is not None and self.torch_dtype.itemsize > 2 else states
+        found = values.to(wide)
+        if self.mean is not None:
+            found = found - torch.tensor(self.mean, dtype=wide, device=values.device)
+        if self.scale is not None:
+            found = found * (self.scale if isinstance(self.scale, float) else found.new_tensor(self.scale))
+        return found.to(states)
+
+    def check(self, name: str, tensor: Any, rows: int, states: torch.dtype) -> None:
+        """Raise a ConditionError unless a tensor has the shape and dtype that the network takes for `rows` rows."""
+        wanted, dtype = (rows, *self.shape), self.given_to(states)
+        fits = len(wanted) == tensor.ndim and all(
+            isinstance(size, str) or size == found for size, found in zip(wanted, tensor.shape, strict=True)
+        )
+        if not fits or tensor.dtype != dtype:
+            raise ConditionError(
+                f"{titled(name)} is {tensor.dtype} of shape {tuple(tensor.shape)}; this model takes "
+                f"{dtype} of shape {wanted}"
+            )
+
+    def null_of(self, name: str, states: torch.dtype, stored: Tensor | None = None) -> Tensor:
+        """Return its null, (1, *shape), as the network takes it; raise a ConditionError if it was not trained."""
+        if self.null is None:
+            raise ConditionError(
+                f"{titled(name)} is missing; this model was trained without a null for it, so give a condition"
+            )
+        if self.null == "stored":
+            assert stored is not None  # noqa: S101  (it is in the weights file)
+            null = stored.reshape(1, *self.sizes)
+        else:
+            filling: dict[Any, float] = {"nan": math.nan, "zeros": 0}
+            fill = self.null if isinstance(self.null, bool | int | float) else filling.get(self.null, 0)
+            null = torch.full((1, *self.sizes), fill, dtype=self.torch_dtype)
+        return self.standardised(null, states)
+
+    def examples(self, rows: int, states: torch.dtype, nulls: bool = True, seed: int = 0) -> Tensor:
+        """Make values (rows, *shape) as the network takes them, at random in each row and number.
+
+        With the seed 0, labels go through all in turn, the null among them. Every seventh row of a quantity with the
+        null `nan` is NaN.
+
+        Args:
+            rows: number of rows.
+            states: dtype of the states.
+            nulls: whether nulls are among the examples.
+            seed: differs between the conditions of a network.
+        """
+        shape, kind, generator = (rows, *self.sizes), self.torch_dtype, torch.Generator().manual_seed(seed)
+        if kind.is_floating_point:
+            values = torch.rand(shape, generator=generator, dtype=torch.float64).mul_(2).sub_(1)
+            if self.null == "nan" and nulls:
+                values[6::7] = math.nan
+        elif kind == torch.bool:
+            values = torch.rand(shape, generator=generator) < 2 / 3
+        elif self.classes is not None:
+            most = self.classes + (nulls and self.null == self.classes)
+            in_turn = not seed and not self.shape
+            values = torch.arange(rows) % most if in_turn else torch.randint(most, shape, generator=generator)
+        else:
+            least = 0 if self.default is None else int(self.default)  # a default alone would hide the condition
+            most = min(max(256, least + 2), torch.iinfo(kind).max)
+            values = torch.randint(most, shape, generator=generator)
+        if self.mean is not None:  # numbers that the mean and the scale make of the data
+            return values.to(states)
+        return self.standardised(values.to(kind), states)
 
     def describe(self) -> str:
         """Return its dtype and shape in words."""
+        if self.classes is not None and not self.shape:
+            return f"a class label, {describe_labels(self.classes, self.names)}"
+        if self.moved and self.torch_dtype.is_floating_point and len(self.sizes) == len(self.shape) == 1:
+            return f"a vector of {self.sizes[0]} finite numbers"
         axes = [f"{size} up to {self.max[size]}" if isinstance(size, str) else str(size) for size in self.shape]
         return f"{self.dtype} of shape [{', '.join(axes)}]"
+
+
+def titled(name: str) -> str:
+    """Return how messages call a condition."""
+    return ONE if name == ONE else f"condition {name!r}"
 
 
 def _holds(dtype: torch.dtype, value: float) -> bool:
@@ -188,26 +348,6 @@ class Distinct:
             return self
         first = np.unique(place, return_index=True)[1]
         return Distinct(self.rows[torch.from_numpy(first)], None if len(places) == 1 else place[self.index])
-
-
-def class_names(takes: Conditioning, conditions: Mapping[str, Distinct]) -> dict[str, str | list[str | None] | None]:
-    """Return the names of the classes that samples have, by condition; those without names are called by number.
-
-    Returns:
-        For each condition that is one label: the name for all samples, or a list with one for each; None for the null.
-    """
-    entries = takes.entries if isinstance(takes, NamedConditions) else {ONE: takes}
-    found: dict[str, str | list[str | None] | None] = {}
-    for name, entry in entries.items():
-        if isinstance(entry, VectorCondition) or entry.classes is None or name not in conditions:
-            continue
-        if isinstance(entry, NamedCondition) and entry.shape:
-            continue
-        names = entry.names or range(entry.classes)
-        of = conditions[name]
-        named = [str(names[label]) if 0 <= label < entry.classes else None for label in of.rows.tolist()]
-        found[name] = named[0] if of.index is None else [named[row] for row in of.index.tolist()]
-    return found
 
 
 def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:
@@ -272,9 +412,14 @@ class NamedConditions:
         return {axis: self.bounds.get(axis) or Axis(max=most) for axis, most in found.items()}
 
     @property
-    def null(self) -> bool:
+    def nullable(self) -> bool:
         """Whether every condition has a null."""
         return all(self.entries[name].nullable for name in self.given)
+
+    @property
+    def single(self) -> NamedCondition | None:
+        """The condition called `condition` if it is the only one; the network then takes its tensor, without a name."""
+        return self.entries[ONE] if tuple(self.entries) == (ONE,) else None
 
     def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
         """Return the names that "no condition" drops: those with a null or a negative condition."""
@@ -303,66 +448,54 @@ class NamedConditions:
         entry = self.entries[name]
         if name in self.flags:
             return torch.ones((1, *entry.sizes), dtype=torch.bool)
-        if entry.null is None:
-            raise ConditionError(f"condition {name!r} is missing; this model was trained without a null for it")
-        if entry.null == "stored":
-            null = self.stored[name].reshape(1, *entry.sizes)
-        else:
-            fill = entry.null if isinstance(entry.null, bool | int | float) else 0
-            null = torch.full((1, *entry.sizes), fill, dtype=entry.torch_dtype)
-        return null if entry.scale is None else null.to(dtype) * entry.scale
+        return entry.null_of(name, dtype, self.stored.get(name))
 
-    def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
-        """Return the nulls for `rows` rows by name; raise a ConditionError if one was not trained."""
-        found = {name: self.null_of(name, dtype).to(device) for name in self.entries}
-        return {name: null.expand(rows, *null.shape[1:]) for name, null in found.items()}
+    def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Condition:
+        """Return the nulls for `rows` rows; raise a ConditionError if one was not trained."""
+        found = [self.null_of(name, dtype).to(device) for name in self.entries]
+        return self.pack([null.expand(rows, *null.shape[1:]) for null in found])
 
-    def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
-        """Make conditions for `rows` rows, at random in each row and number, for testing and trying a network."""
-        return {
-            name: self._example(entry, rows, dtype, torch.Generator().manual_seed(place)).to(device)
-            for place, (name, entry) in enumerate(self.entries.items())
-        }
-
-    @staticmethod
-    def _example(entry: NamedCondition, rows: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-        shape, kind = (rows, *entry.sizes), entry.torch_dtype
-        if kind.is_floating_point:
-            values = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
-        elif kind == torch.bool:
-            values = torch.rand(shape, generator=generator) < 2 / 3
-        else:
-            least = 0 if entry.default is None else int(entry.default)  # a default alone would hide the condition
-            most = entry.classes or min(max(256, least + 2), torch.iinfo(kind).max)
-            values = torch.randint(max(1, most), shape, generator=generator)
-        made = values.to(kind).to(entry.given_to(dtype))
-        return made if entry.scale is None else made * entry.scale
+    def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu", nulls: bool = True) -> Condition:
+        """Make conditions for `rows` rows, for testing and trying a network; see `NamedCondition.examples`."""
+        made = [entry.examples(rows, dtype, nulls, place) for place, entry in enumerate(self.entries.values())]
+        return self.pack([each.to(device) for each in made])
 
     def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
         """Raise a ConditionError unless each name has a tensor of the right shape and dtype for `rows` rows."""
-        if not isinstance(condition, Mapping) or set(condition) != set(self.entries):
+        single = self.single is not None
+        names = None if single else set(condition) if isinstance(condition, Mapping) else ()
+        if single != isinstance(condition, Tensor) or names not in (None, set(self.entries)):
             found = sorted(condition) if isinstance(condition, Mapping) else type(condition).__name__
-            raise ConditionError(f"conditions are {found}; this model takes a dict with {', '.join(self.entries)}")
-        for name, entry in self.entries.items():
-            tensor = condition[name]
-            wanted = (rows, *entry.shape)
-            fits = len(wanted) == tensor.ndim and all(
-                isinstance(size, str) or size == found for size, found in zip(wanted, tensor.shape, strict=True)
-            )
-            if not fits or tensor.dtype != entry.given_to(dtype):
-                raise ConditionError(
-                    f"condition {name!r} is {tensor.dtype} of shape {tuple(tensor.shape)}; this model takes "
-                    f"{entry.given_to(dtype)} of shape {wanted}"
-                )
+            wanted = "a tensor" if single else f"a dict with {', '.join(self.entries)}"
+            raise ConditionError(f"conditions are {found}; this model takes {wanted}")
+        for (name, entry), tensor in zip(self.entries.items(), self.unpack(condition), strict=True):
+            entry.check(name, tensor, rows, dtype)
 
     def unpack(self, condition: Any) -> tuple[Tensor, ...]:
         """Return the tensors of a condition, in the order of `inputs`."""
-        return tuple(condition[name] for name in self.entries)
+        return (condition,) if self.single is not None else tuple(condition[name] for name in self.entries)
 
-    def pack(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    def pack(self, tensors: Sequence[Tensor]) -> Condition:
         """Return the condition made of these tensors."""
-        return dict(zip(self.entries, tensors, strict=True))
+        return tensors[0] if self.single is not None else dict(zip(self.entries, tensors, strict=True))
+
+    def class_names(self, conditions: Mapping[str, Distinct]) -> dict[str, str | list[str | None] | None]:
+        """Return the names of the classes that samples have, by condition; without names they are called by number.
+
+        Returns:
+            For each condition that is one label: the name for all samples, or a list with one for each; None for the
+            null.
+        """
+        found: dict[str, str | list[str | None] | None] = {}
+        for name, entry in self.entries.items():
+            if entry.classes is None or entry.shape or name not in conditions:
+                continue
+            names, of = entry.names or range(entry.classes), conditions[name]
+            named = [str(names[label]) if 0 <= label < entry.classes else None for label in of.rows.tolist()]
+            found[name] = named[0] if of.index is None else [named[row] for row in of.index.tolist()]
+        return found
 
 
-Conditioning = LabelCondition | VectorCondition | NamedConditions
-"""The conditioning of a network: a label or a vector, or named conditions."""
+def one_condition(entry: NamedCondition | None) -> NamedConditions | None:
+    """Return the conditions of a network that takes one, called `condition`; None for none."""
+    return None if entry is None else NamedConditions({ONE: entry})

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 from torch import nn
 
-from models.conditions import LabelCondition, VectorCondition
 from models.messages import explain
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedCondition, NamedConditions
 from models.shapes import Shape
 
 
@@ -65,7 +64,7 @@ class NetworkSize(BaseModel, ABC):
     def config(
         self,
         event_shape: tuple[int, ...],
-        condition: LabelCondition | VectorCondition | None = None,
+        condition: NamedCondition | None = None,
         average: bool = False,
     ) -> NetworkConfig:
         """Return the config of a network of this size for samples of this shape; raise a ValidationError if they clash.
@@ -76,7 +75,7 @@ class NetworkSize(BaseModel, ABC):
     def network(
         self,
         event_shape: tuple[int, ...],
-        condition: LabelCondition | VectorCondition | None = None,
+        condition: NamedCondition | None = None,
         average: bool = False,
     ) -> Network:
         """Build a network of this size with untrained weights; arguments as for `config`.
@@ -106,14 +105,14 @@ class Network(nn.Module, Generic[Config]):
     config: Config
     may_hold_infinities: ClassVar[bool] = False  # among its tensors, as masks do
     event_shape: Shape
-    condition: Conditioning | None
+    condition: NamedConditions | None
     average: bool
 
     def __init__(
         self,
         config: Config,
         event_shape: Shape,
-        condition: Conditioning | None = None,
+        condition: NamedConditions | None = None,
     ) -> None:
         super().__init__()
         self.config, self.event_shape, self.condition = config, event_shape, condition

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from models.conditions import ConditionError, Device
+from models.conditions import ConditionError
 from models.mixing import Mixing, find_mixing_of
-from models.named_conditions import NAME, Conditioning, Distinct, NamedCondition, NamedConditions
+from models.named_conditions import NAME, Device, Distinct, NamedCondition, NamedConditions
 from models.program.function import Function, FunctionConfig
 from models.program.steps import Frozen
+from models.velocity import Condition
 
 _Name = Annotated[str, Field(pattern=NAME)]
 
@@ -68,10 +69,10 @@ class PreludeCard(Frozen):
             entry = taken[name]
             if name in self.conditions:
                 raise ValueError(f"the prelude takes and makes {name!r}; give one of them another name")
-            if entry.null is not None or entry.default is not None or entry.scale is not None:
+            if entry.null is not None or entry.default is not None or entry.moved:
                 raise ValueError(
-                    f"{name} is made by the prelude, so requests cannot leave it out: declare null, default and scale "
-                    "for the prelude's own conditions"
+                    f"{name} is made by the prelude, so requests cannot leave it out: declare null, default, mean and "
+                    "scale for the prelude's own conditions"
                 )
         requested = dict(self.conditions)
         for name, entry in taken.items():
@@ -135,7 +136,7 @@ class Prelude(nn.Module):
         return tuple(found[name] for name in self.outputs)
 
     def examples(
-        self, requested: Conditioning | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
+        self, requested: NamedConditions | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
     ) -> tuple[Tensor, ...]:
         """Make example arguments for the prelude, with distinct rows where possible.
 
@@ -145,29 +146,35 @@ class Prelude(nn.Module):
             dtype: dtype of the states.
             device: the device to put them on.
         """
-        assert isinstance(requested, NamedConditions)  # noqa: S101  (with a prelude all conditions have names)
-        shown = requested.sized({}).examples(rows, dtype, device)
+        assert requested is not None  # noqa: S101  (it gives what a prelude takes)
+        sized = requested.sized({})
+        shown = dict(zip(sized.inputs, sized.unpack(sized.examples(rows, dtype, device)), strict=True))
         return tuple(shown[name] for name in self.inputs)
 
     def completed(
         self,
-        requested: Conditioning | None,
-        takes: Conditioning | None,
+        requested: NamedConditions | None,
+        takes: NamedConditions | None,
         shown: Any,
         rows: int,
         dtype: torch.dtype,
         device: Device = "cpu",
-    ) -> dict[str, Tensor]:
+    ) -> Condition:
         """Return examples of the network's conditions, some of them made by the prelude; errors as in `call`."""
-        assert isinstance(takes, NamedConditions)  # noqa: S101
-        made = self.call(takes, *self.examples(requested, rows, dtype, device))
-        return {**shown, **dict(zip(self.outputs, made, strict=True))}
+        assert takes is not None  # noqa: S101
+        made = dict(zip(self.outputs, self.call(takes, *self.examples(requested, rows, dtype, device)), strict=True))
+        given = zip(takes.inputs, takes.unpack(shown), strict=True)
+        return takes.pack([made.get(name, tensor) for name, tensor in given])
 
     def find_mixing(
-        self, requested: Conditioning | None, takes: Conditioning | None, dtype: torch.dtype, device: Device = "cpu"
+        self,
+        requested: NamedConditions | None,
+        takes: NamedConditions | None,
+        dtype: torch.dtype,
+        device: Device = "cpu",
     ) -> Mixing | None:
         """Return evidence that its rows depend on each other; None if they do not."""
-        assert isinstance(takes, NamedConditions)  # noqa: S101
+        assert takes is not None  # noqa: S101
         makes = takes.sized({})
         return find_mixing_of(
             "prelude",

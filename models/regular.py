@@ -111,6 +111,8 @@ def replacing(path: Path) -> Iterator[BufferedWriter]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with temporary.open("xb") as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))  # a file that is private stays so
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -4,8 +4,9 @@ import argparse
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
-from service.console import ProgressPrinter, greeting, log_to_stderr, opening
+from service.console import ProgressPrinter, flush, greeting, log_to_stderr, open_closed_streams, opening, say
 from service.settings import Settings, SettingsError, StartError, load_settings, unknown_variables
 
 USAGE, FAILED = 2, 1  # exit codes: an invalid setting; a part that is missing
@@ -13,6 +14,7 @@ USAGE, FAILED = 2, 1  # exit codes: an invalid setting; a part that is missing
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the service until it is stopped; return the exit code."""
+    open_closed_streams()
     parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
     parser.parse_args(arguments)
     log_to_stderr()
@@ -21,14 +23,16 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingsError as error:
         return _fail(str(error), USAGE)
     for name in unknown_variables():
-        print(f"service: {name} is set, but no setting has this name", file=sys.stderr)
-    print(opening(settings), flush=True)
+        say(f"service: {name} is set, but no setting has this name", descriptor=2)
+    say(opening(settings))
     try:
         return _serve(settings)
     except StartError as error:
         return _fail(str(error), FAILED)
     except KeyboardInterrupt:
         return 130
+    finally:
+        flush()
 
 
 def _serve(settings: Settings) -> int:
@@ -41,11 +45,12 @@ def _serve(settings: Settings) -> int:
     try:
         app = create_app(settings)
         service = app.state.service
-        registry, base = service.registry, settings.public_url or url(bound)
+        registry, base = service.registry, settings.public_url or url(bound[0])
 
         def greet() -> None:
             progress.stop()
-            print(greeting(base, [name for name, _ in registry.current()], bool(settings.api_keys)), flush=True)
+            names, uds = [name for name, _ in registry.current()], "" if settings.public_url else settings.uds
+            say(greeting(base, names, bool(settings.api_keys), uds))
 
         greet_once_ready = _Last(2, greet)
 
@@ -61,7 +66,10 @@ def _serve(settings: Settings) -> int:
         return run(app, settings, bound, on_ready)
     finally:
         progress.stop()
-        bound.close()
+        for each in bound:
+            each.close()
+        if settings.uds:
+            Path(settings.uds).unlink(missing_ok=True)
 
 
 class _Last:
@@ -79,7 +87,8 @@ class _Last:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"service: {message}", file=sys.stderr)
+    say(f"service: {message}", descriptor=2)
+    flush()
     return code
 
 

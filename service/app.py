@@ -15,6 +15,7 @@ from engine.engine import Engine as RealEngine
 from service import openapi
 from service.errors import Kind
 from service.http.access import CORS, RefuseForeign, RequireKey
+from service.http.compression import Compress
 from service.http.middleware import UNMATCHED, Direct, LimitBursts, Observe, SubPath, handle_errors
 from service.ledger import CONDITIONS, Ledger
 from service.metrics import Metrics
@@ -64,12 +65,13 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     handle_errors(app)
     openapi.complete(app)
     app.add_middleware(Direct, routes=sample.router.routes)
+    app.add_middleware(LimitBursts, limiter=service.burst_limiter)  # inside what refuses by headers alone
     if settings.api_keys:
         app.add_middleware(RequireKey, settings=settings)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(RefuseForeign, settings=settings)
-    app.add_middleware(LimitBursts, limiter=service.burst_limiter)
+    app.add_middleware(Compress)
     if settings.root_path:
         app.add_middleware(SubPath, root_path=settings.root_path)
     app.state.traces = traces = _traces(settings)

@@ -1,7 +1,12 @@
 """The console: messages at the start (changed settings, loading progress, first commands) and the format of the log."""
 
+import contextlib
 import logging
+import os
+import queue
 import re
+import shlex
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -10,6 +15,9 @@ from typing import Any
 from service.settings import Settings
 
 _POLL_S = 0.2
+_MAX_WAITING = 1_000  # messages
+_FLUSH_S = 1.0
+_OUT, _ERR = 1, 2  # file descriptors
 _PYTHON = ".venv/bin/python"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -63,7 +71,7 @@ class ProgressPrinter:
 
     def _run(self, total: int, pending: Callable[[], list[str]]) -> None:
         for line in progress(total, self._looks(pending)):
-            print(line, flush=True)
+            say(line)
 
     def _looks(self, pending: Callable[[], list[str]]) -> Iterator[list[str]]:
         while not self._ended.is_set():
@@ -72,14 +80,18 @@ class ProgressPrinter:
         yield pending()
 
 
-def greeting(base: str, names: list[str], needs_key: bool) -> str:
+def greeting(base: str, names: list[str], needs_key: bool, uds: str = "") -> str:
     """Return where the service is, and three commands to try.
 
     Args:
         base: The address at which users reach it.
         names: The models it serves.
         needs_key: Whether requests need a key; the commands then contain the variable that the SDK reads, too.
+        uds: Path of the Unix socket, if that is the only way to reach it; there is one command then.
     """
+    if uds:
+        command = f"curl -s --unix-socket {shlex.quote(uds)} http://localhost/v1/models"
+        return f"\nPathline is ready on the Unix socket {uds} (Ctrl-C stops it)\n\n  {command}\n"
     model = "moons" if "moons" in names else names[0]
     python = _PYTHON if Path(_PYTHON).exists() else "python"
     key = ' -H "Authorization: Bearer $PATHLINE_API_KEY"' if needs_key else ""
@@ -122,9 +134,77 @@ def _escaped(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+class Writer:
+    """Writes to the standard streams from a thread of its own, so that nobody waits for who does not read them.
+
+    It bypasses Python's streams: one that is closed, full or ASCII must not stop the service either. While more than
+    `_MAX_WAITING` messages wait, further ones are dropped, and their number is written later.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[tuple[int, str]] = queue.Queue(_MAX_WAITING)
+        self._dropped = 0
+        threading.Thread(target=self._run, name="pathline-writer", daemon=True).start()
+
+    def put(self, descriptor: int, text: str) -> None:
+        """Write a line soon."""
+        try:
+            self._waiting.put_nowait((descriptor, text))
+        except queue.Full:
+            self._dropped += 1
+
+    def flush(self) -> None:
+        """Wait until everything is written, but not for long."""
+        with self._waiting.all_tasks_done:
+            self._waiting.all_tasks_done.wait_for(lambda: not self._waiting.unfinished_tasks, _FLUSH_S)
+
+    def _run(self) -> None:
+        while True:
+            descriptor, text = self._waiting.get()
+            if self._dropped:
+                text, self._dropped = f"{text}\n({self._dropped} messages before this one were dropped)", 0
+            stream = sys.stdout if descriptor == _OUT else sys.stderr
+            content = f"{text}\n".encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
+            with contextlib.suppress(OSError):
+                while content:
+                    content = content[os.write(descriptor, content) :]
+            self._waiting.task_done()
+
+
+_writer: Writer | None = None
+
+
+def say(text: str, descriptor: int = _OUT) -> None:
+    """Write a line to the standard output, whether or not somebody reads it."""
+    global _writer
+    if _writer is None:
+        _writer = Writer()
+    _writer.put(descriptor, text)
+
+
+def flush() -> None:
+    """Wait until what was said and logged is written, but not for long."""
+    if _writer is not None:
+        _writer.flush()
+
+
+def open_closed_streams() -> None:
+    """Open those of the standard streams that are closed: the next file or connection would take their place."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
+class _SayHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record), _ERR)
+
+
 def log_to_stderr() -> None:
     """Log like the rest of the service."""
-    handler = logging.StreamHandler()
+    handler = _SayHandler()
     handler.setFormatter(EscapingFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs how many files have changed

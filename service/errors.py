@@ -128,9 +128,9 @@ class Kind(Enum):
         "replay-differs",
         409,
         "The same samples cannot be promised",
-        "The replay token was made with other weights or versions, or on another machine or device, or the samples "
+        "The answer was made with other weights or versions, or on another machine or device, or the samples "
         "came out differently, so their bits cannot be promised.",
-        "`differences` lists each thing that differs. Send the token to a service like the first one, or set `force` "
+        "`differences` lists each thing that differs. Send the answer to a service like the first one, or set `force` "
         "to sample anyway; `digest_matches` then says whether the bits are the same.",
     )
     TOO_LARGE = _Kind(

@@ -8,14 +8,18 @@ from service.errors import Kind
 
 CHECKPOINT = "sha256:5f0c1b8a9d3e47266b1f0f9e2c7d84a35e61b09c8f7a4d2e1b3c5a6978d0e1f2"
 
-REPLAY_OF_FIXED = (
-    "plr1.eJxNkMtuhDAMRX-lyrY0ivMisOtPVN2N8nAKGgiIMKjtaP69CbPpKvGVfe6172ReAk6kL--SMmnIgVsel0R6aIgf0F_XZUx"
-    "7aciD5Ur3KjIPztguCJQt19pBZLFD7ttgpBUKNTjWeRNbKwNHcMIrq7vWBIYQebHIy1RcCnK7yjdZBcRAetaQdJsv2c7rhJn0vCG"
-    "YjnFb0ow1wZ2sdh-mMWEZZRQoK6P7svmh1JyCoOzVrzdyYtafU-"
-    "RUV74fzxooKCqeDc6eFA20RpqmY57G_UmW8kQHPEZflSd0tn54en8bfdHy5TeVLeTL-8engsrYhw1tKMFJtahZyzfectntUWjjF-"
-    "Z_dzRBexk5s4CidZ1SBpnnUbagg7DGYRcZeKV4OWNRjGPYydhyryEYZQV5_AEq5YC5"
-)
-"""A replay token of the samples below, made with fixed steps by another service."""
+ENVIRONMENT = {
+    "pathline": "0.1.0",
+    "torch": "2.13.0+cpu",
+    "numpy": "2.4.0",
+    "scipy": "1.17.0",
+    "numba": "0.66.0",
+    "llvmlite": "0.48.0",
+    "device": "cpu",
+    "machine": "x86_64 sapphirerapids AVX512",
+    "threads": "2",
+    "path": "fused",
+}
 
 DIGEST = "sha256:8d6c4f20a1e37b9558e0c2f4716d3a8be9f01c5527a46d38b0e94f72c61d85a3"
 
@@ -45,7 +49,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "status": "success",
         "failed": [],
         "digest": DIGEST,
-        "replay": REPLAY_OF_FIXED,
+        "request": {},
+        "environment": ENVIRONMENT,
         "samples": [[-0.84, 0.52], [1.91, 0.13]],
         "trace": {
             "sample": [0, 0, 0, 0],
@@ -68,7 +73,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "status": "success",
         "failed": [],
         "digest": DIGEST,
-        "replay": REPLAY_OF_FIXED,
+        "request": {},
+        "environment": ENVIRONMENT,
         "samples": [[-0.84, 0.52], [1.91, 0.13]],
         "saved": {"t": [0.5], "states": [[[-0.61, 0.2]], [[1.2, -0.05]]]},
         "trace": {
@@ -96,13 +102,16 @@ SAMPLES["budget"] = SAMPLES["fixed"] | {
 }
 """The responses, by the same names."""
 
-REPLAY: dict[str, Any] = {"token": REPLAY_OF_FIXED, "force": True}
+_REPLAYED = ("model", "version", "checkpoint", "solver", "seed", "shape", "environment", "digest")
+REPLAY: dict[str, Any] = {name: SAMPLES["fixed"][name] for name in _REPLAYED} | {"force": True}
+"""What a replay needs of an answer; it may be sent whole."""
+
 REPLAYED: dict[str, Any] = {
     "digest_matches": False,
     "differences": [
         {
             "what": "torch",
-            "token": "2.13.0+cpu",
+            "answer": "2.13.0+cpu",
             "here": "2.14.0+cpu",
             "reason": "another version may have other kernels",
         }

@@ -113,6 +113,12 @@ class Histogram(Collector):
                 return
         self.add([value] * times, *labels)
 
+    def total(self, *labels: str) -> tuple[int, float]:
+        """Return the number and the sum of the values of a series."""
+        with self._lock:
+            counts, total = self._series.get(labels, (np.zeros(1), 0.0))
+            return int(counts.sum()), total
+
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yield the family with all series: cumulative buckets and a sum."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)

@@ -1,106 +1,126 @@
-"""Replay tokens: short texts with the request and the environment of an answer, enough to draw it again.
+"""Replays: what an answer says of its request and its environment, so that its samples can be drawn again.
 
-A token is ``plr1.`` and the base64url of deflated JSON. It is data and is never trusted: its content is validated like
-any request. Long members (many start states, a condition for each sample) and conditions by name are stored only as a
-hash and must be sent again.
+An answer that is sent back is never trusted: its content is validated like any request. It has only the hash of long
+members (many start states, a condition for each sample) and of conditions by name, which must be sent again.
 """
 
 from __future__ import annotations
 
-import binascii
 import hashlib
+import json
 import platform
-import zlib
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import orjson
 import torch
 from llvmlite import binding
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.job import Job
-from models.conditions import ONE, LabelCondition, numbers_are_names
+from models.conditions import ONE, numbers_are_names
 from models.forms.onnx import installed
 from models.guidance import document_of
-from models.named_conditions import Distinct, class_names
+from models.named_conditions import Distinct
 from service import VERSION
 from service.registry.version import ModelVersion
 
-PREFIX = "plr1."
-MAX_CHARACTERS = 8_192
-"""Limit on the length of a token, which must fit into a header."""
-
-_HASHED = ("conditions", "negative")
-"""Members that a token holds only as a hash."""
+HASH = r"^sha256:[0-9a-f]{64}$"
+Digest = Annotated[str, Field(pattern=HASH)]
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
 MAX_NUMBERS = 64
-"""Limit on the numbers of an array; larger ones are stored as a hash."""
+"""Limit on the numbers of an array in an answer's `request`; of a larger one it has only the hash."""
 
-_MAX_BYTES = 1 << 16  # of JSON, whatever the deflated text claims
+_HASHED = ("conditions", "negative")
+"""Members of which it has only the hash, whatever their size."""
+
+_MAX_HEADER = 8_192
 _UNPREDICTABLE = ("deadline", "cancelled")
 
-HASH = r"^sha256:[0-9a-f]{64}$"
+
+class SavedTimes(BaseModel):
+    """The times at which states were saved."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    t: list[float]
 
 
-class TokenError(ValueError):
-    """The text is not a token, or is damaged."""
-
-
-class Token(BaseModel):
-    """The content of a token.
+class Asked(BaseModel):
+    """What a request for samples said besides model, solver, seed and number, where it is not the default.
 
     Attributes:
-        model, version, checkpoint: name, version and checkpoint digest of the model.
-        plan: hash of the tuned plan, if the solver is one.
-        solver, t_span: the solver as text (without the grid if that is in `given`), and its span.
-        seed, first_index, num_samples: the samples, as in a request.
-        condition, guidance, x0, save_at: as in a request, or None.
+        t_span, condition, guidance, x0, decode, trace, noise_scale: as in a request.
         shape: sizes of the free axes, by name.
-        given: hashes of members that are too long for a token; the client sends them again.
-        decode, trace: as in a request.
-        partial: whether the time limit cut the answer short, which cannot be repeated.
-        environment: see `environment`.
-        digest: hash of the bytes of the samples.
+        hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, and conditions by name.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    model: str
-    version: int
-    checkpoint: str = Field(pattern=HASH)
-    plan: str | None = Field(default=None, pattern=HASH)
-    solver: str
-    t_span: tuple[float, float] = Field(default=(0.0, 1.0), strict=False)
-    seed: int
-    first_index: int = 0
-    num_samples: int
+    t_span: tuple[float, float] | None = Field(default=None, strict=False)
+    noise_scale: float | None = None
     condition: Any = None
     guidance: Any = None
     x0: Any = None
-    save_at: Any = None
-    shape: dict[str, int] = {}
-    given: dict[Literal["condition", "conditions", "negative", "x0", "grid", "save_at"], str] = {}
-    decode: bool = True
-    trace: Literal["none", "summary", "full"] = "summary"
-    partial: bool = False
-    environment: Annotated[dict[str, Annotated[str, Field(max_length=200)]], Field(max_length=32)]
-    digest: str = Field(pattern=HASH)
+    shape: dict[str, int] | None = None
+    decode: bool | None = None
+    trace: Literal["none", "summary", "full"] | None = None
+    hashes: dict[Literal["condition", "conditions", "negative", "x0"], Digest] = {}
 
-    def request(self) -> dict[str, Any]:
-        """Return the members of the token's request, without those in `given`."""
-        names = ("model", "version", "solver", "t_span", "seed", "first_index", "num_samples", "decode", "trace")
-        optional = ("condition", "guidance", "x0", "save_at")
-        members = {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
-        if self.shape:
-            members["shape"] = self.shape
-        return {name: getattr(self, name) for name in names} | members
+
+class Answer(BaseModel):
+    """What a replay needs of an earlier answer; its other members may be left out."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    model: str
+    version: Whole
+    checkpoint: Digest
+    solver: dict[str, Any] = Field(description="the solver as used")
+    seed: Whole
+    first_index: Whole = 0
+    shape: list[Whole] = Field(min_length=1, description="of the samples; their number comes first")
+    status: str = "success"
+    saved: SavedTimes | None = None
+    request: Asked = Asked()
+    environment: Annotated[dict[str, Annotated[str, Field(max_length=200)]], Field(max_length=32)]
+    digest: Digest
+
+    @property
+    def plan(self) -> str | None:
+        """The digest of the tuned plan, if the solver is one."""
+        return self.solver.get("plan")
+
+    @property
+    def partial(self) -> bool:
+        """Whether the time limit cut it short, which cannot be repeated."""
+        return self.status in _UNPREDICTABLE
+
+    def members(self) -> dict[str, Any]:
+        """Return the members of the request that it answers, without those in `hashes`."""
+        settings = {name: value for name, value in self.solver.items() if name not in ("name", "plan")}
+        members = {name: value for name, value in settings.items() if value is not None}
+        members |= {"model": self.model, "version": self.version, "solver": self.solver.get("name"), "seed": self.seed}
+        members |= {"first_index": self.first_index, "num_samples": self.shape[0]}
+        members |= {} if self.saved is None else {"save_at": self.saved.t}
+        return members | self.request.model_dump(exclude_none=True, exclude={"hashes"})
+
+
+def header_of(document: Mapping[str, Any]) -> str | None:
+    """Return the members of an answer that a replay needs as a header, for formats that hold only samples.
+
+    None if they are too long for a header.
+    """
+    members = {name: document[name] for name in Answer.model_fields if name in document}
+    if "saved" in members:
+        members["saved"] = {"t": members["saved"]["t"]}
+    text = json.dumps(members, separators=(",", ":"))
+    return text if len(text) <= _MAX_HEADER else None
 
 
 def digest_of(array: NDArray[Any]) -> str:
@@ -120,15 +140,11 @@ def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
         found["negative"] = _hash_of(job.negative)
     if job.x0 is not None:
         found["x0"] = job.x0.numpy()
-    if not job.solve.adaptive and not isinstance(job.solve.spec.grid, str) and job.solve.times is not None:
-        found["grid"] = job.solve.times
-    if job.save_at is not None:
-        found["save_at"] = job.save_at
     return found
 
 
 def _hash_of(conditions: Mapping[str, Distinct]) -> NDArray[np.uint8]:
-    """Return the hash of all named conditions, which replaces arrays too large for a token."""
+    """Return the hash of all named conditions, which stands for them in an answer."""
     found = hashlib.sha256()
     for name in sorted(conditions):
         each = conditions[name]
@@ -140,91 +156,36 @@ def _hash_of(conditions: Mapping[str, Distinct]) -> NDArray[np.uint8]:
     return np.frombuffer(found.digest(), dtype=np.uint8)
 
 
-def token_of(
-    model: ModelVersion,
-    job: Job,
-    decode: bool,
-    status: str,
-    environment: Mapping[str, str],
-    digest: str,
-) -> str:
-    """Return the token of an answer.
+def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
+    """Return the member `request` of an answer, see `Asked`.
 
     Args:
         model: the model that gave the answer.
         job: the job of the request.
         decode: whether the samples are data, not states.
-        status: the status of the answer.
-        environment: the environment of this process.
-        digest: hash of the samples.
     """
-    spec, arrays = job.solve.spec, arrays_of(job)
-    given = {name: digest_of(array) for name, array in arrays.items() if array.size > MAX_NUMBERS or name in _HASHED}
-    if "grid" in given:
-        spec = replace(spec, grid="uniform")
-    content = {
-        "model": model.name,
-        "version": model.version,
-        "checkpoint": model.digest,
-        "solver": str(spec),
-        "seed": job.seed,
-        "num_samples": job.num_samples,
-        "environment": environment_of(environment, model),
-        "digest": digest,
-    }
-    values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
+    arrays = arrays_of(job)
+    hashes = {name: digest_of(array) for name, array in arrays.items() if array.size > MAX_NUMBERS or name in _HASHED}
+    if "condition" in arrays and arrays["condition"].dtype.kind == "f":  # standardised, so not as it came
+        hashes["condition"] = digest_of(arrays["condition"])
+    values = {name: array.tolist() for name, array in arrays.items() if name not in hashes}
     takes = model.conditioning
-    if "condition" in values and isinstance(takes, LabelCondition) and numbers_are_names(takes.classes, takes.names):
-        values["condition"] = class_names(takes, job.conditions or {})[ONE]
+    if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
+        values["condition"] = takes.class_names(job.conditions or {})[ONE]
     usual = {
-        "plan": (job.solve.tuned or None, None),
         "t_span": (job.solve.t_span, (0.0, 1.0)),
-        "first_index": (job.first_index, 0),
+        "noise_scale": (job.noise_scale, 1.0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),
         "shape": (dict(job.sizes), {}),
-        "given": (given, {}),
+        "hashes": (hashes, {}),
         "decode": (decode, True),
         "trace": (job.trace, "summary"),
-        "partial": (status in _UNPREDICTABLE, False),
     }
-    return encode(content | values | {name: value for name, (value, default) in usual.items() if value != default})
+    return values | {name: value for name, (value, default) in usual.items() if value != default}
 
 
 def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:
     return () if model.conditioning is None else model.conditioning.droppable(job.negative or ())
-
-
-def encode(content: Mapping[str, Any]) -> str:
-    """Return the text of a token with this content."""
-    # The usual window of 32 KiB is wasted on half a kilobyte, and clearing it takes eight times as long as the rest.
-    packer = zlib.compressobj(6, zlib.DEFLATED, wbits=10, memLevel=4)
-    deflated = packer.compress(orjson.dumps(content)) + packer.flush()
-    return PREFIX + urlsafe_b64encode(deflated).rstrip(b"=").decode()
-
-
-def decode(text: str) -> bytes:
-    """Return the JSON of a token, of at most 64 KiB whatever its deflated bytes claim.
-
-    Raises:
-        TokenError: the text is not a token, or is incomplete.
-    """
-    text = text.strip()
-    if not text.startswith(PREFIX):
-        raise TokenError(f"it does not begin with {PREFIX}; send the member 'replay' of an answer")
-    if len(text) > MAX_CHARACTERS:
-        raise TokenError(
-            f"it has {len(text)} characters, and a token has at most {MAX_CHARACTERS}; copy only the token"
-        )
-    body = text.removeprefix(PREFIX)
-    reader = zlib.decompressobj()
-    try:
-        deflated = urlsafe_b64decode(body.encode("ascii") + b"=" * (-len(body) % 4))
-        content = reader.decompress(deflated, _MAX_BYTES)
-    except (binascii.Error, UnicodeEncodeError, zlib.error):
-        raise TokenError("it is damaged; copy all of it") from None
-    if not reader.eof or reader.unused_data or urlsafe_b64encode(deflated).rstrip(b"=").decode() != body:
-        raise TokenError("it is cut off or too long; copy all of it")
-    return content
 
 
 LIBRARIES = ("torch", "numpy", "scipy", "numba", "llvmlite")
@@ -244,26 +205,26 @@ _LIBRARY = "another version may have other kernels"
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between a token and this service.
+    """One difference between an earlier answer and this service.
 
     Attributes:
         what: name of the property.
-        token, here: its value in the token, and in this service.
+        answer, here: its value in the answer, and in this service.
         reason: why the bits cannot be promised.
     """
 
     what: str
-    token: str
+    answer: str
     here: str
     reason: str
 
     def document(self) -> dict[str, str]:
         """Return the difference as responses show it."""
-        return {"what": self.what, "token": self.token, "here": self.here, "reason": self.reason}
+        return {"what": self.what, "answer": self.answer, "here": self.here, "reason": self.reason}
 
     def __str__(self) -> str:
-        token, here = (text[:19] if text.startswith("sha256:") else text for text in (self.token, self.here))
-        return f"{self.what} (token: {token}; here: {here}; {self.reason})"
+        answer, here = (text[:19] if text.startswith("sha256:") else text for text in (self.answer, self.here))
+        return f"{self.what} (answer: {answer}; here: {here}; {self.reason})"
 
 
 def environment_of(process: Mapping[str, str], model: ModelVersion) -> Mapping[str, str]:
@@ -294,15 +255,15 @@ def environment(device: str, device_name: str, threads: int) -> Mapping[str, str
     }
 
 
-def differences(token: Mapping[str, str], here: Mapping[str, str], threads_matter: bool) -> list[Difference]:
+def differences(answer: Mapping[str, str], here: Mapping[str, str], threads_matter: bool) -> list[Difference]:
     """Return where two environments differ.
 
     Args:
-        token, here: the environment of the answer, and of this process.
+        answer, here: the environment of the answer, and of this process.
         threads_matter: whether torch computed anything, as its bits depend on the number of threads.
     """
     return [
-        Difference(name, token.get(name, "not named"), here[name], _REASONS.get(name, _LIBRARY))
+        Difference(name, answer.get(name, "not named"), here[name], _REASONS.get(name, _LIBRARY))
         for name in here
-        if token.get(name) != here[name] and (name != "threads" or threads_matter)
+        if answer.get(name) != here[name] and (name != "threads" or threads_matter)
     ]

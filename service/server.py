@@ -13,11 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
+from service.console import flush
 from service.http.connections import RESERVED, Slots, protocol
 from service.settings import Settings, StartError
 from service.state import Service
@@ -32,38 +35,89 @@ _FAILED = 1
 _log = logging.getLogger("pathline")
 
 
-def listen(settings: Settings) -> socket.socket:
-    """Bind the address of the settings, so that a port in use is reported before models are loaded.
+def listen(settings: Settings) -> list[socket.socket]:
+    """Bind the addresses of the settings, so that a port in use is reported before models are loaded.
+
+    Returns:
+        A socket for each address of the host, with the same port: localhost, for example, is 127.0.0.1 and ::1.
 
     Raises:
-        StartError: the address cannot be bound; the message says why and what to do.
+        StartError: no address can be bound, or one is in use; the message says why and what to do.
     """
+    if settings.uds:
+        return [_listen_on_file(Path(settings.uds))]
     host, port = settings.host, settings.port
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         raise StartError(
             f"PATHLINE_HOST={host!r} is not an address of this machine; try 127.0.0.1 or 0.0.0.0"
         ) from None
-    bound = socket.socket(family, kind, protocol)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound: list[socket.socket] = []
+    faults: list[OSError] = []
+    for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+        try:
+            bound.append(_bind(family, (address[0], port, *address[2:])))
+        except OSError as error:
+            faults.append(error)
+        else:
+            port = bound[0].getsockname()[1]
+    in_use = [fault for fault in faults if fault.errno == errno.EADDRINUSE]
+    if in_use or not bound:
+        for each in bound:
+            each.close()
+        raise StartError(f"cannot listen on {host} port {port}: {_advice((in_use or faults)[0])}")
+    return bound
+
+
+def _bind(family: int, address: Any) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:  # :: takes IPv4 too, whatever the system's default
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
         bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _advice(error: OSError) -> str:
+    return {
+        errno.EADDRINUSE: "something else uses it; stop that or set PATHLINE_PORT to another port",
+        errno.EACCES: "this user may not use it; set PATHLINE_PORT to 1024 or above",
+        errno.EADDRNOTAVAIL: "it is not an address of this machine; set PATHLINE_HOST",
+        errno.EAFNOSUPPORT: "this machine has no such addresses; set PATHLINE_HOST",
+    }.get(error.errno or 0, str(error))
+
+
+def _listen_on_file(path: Path) -> socket.socket:
+    """Bind a Unix socket for this user and group; one that a killed service left is replaced.
+
+    Raises:
+        StartError: a service listens there, it is another kind of file, or it cannot be made.
+    """
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+                if other.connect_ex(str(path)) == 0:
+                    raise OSError(errno.EADDRINUSE, "another service listens there; stop it or choose another path")
+            path.unlink()
+        bound.bind(str(path))
+        path.chmod(0o660)
     except OSError as error:
         bound.close()
-        advice = {
-            errno.EADDRINUSE: "something else uses it; stop that or set PATHLINE_PORT to another port",
-            errno.EACCES: "this user may not use it; set PATHLINE_PORT to 1024 or above",
-            errno.EADDRNOTAVAIL: "it is not an address of this machine; set PATHLINE_HOST",
-        }.get(error.errno or 0, str(error))
-        raise StartError(f"cannot listen on {host} port {port}: {advice}") from None
+        why = "something that is no socket is there" if error.errno == errno.EADDRINUSE and not path.is_socket() else ""
+        raise StartError(f"cannot listen on PATHLINE_UDS={path}: {why or error.strerror or error}") from None
     return bound
 
 
 def url(bound: socket.socket) -> str:
-    """Return the URL for clients on this machine."""
+    """Return the URL for clients on this machine; that of a Unix socket has no meaning without its path."""
+    if bound.family == socket.AF_UNIX:
+        return "http://localhost"
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):  # noqa: S104  (a comparison, not a binding)
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
@@ -105,10 +159,10 @@ def within_files(settings: Settings) -> Settings:
 def run(
     app: FastAPI,
     settings: Settings,
-    bound: socket.socket,
+    bound: Sequence[socket.socket],
     on_ready: Callable[[], None],
 ) -> int:
-    """Serve until SIGTERM or SIGINT; requests in progress then have `drain_s` seconds to finish.
+    """Serve until SIGTERM, SIGINT or SIGHUP; requests in progress then have `drain_s` seconds to finish.
 
     From the signal on /readyz answers 503 and new work is refused; the socket stays open. A second signal ends the
     process at once, and so does a part that hangs during shutdown. A dead engine ends the process, too, so that a
@@ -144,7 +198,7 @@ def run(
         backlog=_BACKLOG,
     )
     server = _Server(config, service, settings.drain_s, on_ready, connections.slots)
-    server.run(sockets=[bound])
+    server.run(sockets=list(bound))
     if service.failed is not None:
         raise service.failed
     return server.code
@@ -187,7 +241,10 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup asks for
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
         try:
             yield
         finally:
@@ -241,13 +298,11 @@ class _Server(uvicorn.Server):
 
     def _exit_now(self, code: int, why: str) -> None:
         """End the process now, whatever its threads are doing, after telling waiting clients."""
-        fuse = threading.Timer(1.0, os._exit, (code,))  # writing to a log may hang as well
+        fuse = threading.Timer(2.0, os._exit, (code,))  # sending may hang as well
         fuse.daemon = True
         fuse.start()
         _log.error(why)
         for connection in [each for slots in self._slots for each in slots.held]:
             connection.farewell()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        flush()
         os._exit(code)

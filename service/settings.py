@@ -47,9 +47,15 @@ def _key(value: SecretStr) -> SecretStr:
 
 
 def _origin(value: str) -> str:
-    if not _ORIGIN.fullmatch(value):
+    """Return an origin as browsers send it: in lower case, ASCII, without the scheme's usual port."""
+    if value == "*":
+        return value
+    parts = _ORIGIN.fullmatch(value.lower())
+    if parts is None:
         raise ValueError
-    return value
+    scheme, name, port = parts.groups()
+    name = name if name.isascii() else name.encode("idna").decode()
+    return f"{scheme}://{name}" + (f":{int(port)}" if port and int(port) != _PORTS[scheme] else "")
 
 
 def _public_url(value: str) -> str:
@@ -76,7 +82,8 @@ Names = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode]
 Secret = Annotated[SecretStr, AfterValidator(_key)] | None
 Secrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], NoDecode]
 
-_ORIGIN = re.compile(r"https?://[^\s/?#,]+|\*")
+_ORIGIN = re.compile(r"(https?)://([^\s/?#,@:\[\]]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
+_PORTS = {"http": 80, "https": 443}
 _PUBLIC_URL = re.compile(r"https?://[^\s/?#,'\"\\]+(/[A-Za-z0-9._~-]+)*/?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\*")  # without a port
@@ -97,9 +104,15 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: str = Field(
-        default="127.0.0.1", min_length=1, description="address to listen on: a host name or an IP address"
+        default="127.0.0.1",
+        min_length=1,
+        description="address to listen on: a host name or an IP address; :: is all of IPv6 and IPv4",
     )
     port: int = Field(default=8000, ge=0, le=65535, description="TCP port: an integer from 0 (any free port) to 65535")
+    uds: str = Field(
+        default="",
+        description="Unix socket to listen on in place of host and port, for a proxy on the same machine: a path",
+    )
     root_path: Annotated[str, AfterValidator(_path)] = Field(
         default="",
         description="path under which a proxy publishes the service without stripping it: none, or one like /pathline",
@@ -120,7 +133,8 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="CPU threads of the networks: an integer from 0 (all cores but one) to 1024",
+        description="CPU threads of the networks: an integer from 0 (all but one of the cores, or of a CPU quota) to "
+        "1024",
     )
     compile: Literal["auto", "off"] = Field(
         default="auto", description="evaluate networks in a compiled form where possible: auto or off"
@@ -294,7 +308,7 @@ def _sources(
     Raises:
         SettingsError: The file does not exist, cannot be read, or is not TOML.
     """
-    found = (_CleanSource(settings, arguments, str), _CleanSource(settings, environment, _variable))
+    found = (_CleanSource(settings, arguments, str), _CleanSource(settings, environment, _variable, quoted=True))
     name = _file()
     if not name:
         return found
@@ -316,13 +330,18 @@ class _CleanSource(PydanticBaseSettingsSource):
         settings: The settings class.
         source: The source.
         place: Returns the name of a setting in that source, given the name of its field.
+        quoted: Whether quotes around a value are dropped: Docker's ``--env-file`` keeps them.
     """
 
     def __init__(
-        self, settings: type[BaseSettings], source: PydanticBaseSettingsSource, place: Callable[[str], str]
+        self,
+        settings: type[BaseSettings],
+        source: PydanticBaseSettingsSource,
+        place: Callable[[str], str],
+        quoted: bool = False,
     ) -> None:
         super().__init__(settings)
-        self._source, self._place = source, place
+        self._source, self._place, self._quoted = source, place, quoted
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Return the value of a field in the source."""
@@ -338,8 +357,11 @@ class _CleanSource(PydanticBaseSettingsSource):
         return {name: value for name, value in cleaned.items() if value != ""}
 
     def _clean(self, name: str, value: Any) -> Any:
+        if self._quoted and isinstance(value, str):
+            value = _unquoted(value.strip())
         if name in _LISTS and isinstance(value, str):
-            value = tuple(filter(None, map(str.strip, value.split(",")))) or ""
+            items = map(str.strip, value.split(","))
+            value = tuple(filter(None, map(_unquoted, items) if self._quoted else items)) or ""
         value = _stripped(value)
         if value == "" and name in _SECRETS:
             raise SettingsError(f"{self._place(name)} is set but blank; give it a key, or unset it to have none")
@@ -351,6 +373,13 @@ class _CleanSource(PydanticBaseSettingsSource):
                     f"{self._place(name)} has a control character ({found[0]!r}) inside; write it on one line{commas}"
                 )
         return value
+
+
+def _unquoted(text: str) -> str:
+    """Drop one pair of quotes around a text, unless there are more of them inside, as in `"a","b"`."""
+    inside = text[1:-1]
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" and text[0] not in inside
+    return inside if quoted else text
 
 
 def _stripped(value: Any) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -16,9 +19,13 @@ import numba.core.config
 import numpy as np
 from numba import types
 from numba.core import cgutils
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
+
+_log = logging.getLogger("pathline")
+_DIGEST = sha256().digest_size
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,20 +67,66 @@ def _copy(shipped: Path, kept: Path) -> None:
         return
 
 
+class _File(IndexDataCacheFile):
+    """The files of one function, with a hash behind each: damaged machine code would end the process."""
+
+    def _dump(self, obj: Any) -> bytes:
+        data = super()._dump(obj)
+        return data + sha256(data).digest()
+
+    def _load_data(self, name: str) -> Any:
+        data = Path(self._data_path(name)).read_bytes()
+        if sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
+            raise ValueError(f"{name} is damaged")
+        return pickle.loads(data)  # noqa: S301  (written by this process, or by one of the same installation)
+
+
+class _Cache(FunctionCache):
+    """A cache that is never in the way: where it is damaged, or cannot be written, the function is compiled anew."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        plain = self._cache_file
+        self._cache_file = _File(plain._cache_path, self._impl.filename_base, plain._source_stamp)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # whatever a damaged file makes of pickle, Numba or LLVM
+            _report(self.cache_path, f"cannot be used ({type(error).__name__}: {error})")
+            try:
+                self.flush()
+            except OSError:
+                self.disable()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:
+            _report(self.cache_path, f"cannot be written ({type(error).__name__}: {error})")
+            self.disable()
+
+
+@cache
+def _report(folder: str, fault: str) -> None:
+    _log.warning("%s: the cache of compiled loops %s; they are compiled anew, which takes half a minute", folder, fault)
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function of numbers and NumPy arrays.
 
     It runs without fast-math, so every operation is rounded as written and in the order written; with NumPy's rules for
     division by zero; and without Python's global lock, so that a server can answer while lanes compute. The machine
-    code is cached on disk; if the cache folder is not writable, each process compiles again.
+    code is cached on disk; if the cache folder is damaged, full or not writable, the loops are compiled again.
     """
     options = {"nogil": True, "error_model": "numpy"}
     folder = _cache_folder(Path(function.__code__.co_filename).parent)
     setattr(numba.core.config, "CACHE_DIR", folder)  # noqa: B010  (type checkers do not know it)
-    try:
-        return cast("Callable[P, R]", numba.njit(cache=True, **options)(function))
-    except RuntimeError:  # no folder for the cache
-        return cast("Callable[P, R]", numba.njit(**options)(function))
+    loop = numba.njit(**options)(function)
+    with suppress(RuntimeError):  # no folder for the cache
+        setattr(loop, "_cache", _Cache(function))  # noqa: B010  (type checkers do not know it)
+    return cast("Callable[P, R]", loop)
 
 
 @intrinsic

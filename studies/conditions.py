@@ -31,7 +31,6 @@ from engine.job_rows import Conditions
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
-from models.conditions import VectorCondition
 from models.decoder import Decoder
 from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
@@ -234,7 +233,7 @@ class Slow(nn.Module):
 
 def loading(folder: Path) -> None:
     """Load each network twice, each time in its own process."""
-    config = UNetConfig(shape=(1, 28, 28), hidden=44, condition=VectorCondition(width=4))
+    config = UNetConfig(shape=(1, 28, 28), hidden=44, condition=NamedCondition.vector(width=4))
     network = UNet(config)
     parameters = sum(each.numel() for each in network.parameters())
     about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}

@@ -72,7 +72,11 @@ def _parser() -> argparse.ArgumentParser:
         help="reflow: number of paths to train on (default: one per sample), or a file of pairs",
     )
     fit.add_argument("--guidance", type=float, metavar="G", help="reflow, student: guidance of a conditional parent")
-    fit.add_argument("--epochs", type=int, metavar="N", help="number of epochs (default: the recipe's)")
+    fit.add_argument("--from", dest="start", type=Path, metavar="CHECKPOINT", help="continue a published model")
+    fit.add_argument("--steps", type=int, metavar="N", help="training steps (default: the recipe's)")
+    fit.add_argument("--epochs", type=int, metavar="N", help="passes over the data, instead of steps")
+    fit.add_argument("--batch-size", type=int, metavar="N", help="samples per step (default: the recipe's)")
+    fit.add_argument("--learning-rate", "--lr", type=float, metavar="RATE", help="of Adam (default: the recipe's)")
     fit.add_argument("--seed", type=int, metavar="N", help="seed of the training (default: the recipe's)")
     fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0 turns it off")
     fit.add_argument("--force", action="store_true", help="train even if a model of this recipe exists")
@@ -220,10 +224,12 @@ def _tune(arguments: argparse.Namespace) -> None:
 def _fit(arguments: argparse.Namespace) -> None:
     overrides: dict[str, Any] = {
         name: value
-        for name in ("epochs", "seed", "ema", "name", "coupling")
+        for name in ("steps", "epochs", "batch_size", "learning_rate", "seed", "ema", "name", "coupling")
         if (value := getattr(arguments, name)) is not None
     }
     overrides |= _own_data(arguments)
+    if arguments.start:
+        overrides["start"] = {"checkpoint": str(arguments.start)}
     table = _parent(arguments)
     overrides |= table
     if "reflow" in table:  # its pairs replace the recipe's coupling

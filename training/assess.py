@@ -22,7 +22,7 @@ from models.shapes import free_axes
 from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
-from training.evaluation import swd
+from training.evaluation import swd, swd_by_chance
 from training.files import make_writable
 from training.measurement import assess, conditions_of, cost_of, frontier_of, keep
 from training.recorded import data_of
@@ -84,7 +84,7 @@ def evaluate_checkpoint(
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
-    if checkpoint.card.condition is None and tuple(guidances) != (1.0,):
+    if not checkpoint.card.conditions and tuple(guidances) != (1.0,):
         raise UsageError(f"--guidance is for conditional models, and {path} is not conditional; leave it out")
     _check_known(checkpoint.card, path)
     average = checkpoint.card.average
@@ -102,13 +102,13 @@ def evaluate_checkpoint(
     curve = None if average else frontier_of(checkpoint, conditions, data, guidances, seconds)
     cost = cost_of(checkpoint, x0, conditions, data, curve)
     rows = [_measure(checkpoint, spec, x0, conditions, exact, data) for spec in specs]
-    floor = None if data is None else swd(data.second_reference, data.reference[:samples])
-    print(_table(rows, floor, note), *(cost.lines() if cost else ()), sep="\n")
+    chance = None if data is None else swd_by_chance(data.second_reference[:samples], data.reference[:samples])
+    print(_table(rows, chance, note), *(cost.lines() if cost else ()), sep="\n")
     _write(rows, out, f"{checkpoint.card.name} {path.name}")
     record = {
         "samples": samples,
         "tight": None if average else f"dopri5 at {TIGHT:g} in float64",
-        "swd_real": floor,
+        "swd_chance": chance,
         "note": note or None,
         "solvers": [asdict(row) for row in rows],
         "price": cost.record() if cost else None,
@@ -120,7 +120,7 @@ def evaluate_checkpoint(
 
 def _check_known(card: Card, path: Path) -> None:
     """Raise an error if the shape of states or the conditions are known to requests only."""
-    if card.conditions:
+    if card.conditions and card.condition is None:
         names = ", ".join(card.conditions)
         raise TrainingError(
             f"{path}: takes conditions by name ({names}), and there are no examples of them to evaluate"
@@ -158,14 +158,14 @@ def _measure(
     return Row(str(spec), float(np.mean(solution.nfe)), error, distance, int((~ended).sum()))
 
 
-def _table(rows: Sequence[Row], floor: float | None, note: str) -> str:
+def _table(rows: Sequence[Row], chance: float | None, note: str) -> str:
     lines = [f"{'solver':<16} {'NFE':>7} {'endpoint error':>16} {'SWD':>9} {'failed':>7}"]
     for row in rows:
         shown = "-" if row.swd is None else f"{row.swd:.5f}"
         error = "-" if row.endpoint_error is None else f"{row.endpoint_error:.3e}"
         lines.append(f"{row.solver:<16} {row.nfe:>7.1f} {error:>16} {shown:>9} {row.failed:>7}")
-    if floor is not None:
-        lines.append(f"SWD of real data to real data: {floor:.5f}; smaller differences are not significant")
+    if chance is not None:
+        lines.append(f"real data are up to {chance:.5f} from real data by chance, so SWDs below it rank nothing")
     return "\n".join([*lines, *([note] if note else [])])
 
 

@@ -45,7 +45,7 @@ class Board:
         values = {"loss/training": trainer.losses[-1], "learning_rate": trainer.learning_rate}
         if trainer.seconds > 0:
             values["steps_per_second"] = trainer.step / trainer.seconds
-        if trainer.validations and trainer.validations[-1][0] * trainer.steps_per_epoch == trainer.step:
+        if trainer.validations and trainer.validations[-1][0] == trainer.step:
             by_time = trainer.validations[-1][1]
             values["loss/held_out"] = sum(by_time) / BINS
             for part, loss in enumerate(by_time):

@@ -18,7 +18,6 @@ from torch import Tensor
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.report import REPORT_FILE
-from models.conditions import LabelCondition
 from models.guidance import Guided
 from models.noise import noise
 from solvers import SolverSpec, Status
@@ -65,29 +64,30 @@ def evaluate_by_class(
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
-    condition = _condition(checkpoint, samples)
+    names = _names(checkpoint, samples)
     if checkpoint.card.average:
         raise UsageError(
             f"{path} is a field of average velocity, which --by-class does not support; evaluate it without --by-class"
         )
-    guidances = _guidances(condition, guidances)
+    takes = checkpoint.conditioning
+    nullable = takes is not None and takes.nullable
+    guidances = _guidances(nullable, guidances)
     data, note = data_of(checkpoint, data_dir)
     if data is None or data.conditions is None or data.reference_conditions is None:
         raise TrainingError(f"{path}: --by-class needs the real data with labels: {note or 'the data have none'}")
     judge = train_judge(data.train, data.conditions)
     rows = [
-        _row("real data", judge, data.reference, data.reference_conditions, condition.classes),
-        _row("noise like the data", judge, _noise_like(data), None, condition.classes),
+        _row("real data", judge, data.reference, data.reference_conditions, len(names)),
+        _row("noise like the data", judge, _noise_like(data), None, len(names)),
     ]
     shown = {"real": (data.reference, data.reference_conditions)}
-    names = condition.names or [str(label) for label in range(condition.classes)]
     print(head(names), *map(line, rows), sep="\n", flush=True)
     x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
-    labels = torch.arange(samples) % condition.classes
+    labels = torch.arange(samples) % len(names)
     for spec in specs:
-        for guidance in [*([None] if condition.null else []), *guidances]:
+        for guidance in [*([None] if nullable else []), *guidances]:
             name = f"{spec}, no condition" if guidance is None else f"{spec}, guidance {guidance:g}"
-            row, found, of = _sampled(name, judge, checkpoint, condition, spec, x0, labels, guidance)
+            row, found, of = _sampled(name, judge, checkpoint, spec, x0, labels, guidance)
             rows.append(row)
             print(line(row), flush=True)
             if spec == specs[0] and guidance is not None:
@@ -99,27 +99,28 @@ def evaluate_by_class(
     return rows
 
 
-def _condition(checkpoint: Checkpoint, samples: int) -> LabelCondition:
-    """Return the model's label condition, if there are enough samples for all of its classes."""
+def _names(checkpoint: Checkpoint, samples: int) -> tuple[str, ...]:
+    """Return the names of the model's classes, if there are enough samples for all of them."""
     condition = checkpoint.card.condition
-    if not isinstance(condition, LabelCondition) or condition.classes < 2:
+    classes = None if condition is None else condition.classes
+    if condition is None or classes is None or classes < 2:
         raise UsageError(
             f"{checkpoint.path}: --by-class needs a model trained with at least two class labels; fit it with "
             "--conditional or --label"
         )
-    if not condition.classes <= samples <= 1_000_000:
-        raise UsageError(f"--samples is {samples}; it must be from {condition.classes}, one per class, to 1000000")
-    return condition
+    if not classes <= samples <= 1_000_000:
+        raise UsageError(f"--samples is {samples}; it must be from {classes}, one per class, to 1000000")
+    return condition.names or tuple(map(str, range(classes)))
 
 
-def _guidances(condition: LabelCondition, requested: Sequence[float] | None) -> Sequence[float]:
+def _guidances(nullable: bool, requested: Sequence[float] | None) -> Sequence[float]:
     """Return the guidance strengths to measure, after checking that the model supports them."""
     if requested is None:
-        return _GUIDANCES if condition.null else (1.0,)
+        return _GUIDANCES if nullable else (1.0,)
     for guidance in requested:
         if not math.isfinite(guidance):
             raise UsageError(f"--guidance is {guidance}; it must be a finite number")
-        if guidance != 1 and not condition.null:
+        if guidance != 1 and not nullable:
             raise UsageError(
                 f"--guidance is {guidance:g}; this model was trained with condition_dropout = 0, so it must be 1"
             )
@@ -136,14 +137,15 @@ def _sampled(
     name: str,
     judge: Judge,
     checkpoint: Checkpoint,
-    condition: LabelCondition,
     spec: SolverSpec,
     x0: Tensor,
     labels: Tensor,
     guidance: float | None,
 ) -> tuple[Row, NDArray[Any], NDArray[np.int64]]:
     """Sample from the noise x0 at one guidance (None: no condition); return the verdict, the samples, their classes."""
-    guided = Guided(checkpoint.velocity, condition)
+    takes = checkpoint.conditioning
+    assert takes is not None and takes.single is not None and takes.single.classes is not None  # noqa: S101, PT018
+    guided = Guided(checkpoint.velocity, takes)
 
     def velocity(x: Tensor, t: Tensor, label: Tensor) -> Tensor:
         if guidance is None:
@@ -155,7 +157,7 @@ def _sampled(
     if not ended.any():
         raise TrainingError(f"by class: {name}: none of {len(x0)} samples reached t = 1; the network is not usable")
     found, of = solution.x.numpy()[ended], labels.numpy()[ended]
-    row = _row(name, judge, found, None if guidance is None else of, condition.classes)
+    row = _row(name, judge, found, None if guidance is None else of, takes.single.classes)
     return replace(row, nfe=float(np.mean(solution.nfe)), failed=int((~ended).sum())), found, of
 
 

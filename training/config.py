@@ -49,17 +49,25 @@ NetworkTable = Annotated[
 """The `[network]` table: the size of one of the architectures that can be trained, selected by `architecture`."""
 
 
-class ParentConfig(Frozen):
-    """A published model from which another one is trained.
+class StartConfig(Frozen):
+    """A published model from which another one is trained; by itself, the one that a training continues.
 
     Attributes:
         checkpoint: the folder of the parent, a version in a model repository.
         sha256: hash of the parent's weights; filled in if left out.
-        guidance: guidance strength for a conditional parent; None is no guidance.
     """
 
     checkpoint: str
     sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+
+
+class ParentConfig(StartConfig):
+    """A published model whose paths or velocity are learned.
+
+    Attributes:
+        guidance: guidance strength for a conditional parent; None is no guidance.
+    """
+
     guidance: float | None = Field(default=None, allow_inf_nan=False)
 
 
@@ -101,7 +109,8 @@ class Recipe(Frozen):
         data: the data set, selected by `name`, with its settings.
         network: architecture and size of the velocity network; the rest of its config follows from the data.
         seed: fixes the data, the initial weights, the order, the noise and the times.
-        epochs: passes over the data.
+        steps: training steps; or
+        epochs: passes over the data. One of the two is given.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         learning_rate: of Adam (Kingma & Ba 2015).
         ema: decay per step of the moving average of the weights that is published (see
@@ -115,6 +124,7 @@ class Recipe(Frozen):
         times: how the times of a batch are drawn: `uniform` in [0, 1], or `logit_normal`, the logistic function of a
             standard normal number, more often in the middle (Esser et al. 2024, "Scaling rectified flow transformers").
         reflow: the published model with the paths that this one is trained on, or None.
+        start: the published model that the training continues (see `training.start`), or None.
         student: the published model from which this one learns an average velocity, so that a few steps suffice, or
             None.
         condition_dropout: share of the samples of a conditional model that are trained without their condition, so that
@@ -122,14 +132,16 @@ class Recipe(Frozen):
         precision: `float32`; `bfloat16`: mixed precision, the network's products in bfloat16 and all else in float32;
             or `auto`: bfloat16 on a GPU that supports it, else float32. On a CPU without instructions for it, bfloat16
             is ten times slower.
-        validate_every: epochs between two measurements of the held-out loss by time; 0 measures it at the end only.
+        patience: share of the steps after which the run ends if the held-out loss has not fallen; the weights with the
+            least are published. 0 trains to the end and publishes the last ones.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     data: DataConfig
     network: NetworkTable = _DEFAULT
     seed: int = Field(default=0, ge=0, lt=1 << 63)
-    epochs: int = Field(ge=1, le=1_000_000)
+    steps: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    epochs: int | None = Field(default=None, ge=1, le=1_000_000)
     batch_size: int = Field(default=256, ge=1, le=1_000_000)
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     ema: float = Field(default=0.0, ge=0, lt=1)
@@ -139,17 +151,22 @@ class Recipe(Frozen):
     coupling: Literal["independent", "ot"] = "independent"
     times: Literal["uniform", "logit_normal"] = "uniform"
     reflow: ReflowConfig | None = None
+    start: StartConfig | None = None
     student: StudentConfig | None = None
     condition_dropout: float = Field(default=0.1, ge=0, lt=1)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    validate_every: int = Field(default=0, ge=0, le=1_000_000)
+    patience: float = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="after")
-    def _pairs_are_given(self) -> Self:
+    def _fields_agree(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give the length of the training as either steps or epochs")
         if self.reflow is not None and self.coupling != "independent":
             raise ValueError("reflow pairs noise and samples itself; leave coupling out")
         if self.reflow is not None and self.student is not None:
             raise ValueError("a model is trained by reflow or as a student; leave one of the tables out")
+        if self.student is not None and self.start is not None:
+            raise ValueError("a student starts from its own parent; leave start out")
         if self.student is not None and self.precision == "bfloat16":
             raise ValueError(
                 "a student's loss has derivatives along the path, for which bfloat16 is too coarse; use float32"
@@ -165,6 +182,7 @@ class Recipe(Frozen):
     def hash(self) -> str:
         """Twelve hexadecimal digits that identify this recipe, regardless of model name and location of the data."""
         places = {"data": {"path"}, "reflow": {"checkpoint", "file"}, "student": {"checkpoint"}}
+        places["start"] = {"checkpoint"}
         fields = self.model_dump(exclude={"name": True, **places})
         content = {"rules": _RULES, **fields}
         if isinstance(self.data, VectorsData | ImagesData):
@@ -190,10 +208,12 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"recipe {path} is not TOML: {error}") from None
     overrides = dict(overrides or {})
+    if {"steps", "epochs"} & set(overrides):
+        content = {key: value for key, value in content.items() if key not in ("steps", "epochs")}
     own = {key.removeprefix("data."): overrides.pop(key) for key in list(overrides) if key.startswith("data.")}
     if own and isinstance(content.get("data"), dict):
         content["data"] = {**content["data"], **own}
-    options = {**{key: f"--{key}" for key in overrides}, **{f"data.{key}": f"--{key}" for key in own}}
+    options = {**{key: f"--{key.replace('_', '-')}" for key in overrides}, **{f"data.{key}": f"--{key}" for key in own}}
     if "path" in own:
         options["data.path"] = "--data"
     try:
@@ -228,7 +248,7 @@ def _keys(table: tuple[int | str, ...]) -> list[str]:
         return list(Recipe.model_fields)
     sections: dict[str, type[BaseModel]] = {"moons": PointsData, "circles": PointsData, "digits": DigitsData}
     sections |= {"mnist": MnistData, "vectors": VectorsData, "images": ImagesData, **SIZES}
-    parents = {"reflow": ReflowConfig, "student": StudentConfig}
+    parents: dict[str, type[BaseModel]] = {"reflow": ReflowConfig, "student": StudentConfig, "start": StartConfig}
     if table[0] in parents:
         return list(parents[str(table[0])].model_fields)
     return list(sections[str(table[1])].model_fields)

@@ -10,6 +10,8 @@ from training.data_config import DigitsData, ImagesData, MnistData, PointsData, 
 from training.dataset import DataSet, to_pictures
 from training.errors import DataError
 from training.known_data import make_points, read_digits, read_mnist
+from training.parents import load_parent
+from training.start import in_space_of
 from training.user_data.data import read_own
 
 
@@ -22,6 +24,7 @@ def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
 
     Raises:
         DataError: a file is missing or damaged, or the data contain a number that is not finite.
+        UsageError: the model that the training continues has another space or other conditions.
     """
     match recipe.data:
         case PointsData() as config:
@@ -35,7 +38,9 @@ def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
     if recipe.network.takes == "pictures" and data.train.ndim == 2:
         data = to_pictures(data, recipe.data.name, recipe.network.architecture)
     if data.condition is not None and not recipe.dropout:
-        data = replace(data, condition=data.condition.model_copy(update={"null": False}))
+        data = replace(data, condition=data.condition.model_copy(update={"null": None}))
+    if recipe.start is not None:
+        data = in_space_of(load_parent(recipe.start, "start"), data, recipe.start)
     if not np.isfinite(data.train).all():
         raise DataError(f"the {recipe.data.name} data contain numbers that are not finite")
     data.card["sha256"] = data.digest

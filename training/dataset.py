@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from models.shapes import sized
 from training.errors import DataError
 
@@ -27,8 +27,10 @@ class DataSet:
         decoder: maps samples as the network sees them back to the data's own form.
         card: origin of the data, for the checkpoint's card.
         condition: what the samples are conditioned on, or None.
-        conditions: one for each training sample, labels (samples,) int64 or vectors (samples, width) float32, or None.
+        conditions: one for each training sample, as the network takes them: labels (samples,) int64, or vectors
+            (samples, width) float32, standardised by `condition`; or None.
         reference_conditions: the same for `reference`.
+        condition_names: names of the numbers of a condition vector; empty if they have none.
         noise: the noise paired with each training sample, (samples, *event), or None to draw it in each step.
         notes: lines for the user that describe what was read.
     """
@@ -39,15 +41,16 @@ class DataSet:
     reference_text: str
     decoder: Decoder
     card: dict[str, Any] = field(default_factory=dict)
-    condition: LabelCondition | VectorCondition | None = None
+    condition: NamedCondition | None = None
     conditions: NDArray[Any] | None = None
     reference_conditions: NDArray[Any] | None = None
+    condition_names: tuple[str, ...] = ()
     noise: Array | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise a DataError if a class has no training sample: it would be offered and draw another one."""
-        if not isinstance(self.condition, LabelCondition) or self.conditions is None:
+        if self.condition is None or self.condition.classes is None or self.conditions is None:
             return
         counts = np.bincount(self.conditions, minlength=self.condition.classes)
         names = self.condition.names or range(self.condition.classes)

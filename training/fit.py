@@ -22,7 +22,7 @@ from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.files import make_writable
 from training.measurement import SECONDS, measure_published
 from training.parallel import Group
-from training.parents import pin_parent
+from training.parents import load_parent, pin_parent
 from training.progress import Progress
 from training.reflow import with_pairs
 from training.signals import StopRequest
@@ -159,7 +159,8 @@ def new_trainer(
     """Set up a run of the recipe on the data, before its first step; a student starts from its parent's weights.
 
     Raises:
-        UsageError: the network cannot be built for these data, or no sample could be paired anew.
+        UsageError: the network cannot be built for these data, has other weights than the model to continue, or no
+            sample could be paired anew.
     """
     _check_coupling(recipe, data)
     try:
@@ -171,6 +172,11 @@ def new_trainer(
         validation = Validation.of(recipe.seed, data.reference, data.reference_conditions, device)
     if teacher is not None:
         take_over(network, teacher.parent.velocity)
+    if recipe.start is not None and not take_over(network, load_parent(recipe.start, "start").velocity):
+        raise UsageError(
+            f"start.checkpoint {recipe.start.checkpoint} has other weights than the network of this recipe; use the "
+            "architecture and the size that it was trained with"
+        )
     return Trainer(recipe, network, data.train, device, data.conditions, validation, group, data.noise, teacher)
 
 
@@ -192,8 +198,8 @@ def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
     saved = run.read()
     if saved is None:
         print(
-            f"{name}: training {parameters:,} parameters on {len(data.train):,} samples for {trainer.recipe.epochs} "
-            f"epochs ({trainer.total_steps:,} steps) on {trainer.device.type}; state in {run.folder}",
+            f"{name}: training {parameters:,} parameters on {len(data.train):,} samples for {trainer.total_steps:,} "
+            f"steps of {trainer.recipe.batch_size:,} samples on {trainer.device.type}; state in {run.folder}",
             flush=True,
         )
         return
@@ -244,9 +250,10 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, b
 
 
 def _summary(trainer: Trainer, folder: Path) -> str:
+    best = "" if trainer.best is None else f", the least, after {trainer.best[0]:,} of {trainer.step:,} steps"
     return (
         f"{trainer.recipe.name}: trained in {trainer.seconds:.1f} s and written to {folder}; loss "
-        f"{trainer.last_loss:.4f}, of the published weights on held-out data {trainer.held_out_loss:.4f}"
+        f"{trainer.last_loss:.4f}, of the published weights on held-out data {trainer.held_out_loss:.4f}{best}"
     )
 
 
@@ -261,7 +268,8 @@ def _publish(trainer: Trainer, data: DataSet, models_dir: Path) -> Path:
         "recipe_hash": recipe.hash,
         "optimiser": f"adam, beta 0.9 and 0.999, eps 1e-8, {recipe.schedule} learning rate",
         "path": f"optimal transport, x_t = (1 - t) x0 + t x1, {_COUPLINGS[recipe.coupling]} coupling",
-        "steps": trainer.total_steps,
+        "steps": trainer.step,
+        "published_step": trainer.step if trainer.best is None else trainer.best[0],
         "parameters": sum(p.numel() for p in network.parameters()),
         "device": trainer.device.type,
         "precision": "bfloat16" if trainer.mixed else "float32",
@@ -270,7 +278,7 @@ def _publish(trainer: Trainer, data: DataSet, models_dir: Path) -> Path:
         "loss": trainer.last_loss,
         "held_out_loss": trainer.held_out_loss,
         "losses": trainer.losses,
-        "validation": [{"epoch": epoch, "loss_by_t": losses} for epoch, losses in trainer.validations],
+        "validation": [{"step": step, "loss_by_t": losses} for step, losses in trainer.validations],
     }
     try:
         return save(

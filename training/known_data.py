@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from training import draws, mnist
 from training.data_config import DigitsData, MnistData, PointsData
 from training.dataset import Array, DataSet
@@ -68,7 +68,7 @@ def read_digits(config: DigitsData, seed: int) -> DataSet:
             "held_out": config.held_out,
             "scaling": "pixels 0 ... 16 mapped to [-1, 1]",
         },
-        condition=LabelCondition(classes=10) if config.conditional else None,
+        condition=NamedCondition.label(10) if config.conditional else None,
         conditions=None if labels is None else labels[config.held_out :],
         reference_conditions=None if labels is None else labels[: config.held_out],
     )
@@ -98,7 +98,7 @@ def read_mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
         reference_text=f"{fresh} digits of MNIST's test set, in the same {made.space}",
         decoder=made.decoder,
         card={"name": "mnist", "source": source, "samples": config.samples, **made.card},
-        condition=LabelCondition(classes=10) if labels else None,
+        condition=NamedCondition.label(10) if labels else None,
         conditions=labels[0][chosen] if labels else None,
         reference_conditions=labels[1][unseen[:fresh]] if labels else None,
     )

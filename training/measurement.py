@@ -39,7 +39,7 @@ _SOFT = 0.7
 _REACHED = 0.01
 """Error that some solver shall reach even if that takes longer: then a budget for 1 % of the spread has a solver."""
 
-Say = Callable[[str], object]
+Say = Callable[[str], None]
 
 
 def measure_published(
@@ -68,6 +68,8 @@ def measure_published(
     try:
         checkpoint = load(folder)
         quality, report = assess(checkpoint, data, seed, until, say)
+        if quality is None:
+            return None
         with limited(checkpoint.velocity, until):
             cost = _cost(checkpoint, data, seed, until, report, teacher, say)
     except TimeUp:
@@ -147,7 +149,7 @@ def conditions_of(checkpoint: Checkpoint, data: DataSet | None, samples: int) ->
         given = torch.from_numpy(data.reference_conditions)
         given = given[torch.arange(samples) % len(given)]
         return given.to(checkpoint.dtype) if given.is_floating_point() else given
-    return condition.model_copy(update={"null": False}).examples(samples, checkpoint.dtype)
+    return condition.examples(samples, checkpoint.dtype, nulls=False)
 
 
 def frontier_of(

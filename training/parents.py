@@ -1,4 +1,4 @@
-"""Parents: published models from which others are trained, by reflow or as students."""
+"""Parents: published models from which others are trained, by reflow, as students, or by going on."""
 
 import hashlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.guidance import Guided
-from training.config import ParentConfig, Recipe, ReflowConfig
+from training.config import ParentConfig, Recipe, ReflowConfig, StartConfig
 from training.dataset import DataSet
 from training.errors import UsageError
 
@@ -24,8 +24,8 @@ def pin_parent(recipe: Recipe) -> Recipe:
         UsageError: the parent cannot be loaded, or its hash differs from that in the recipe; the file of pairs
             cannot be read.
     """
-    for table in ("reflow", "student"):
-        given: ParentConfig | None = getattr(recipe, table)
+    for table in ("reflow", "student", "start"):
+        given: StartConfig | None = getattr(recipe, table)
         if given is not None:
             found = load_parent(given, table).card.weights_sha256
             pinned = {"sha256": found}
@@ -43,7 +43,7 @@ def _sha256(file: Path) -> str:
         raise UsageError(f"pairs {file} cannot be read: {error.strerror}") from None
 
 
-def load_parent(given: ParentConfig, table: str) -> Checkpoint:
+def load_parent(given: StartConfig, table: str) -> Checkpoint:
     """Load the parent that a table of a recipe names; if a hash of its weights is given, they must have it.
 
     Raises:
@@ -75,14 +75,11 @@ def check_fit(parent: Card, data: DataSet, given: ParentConfig, table: str) -> N
     place, shape = f"{table}.checkpoint {given.checkpoint}", tuple(data.train.shape[1:])
     if parent.event_shape != shape:
         raise UsageError(f"{place} has samples {parent.event_shape}; those of the data are {shape}")
-    kinds = [
-        None if condition is None else getattr(condition, "kind", "named")
-        for condition in (parent.condition, data.condition)
-    ]
-    if kinds[0] != kinds[1]:
+    takes, gives = ("none" if each is None else each.describe() for each in (parent.condition, data.condition))
+    if takes != gives:
         raise UsageError(
-            f"{place} takes the condition {kinds[0] or 'none'}, and the data give {kinds[1] or 'none'}; name a parent "
-            "that takes what the data give"
+            f"{place} takes the condition {takes}, and the data give {gives}; name a parent that takes what the data "
+            "give"
         )
     if _trained_on(parent) != data.digest:
         raise UsageError(
@@ -91,7 +88,7 @@ def check_fit(parent: Card, data: DataSet, given: ParentConfig, table: str) -> N
         )
     if given.guidance is not None and parent.condition is None:
         raise UsageError(f"{place} takes no condition, so guidance does not apply; leave guidance out")
-    if given.guidance not in (None, 1.0) and parent.condition is not None and not parent.condition.null:
+    if given.guidance not in (None, 1.0) and parent.condition is not None and not parent.condition.nullable:
         raise UsageError(f"{place} was trained without a null condition, so it cannot be guided; leave guidance out")
 
 
@@ -105,7 +102,7 @@ class ParentVelocity:
     """The velocity of a parent at one guidance, as a function of states, times and the data's conditions."""
 
     def __init__(self, parent: Checkpoint, guidance: float | None) -> None:
-        condition = parent.card.condition
+        condition = parent.card.conditioning
         self._velocity = parent.velocity
         self._guided = None if guidance is None or condition is None else Guided(parent.velocity, condition)
         self._guidance = guidance

@@ -46,12 +46,13 @@ class Price:
         spread: root mean square distance of the exact ends from their mean.
         dopri5_nfe: NFE of DOPRI5 at rtol = atol = 1e-5, mean over samples.
         nfe: for each solver with fixed steps, its fewest NFE for an endpoint error of 1 % and of 0.1 %; None if it
-            needs more than 200. Numbers of steps are tried at a ratio of about 1.2.
+            needs more than `tried`. Numbers of steps are tried at a ratio of about 1.2.
         cheapest: for each of the two targets the solver and steps that reach it with the fewest NFE, as `rk4-5`, and
             those NFE; None if no solver reaches it.
         straightness: length of a path over the distance between its ends, mean over samples; 1 is a straight line.
         bend: mean squared distance of the velocity from the straight line's, as a share of the latter's mean square
             (Liu et al. 2023, "Flow Straight and Fast", eq. 3, made dimensionless); 0 is straight at constant speed.
+        tried: the NFE up to which each solver was tried: 200, or less if time was short.
         stiffness: largest estimate of an eigenvalue's modulus along each path, mean over samples (Hairer & Wanner II,
             IV.2); an explicit method needs steps shorter than its stability limit divided by this number.
     """
@@ -64,16 +65,18 @@ class Price:
     straightness: float
     bend: float
     stiffness: float
+    tried: dict[str, int]
     targets: list[float] = field(default_factory=lambda: list(TARGETS))
 
     def lines(self) -> Iterator[str]:
         """Yield a three-line report of the price."""
+        more = f"over {MAX_NFE} NFE" if min(self.tried.values()) == MAX_NFE else "more NFE than were tried"
         parts = []
         for target, best in zip(self.targets, self.cheapest, strict=True):
-            cost = f"{best[1]} NFE ({best[0]})" if best else f"over {MAX_NFE} NFE"
+            cost = f"{best[1]} NFE ({best[0]})" if best else more
             parts.append(f"{cost} for {target:.1%} of the spread")
         yield f"price: {'; '.join(parts)}; dopri5@1e-5 takes {self.dopri5_nfe:.1f}"
-        each = "; ".join(f"{name} {_shown(costs)}" for name, costs in self.nfe.items())
+        each = "; ".join(f"{name} {_shown(costs, self.tried[name])}" for name, costs in self.nfe.items())
         yield f"NFE for {' and '.join(f'{target:.1%}' for target in self.targets)}: {each}"
         yield (
             f"paths are {self.straightness:.3f} times as long as straight ones (bend {self.bend:.3f}); "
@@ -85,9 +88,9 @@ class Price:
         return {**asdict(self), "cheapest": [None if best is None else list(best) for best in self.cheapest]}
 
 
-def _shown(costs: Sequence[int | None]) -> str:
+def _shown(costs: Sequence[int | None], tried: int) -> str:
     """Return the NFE of one solver for each target."""
-    shown = [f"over {MAX_NFE}" if cost is None else f"{cost}" for cost in costs]
+    shown = [(f"over {tried}" if tried else "not tried") if cost is None else f"{cost}" for cost in costs]
     return shown[0] if len(set(shown)) == 1 else " and ".join(shown)
 
 
@@ -146,12 +149,22 @@ def price(velocity: nn.Module, x0: Tensor, conditions: Tensor | None = None, cur
         straightness=straightness,
         bend=bend,
         stiffness=_stiffness(solution.trace.sample, solution.trace.stiffness, solution.trace.h),
+        tried={name: _tried(curve, name) for name in SOLVERS},
     )
+
+
+def _points(curve: Curve, name: str) -> list[Point]:
+    """Return the points of a method on the uniform grid."""
+    return [point for point in curve.points if re.fullmatch(rf"{name}-\d+", point.solver)]
+
+
+def _tried(curve: Curve, name: str) -> int:
+    return MAX_NFE if curve.complete else max((point.nfe_most for point in _points(curve, name)), default=0)
 
 
 def _cheapest(curve: Curve, name: str, target: float) -> Point | None:
     """Return the point with the fewest steps of a method, on the uniform grid, that reaches a target."""
-    return _best([p for p in curve.points if re.fullmatch(rf"{name}-\d+", p.solver) and p.error <= target])
+    return _best([point for point in _points(curve, name) if point.error <= target])
 
 
 def _best(points: Sequence[Point | None]) -> Point | None:

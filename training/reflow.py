@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint
+from models.conditions import labels_of
 from models.noise import noise
 from models.regular import write_atomically
 from solvers import Status
@@ -141,8 +142,20 @@ def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
             f"{data.train.shape[1:]} and {wanted}"
         )
     rows = slice(given.pairs or len(states))
-    selected = None if conditions is None or data.conditions is None else conditions[rows].astype(data.conditions.dtype)
+    selected = None if conditions is None else _as_taken(path, conditions[rows], data)
     return _paired(given, parent, data, states[rows], x0[rows], selected, solved)
+
+
+def _as_taken(path: Path, conditions: NDArray[Any], data: DataSet) -> NDArray[Any]:
+    """Return conditions as requests give them as the network takes them; raise a DataError if one is not a class."""
+    entry = data.condition
+    assert entry is not None  # noqa: S101  (the data have conditions of the same shape)
+    if entry.classes is None:
+        return entry.standardised(torch.from_numpy(conditions.astype(np.float64)), torch.float32).numpy()
+    labels = labels_of(conditions.astype(np.int64), entry.classes, entry.names)
+    if (labels < 0).any():
+        raise DataError(f"pairs {path} has the label {conditions[labels < 0][0]}; expected {entry.describe()}")
+    return labels
 
 
 def _key(recipe: Recipe, data: DataSet, count: int) -> str:

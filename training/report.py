@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from training.dataset import DataSet
 from training.evaluation import Draw
+from training.spaces import original
 from training.two_samples import (
     Features,
     Recovery,
@@ -120,7 +121,7 @@ class Asked:
     """How well samples follow one number of a condition vector.
 
     Attributes:
-        name: the number's place in the condition, from 0.
+        name: the number's name, or its place in the condition from 0.
         samples, data: correlation of the condition with what a judge, trained on real data, reads off from samples and
             from held-out rows; None if the condition never changes.
     """
@@ -328,8 +329,9 @@ def report_on(drawn: Draw, data: DataSet, seed: int) -> Report:
     recovery = recover(train, unseen, samples, seed)
     if sets.conditions[0].dtype.kind in "iu":
         return replace(whole, classes=_by_class(sets, data, right, recovery))
-    asked = [Asked(str(k), *both) for k, both in enumerate(zip(recovery.samples, recovery.real, strict=True))]
-    return replace(whole, ranges=_by_range(sets, right), asked=asked)
+    names, found = _condition_names(data), zip(recovery.samples, recovery.real, strict=True)
+    asked = [Asked(name, *both) for name, both in zip(names, found, strict=True)]
+    return replace(whole, ranges=_by_range(sets, data, right), asked=asked)
 
 
 Right = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -439,17 +441,25 @@ def _by_class(sets: _Sets, data: DataSet, right: Right, recovery: Recovery) -> l
     return found
 
 
-def _by_range(sets: _Sets, right: Right) -> list[Group]:
+def _condition_names(data: DataSet) -> list[str]:
+    """Return the names of the numbers of a condition vector, or their places from 0."""
+    assert data.conditions is not None  # noqa: S101  (callers check)
+    width = data.conditions.shape[1]
+    return list(data.condition_names) if len(data.condition_names) == width else [str(k) for k in range(width)]
+
+
+def _by_range(sets: _Sets, data: DataSet, right: Right) -> list[Group]:
     """Return the thirds of each number of the condition, or its values if there are at most three."""
     assert sets.conditions is not None  # noqa: S101
-    train = sets.conditions[2]
-    found = []
+    assert data.condition is not None  # noqa: S101
+    names, values = _condition_names(data), [original(data.condition, of) for of in sets.conditions]
+    train, found = values[2], []
     for k in range(min(train.shape[1], _MOST_NUMBERS)):
         edges = np.unique(np.quantile(train[:, k], [0, 1 / 3, 2 / 3, 1]))
         for place, (low, high) in enumerate(pairwise(edges)):
             last = place == len(edges) - 2
-            within = [(c[:, k] >= low) & ((c[:, k] <= high) if last else (c[:, k] < high)) for c in sets.conditions]
-            name = f"{k} from {low:.4g} to {high:.4g}"
+            within = [(c[:, k] >= low) & ((c[:, k] <= high) if last else (c[:, k] < high)) for c in values]
+            name = f"{names[k]} from {low:.4g} to {high:.4g}"
             found.append(Group(name, int(within[1].sum()), int(within[2].sum()), _share(right, within[:2])))
     return found
 

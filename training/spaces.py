@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from models.decoder import Column, Decoder
+from models.named_conditions import NamedCondition
 from training.errors import DataError
 
 Array = NDArray[np.float32]
@@ -19,8 +20,8 @@ _FAR = 8
 
 MAX_COLUMNS = 10_000
 
-_EXACT = 2.0**53
-"""float64 has no fractions beyond this one, so all values there would seem whole."""
+MAX_EXACT = 2**53
+"""float64 represents every whole number up to this one, and no fractions beyond."""
 
 _WHOLE = 2**24
 """float32 represents every whole number up to this one; the limit for columns of such."""
@@ -149,7 +150,7 @@ def columns_of(
         return ()
     low, high = train.min(0), train.max(0)
     whole = np.array([(part == np.floor(part)).all(0) for part in (train, held_out)]).all(0)
-    whole &= rounding & (np.maximum(-low, high) <= _EXACT)
+    whole &= rounding & (np.maximum(-low, high) <= MAX_EXACT)
     yes_no = (low == 0) & (high == 1)
     kinds = np.where(whole, np.where(yes_no, "yes-no", "whole"), "number").tolist()
     return tuple(
@@ -178,3 +179,34 @@ def _quartile_spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         low, high = np.quantile(rows, [outer, 1 - outer], axis=0)
         spread = np.where(spread > 0, spread, (high - low) / (2 * ndtri(1 - outer)))
     return np.where(spread > 0, spread, _spread(rows))
+
+
+def original(condition: NamedCondition, values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return condition vectors (n, width) in the unit of the data, from what the network takes; see `conditioned`."""
+    if condition.mean is None or condition.scale is None:
+        return values.astype(np.float64)
+    scale = np.broadcast_to(np.asarray(condition.scale, dtype=np.float64), values.shape)
+    return np.divide(values, scale, out=np.zeros(values.shape), where=scale > 0) + np.asarray(condition.mean)
+
+
+def conditioned(
+    condition: NamedCondition | None, values: NDArray[Any] | None, train: NDArray[np.int64]
+) -> tuple[NamedCondition | None, NDArray[Any] | None]:
+    """Return a condition with its mean and scale, and all values as the network takes them.
+
+    Vectors are standardised by the training rows: (value - mean) / deviation, for each column. A column that never
+    changes is always 0 to the network, whatever a request says, as nothing was learned of other values. Labels stay.
+
+    Args:
+        condition: what the samples are conditioned on, or None.
+        values: labels (samples,), or vectors (samples, width) float64, or None.
+        train: the training rows.
+    """
+    if condition is None or values is None or condition.classes is not None:
+        return condition, values
+    values = values.astype(np.float64, copy=False)
+    mean, deviation = values[train].mean(0), values[train].std(0)
+    changes = values[train].min(0) < values[train].max(0)
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=changes)
+    fitted = NamedCondition.vector(len(mean), condition.nullable, mean.tolist(), scale.tolist())
+    return fitted, fitted.standardised(torch.from_numpy(values), torch.float32).numpy()

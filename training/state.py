@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -41,14 +41,15 @@ class Header(BaseModel):
         threads: number of torch threads, which a resumed run uses too; a different number would change the last bits.
         device: `cpu` or `cuda`.
         losses: mean loss of each whole epoch.
-        validations: epoch and held-out loss by time, see `training.validation`.
+        validations: step and held-out loss by time, see `training.validation`.
+        best: step and held-out loss of the best weights, if they are kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     recipe: str
     data: str
-    step: int
+    step: int = Field(ge=0)
     loss_sum: float
     last_loss: float | None
     seconds: float
@@ -56,6 +57,7 @@ class Header(BaseModel):
     device: str
     losses: list[float] = []
     validations: list[tuple[int, list[float]]] = []
+    best: tuple[int, float] | None = None
 
 
 class RunFolder:

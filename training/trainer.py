@@ -31,6 +31,9 @@ from training.state import Header
 from training.student import Teacher
 from training.validation import Validation
 
+VALIDATIONS = 20
+"""How often the held-out loss is measured in a run."""
+
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What torch's Adam keeps of each parameter."""
 
@@ -74,7 +77,8 @@ class Trainer:
         seconds: time spent in steps so far.
         last_loss: mean loss of the last whole epoch, or None.
         losses: mean loss of each whole epoch.
-        validations: (epoch, held-out loss by time), of the weights that would be published then.
+        validations: (step, held-out loss by time), of the weights that would have been published then.
+        best: the step and the held-out loss of the weights that are published; None for the last ones.
         mixed: whether the network's products are computed in bfloat16.
     """
 
@@ -108,12 +112,14 @@ class Trainer:
         self.device = device
         self.data = torch.from_numpy(train).to(device)
         self.steps_per_epoch = -(-len(train) // recipe.batch_size)
-        self.total_steps = recipe.epochs * self.steps_per_epoch
+        self.total_steps = recipe.steps or (recipe.epochs or 1) * self.steps_per_epoch
         self.step = 0
         self.seconds = 0.0
         self.last_loss: float | None = None
         self.losses: list[float] = []
         self.validations: list[tuple[int, list[float]]] = []
+        self.best: tuple[int, float] | None = None
+        self._best: dict[str, Tensor] = {}
         self._conditions = None if conditions is None else torch.from_numpy(conditions).to(device)
         self._noise = None if noise is None else torch.from_numpy(noise).to(device)
         self._validation = validation
@@ -136,22 +142,29 @@ class Trainer:
             Diverged: the loss or a weight is no longer finite; nothing is saved after that.
         """
         saved = time.monotonic()
-        while self.step < self.total_steps:
+        while not self.complete:
             epoch, first = divmod(self.step, self.steps_per_epoch)
             order = torch.from_numpy(draws.order(self.recipe.seed, epoch, len(self.data))).to(self.device)
             for rows in order.split(self.recipe.batch_size)[first:]:
                 self._train_step(rows)
                 hooks.step(self.last_loss)
+                self._validate()
                 if self.step % self.steps_per_epoch == 0:
-                    self._end_epoch(hooks)
-                if self._group.any(hooks.stopping(), self.device):
+                    hooks.epoch(self)
+                if self._group.any(hooks.stopping() or self.complete, self.device):
                     self._save(hooks)
-                    return self.step == self.total_steps
+                    return self.complete
                 if time.monotonic() - saved > hooks.save_every:
                     self._save(hooks)
                     saved = time.monotonic()
         self._save(hooks)
         return True
+
+    @property
+    def complete(self) -> bool:
+        """Whether no step is left, or the held-out loss has not fallen for too long."""
+        waited = 0 if self.best is None else self.step - self.best[0]
+        return self.step == self.total_steps or 0 < self.recipe.patience * self.total_steps <= waited
 
     def _train_step(self, rows: Tensor) -> None:
         """Take one step of Adam on the samples `rows`; after the last step of an epoch, record its mean loss."""
@@ -180,9 +193,10 @@ class Trainer:
             update(list(self._average.values()), list(self._parameters.values()), self.step)
         self._loss_sum += loss.detach()
         self.step += 1
-        if self.step % self.steps_per_epoch == 0:
+        done = (self.step - 1) % self.steps_per_epoch + 1  # in this epoch
+        if done == self.steps_per_epoch or self.step == self.total_steps:
             self._check_loss()
-            self.last_loss = self._loss_sum.item() / self.steps_per_epoch
+            self.last_loss = self._loss_sum.item() / done
             self.losses.append(self.last_loss)
             self._loss_sum.zero_()
         self.seconds += time.perf_counter() - begin
@@ -190,6 +204,8 @@ class Trainer:
     @property
     def held_out_loss(self) -> float | None:
         """Mean loss on held-out data of the weights that are published; None before it was measured."""
+        if self.best is not None:
+            return self.best[1]
         return float(np.mean(self.validations[-1][1])) if self.validations else None
 
     @property
@@ -230,15 +246,17 @@ class Trainer:
         assert isinstance(nulls, Tensor)  # noqa: S101  (networks trained here have one condition)
         return torch.where(dropped.reshape(-1, *([1] * (conditions.ndim - 1))), nulls, conditions)
 
-    def _end_epoch(self, hooks: Hooks) -> None:
-        """Measure the held-out loss if it is due, with the weights that would be published; call the epoch hook."""
-        epoch = self.step // self.steps_per_epoch
-        every = self.recipe.validate_every
-        due = self.step == self.total_steps or (every and epoch % every == 0)
-        if self._validation is not None and due:
-            weights: dict[str, Tensor] = {**self._parameters, **self._average}
-            self.validations.append((epoch, self._validation.losses(self.network, weights)))
-        hooks.epoch(self)
+    def _validate(self) -> None:
+        """Measure the held-out loss if it is due, of the weights that would be published; keep the best if asked to."""
+        due = self.step % -(-self.total_steps // VALIDATIONS) == 0 or self.step == self.total_steps
+        if self._validation is None or not due:
+            return
+        weights: dict[str, Tensor] = {**self._parameters, **self._average}
+        self.validations.append((self.step, self._validation.losses(self.network, weights)))
+        loss = float(np.mean(self.validations[-1][1]))
+        if self.recipe.patience and math.isfinite(loss) and (self.best is None or loss < self.best[1]):
+            self.best = (self.step, loss)
+            self._best = {name: weight.detach().clone() for name, weight in weights.items()}
 
     def _save(self, hooks: Hooks) -> None:
         """Save the state if loss and weights are finite; a step with a finite loss can still ruin a weight."""
@@ -259,17 +277,18 @@ class Trainer:
         )
 
     def published(self) -> Network:
-        """Return the network to publish, on the CPU: with the averaged weights if there are any, else the last."""
+        """Return the network to publish, on the CPU: the best weights if kept, else the average or the last."""
         network = copy.deepcopy(self.network).cpu().eval().requires_grad_(False)
+        weights = self._best or self._average or self._parameters
         for name, parameter in network.named_parameters():
-            if self._average:
-                parameter.copy_(self._average[name])
+            parameter.copy_(weights[name].detach())
         return network
 
     def state(self, data_digest: str) -> tuple[dict[str, Tensor], Header]:
         """Return everything that future steps depend on, on the CPU, with its header."""
         tensors = {f"weights.{name}": p.detach() for name, p in self._parameters.items()}
         tensors |= {f"average.{name}": average for name, average in self._average.items()}
+        tensors |= {f"best.{name}": weight for name, weight in self._best.items()}
         for name, p in self._parameters.items():
             tensors |= {f"adam.{key}.{name}": value for key, value in self._adam.state[p].items()}
         header = Header(
@@ -283,6 +302,7 @@ class Trainer:
             device=self.device.type,
             losses=self.losses,
             validations=self.validations,
+            best=self.best,
         )
         return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header
 
@@ -290,20 +310,30 @@ class Trainer:
         """Restore a state. Values are copied into the run's own tensors, to keep their memory alignment.
 
         Raises:
-            StateError: the state belongs to other data or lacks a tensor.
+            StateError: the state belongs to other data, lacks a tensor, or is of a step that this run does not have.
         """
         if header.data != data_digest:
             raise StateError("the saved state was trained on different data")
+        epochs = header.step // self.steps_per_epoch
+        if header.step > self.total_steps or len(header.losses) != epochs:
+            raise StateError(
+                f"the saved state says step {header.step} with the losses of {len(header.losses)} epochs; this run has "
+                f"{self.total_steps} steps, {self.steps_per_epoch} an epoch: delete the state to train from the start"
+            )
         try:
             for name, parameter in self._parameters.items():
                 parameter.data.copy_(tensors[f"weights.{name}"])
                 if self._average:
                     self._average[name].copy_(tensors[f"average.{name}"])
+                if header.best is not None:
+                    self._best[name] = torch.empty_like(parameter).copy_(tensors[f"best.{name}"]).detach()
                 for key in _MOMENTS if header.step else ():
                     value = tensors[f"adam.{key}.{name}"]
+                    if key == "step" and value != header.step:
+                        raise StateError(f"the saved state says step {header.step}, and its tensors step {value:g}")
                     self._adam.state[parameter][key] = torch.empty_like(value, device=self.device).copy_(value)
         except (KeyError, RuntimeError) as error:
             raise StateError(f"the saved state does not fit this network: {error}") from None
-        self.losses, self.validations = list(header.losses), list(header.validations)
+        self.losses, self.validations, self.best = list(header.losses), list(header.validations), header.best
         self.step, self.seconds, self.last_loss = header.step, header.seconds, header.last_loss
         self._loss_sum.fill_(header.loss_sum)

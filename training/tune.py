@@ -132,7 +132,7 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
     if checkpoint.card.average:
         raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
     card = checkpoint.card
-    if card.conditions:
+    if card.conditions and card.condition is None:
         names = ", ".join(card.conditions)
         raise TrainingError(
             f"{path}: takes conditions by name ({names}), and there are no examples of them to tune for; use a stock "
@@ -240,11 +240,11 @@ def _fact(value: Any) -> str:
 
 def _facts(checkpoint: Checkpoint, recipe: Recipe, solver: str) -> dict[str, Any]:
     condition = checkpoint.card.condition
-    return recipe.facts(solver, condition is not None and condition.null)
+    return recipe.facts(solver, condition is not None and condition.nullable)
 
 
 def _file(checkpoint: Checkpoint, stored: dict[str, StoredPlan]) -> Plans:
-    return Plans(weights_sha256=checkpoint.card.weights_sha256, plans=tuple(stored.values())).signed()
+    return Plans(weights_sha256=checkpoint.card.weights_sha256, plans=tuple(stored.values()))
 
 
 def _libraries() -> dict[str, str]:
@@ -310,8 +310,8 @@ def target_of(
     x0 = noise(seed, first, samples, card.event_of(), dtype)
     given, strengths = _conditions(checkpoint, guidance, samples)
     field: Any = checkpoint.velocity
-    if strengths is not None and card.condition is not None:
-        field = Guided(checkpoint.velocity, card.condition)
+    if strengths is not None and card.conditioning is not None:
+        field = Guided(checkpoint.velocity, card.conditioning)
 
     def evaluate(x: Tensor, t: Tensor, rows: Any) -> Tensor:
         further = [each[rows] for each in (given, strengths) if each is not None]
@@ -343,8 +343,8 @@ def _conditions(checkpoint: Checkpoint, guidance: Sequence[float], samples: int)
     condition = checkpoint.card.condition
     if condition is None:
         return None, None
-    given = condition.model_copy(update={"null": False}).examples(samples, checkpoint.dtype)
-    if not condition.null:
+    given = condition.examples(samples, checkpoint.dtype, nulls=False)
+    if not condition.nullable:
         return given, None
     pairs = np.random.default_rng(0).permutation(samples)  # classes repeat in turn; strengths must not repeat with them
     strengths = torch.tensor(list(itertools.islice(itertools.cycle(guidance), samples)), dtype=checkpoint.dtype)

@@ -43,6 +43,7 @@ def add_sample(commands: Any) -> None:
     for name in ("rtol", "atol"):
         parser.add_argument(f"--{name}", type=float)
     parser.add_argument("--max-nfe", type=int)
+    parser.add_argument("--noise-scale", type=float, help="factor of the starting noise, its temperature")
     named = "for each of several, NAME=FILE.npy (one row for all samples, or a row for each) or NAME=JSON"
     parser.add_argument(
         "--condition",
@@ -54,7 +55,7 @@ def add_sample(commands: Any) -> None:
     parser.add_argument(
         "--negative", action="append", default=[], metavar="X", help="condition that replaces a null in guidance"
     )
-    parser.add_argument("--guidance", help="strength of guidance, or JSON with terms, interval and channels")
+    parser.add_argument("--guidance", help="strength of guidance, or JSON with terms, interval, projection and rescale")
     parser.add_argument(
         "--conditions", type=Path, metavar="FILE", help="Parquet or CSV with columns condition and count"
     )
@@ -140,7 +141,7 @@ def _index(workers: int) -> int:
 def _arguments(options: argparse.Namespace) -> Arguments:
     request = {
         name: value
-        for name in ("solver", "steps", "rtol", "atol", "max_nfe")
+        for name in ("solver", "steps", "rtol", "atol", "max_nfe", "noise_scale")
         if (value := getattr(options, name)) is not None
     }
     if options.guidance is not None:
@@ -171,7 +172,9 @@ def _arguments(options: argparse.Namespace) -> Arguments:
 def _guidance(text: str) -> Any:
     found = cell(text)
     if isinstance(found, bool) or not isinstance(found, int | float | dict):
-        raise UsageError(f"--guidance {text}: give a number, or a JSON object with terms, interval and channels")
+        raise UsageError(
+            f"--guidance {text}: give a number, or a JSON object with terms, interval, projection and rescale"
+        )
     return found
 
 

@@ -16,8 +16,7 @@ from pathline.bulk_folder import Arrays, Table
 from fleet.errors import UsageError
 from models.checkpoint.card import DTYPES, Card
 from models.condition_values import Values
-from models.conditions import ConditionError, VectorCondition
-from models.named_conditions import Conditioning, NamedConditions
+from models.conditions import ConditionError
 
 _NEEDS = "a table of conditions needs the columns condition and count"
 
@@ -93,12 +92,12 @@ def fitted(given: Mapping[str, NDArray[Any]], total: int, card: Card) -> Arrays:
         raise UsageError(f"model {card.name!r} is unconditional; leave out {_option(next(iter(given)))}")
     for key, array in given.items():
         name = key.partition(".")[2]
-        if isinstance(takes, NamedConditions):
-            try:
-                Values(takes, {name: array}, total, DTYPES[card.dtype], partial=True)
-            except ConditionError as error:
-                raise UsageError(f"{_option(key)}: {error}") from None
-        axes = array.ndim - _axes_of(takes, name)
+        assert takes is not None  # noqa: S101  (or nothing is given)
+        try:
+            Values(takes, {name: array}, total, DTYPES[card.dtype], partial=True)
+        except ConditionError as error:
+            raise UsageError(f"{_option(key)}: {error}") from None
+        axes = array.ndim - len(takes.entries[name].shape)
         if axes not in (0, 1) or (axes == 1 and len(array) not in (1, total)):
             raise UsageError(
                 f"{_option(key)} has the shape {list(array.shape)}; give one value for all samples, or {total}, "
@@ -112,13 +111,6 @@ def _option(key: str) -> str:
     """Return the option that gave an array."""
     field, _, name = key.partition(".")
     return f"--{'negative' if field == 'negative' else 'condition'} {name}"
-
-
-def _axes_of(takes: Conditioning | None, name: str) -> int:
-    """Return the number of axes of one value."""
-    if isinstance(takes, NamedConditions):
-        return len(takes.entries[name].shape)
-    return 1 if isinstance(takes, VectorCondition) else 0
 
 
 def cell(text: str | None) -> Any:

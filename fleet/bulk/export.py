@@ -54,6 +54,7 @@ def export_pairs(target: Target, file: Path) -> int:
     }
     states, conditions = _rows(target, spec)
     x0 = noise(spec.seed, spec.first_index, spec.total, spec.shape, getattr(torch, spec.dtype)).numpy()
+    x0 = x0 * x0.dtype.type(spec.request.get("noise_scale", 1.0))
     about_bytes = np.frombuffer(json.dumps(about).encode(), np.uint8)
     _write(file, lambda handle: np.savez(handle, noise=x0, states=states, about=about_bytes, **conditions))
     return len(states)

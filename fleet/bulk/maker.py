@@ -21,7 +21,7 @@ from engine.engine import Engine
 from engine.job import EngineFailed, Job, Priority, Progress
 from fleet.errors import FleetError, UsageError
 from models.checkpoint.card import Card, CheckpointError, read_card
-from models.conditions import ONE, LabelCondition, class_numbers
+from models.conditions import ONE, class_numbers
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
@@ -170,7 +170,8 @@ class Maker:
         if isinstance(conditions[0], list):
             return np.asarray(conditions, self.model.card.dtype)
         takes = self.model.conditioning
-        numbers = class_numbers(takes.names if isinstance(takes, LabelCondition) else None)
+        entry = None if takes is None else takes.entries.get(ONE)
+        numbers = class_numbers(None if entry is None else entry.names)
         return np.asarray([numbers.get(each, each) for each in conditions])
 
     def _prepare(self, job: Job) -> None:

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.conditions import LabelCondition
+from models.named_conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig
 from models.velocity import refuse_condition
 
@@ -97,7 +97,8 @@ class Mixture(Network[MixtureConfig]):
 
     def __init__(self, config: MixtureConfig | None = None) -> None:
         config = MixtureConfig() if config is None else config
-        super().__init__(config, (2,), LabelCondition(classes=config.components) if config.conditional else None)
+        label = NamedCondition.label(config.components) if config.conditional else None
+        super().__init__(config, (2,), one_condition(label))
         turn = 2 * math.pi / self.config.components
         points = [(math.cos(k * turn), math.sin(k * turn)) for k in range(self.config.components)]
         self.register_buffer("means", self.config.radius * torch.tensor(points, dtype=torch.float64))

@@ -21,7 +21,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, pad, silu
 
-from models.conditions import ConditionConfig, ConditionEmbedding, LabelCondition, VectorCondition
+from models.condition_embedding import ConditionEmbedding, EmbeddedCondition
+from models.named_conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import VelocityField, refuse_condition
 
@@ -52,7 +53,7 @@ class ResidualMLPSize(NetworkSize):
     def config(
         self,
         event_shape: tuple[int, ...],
-        condition: LabelCondition | VectorCondition | None = None,
+        condition: NamedCondition | None = None,
         average: bool = False,
     ) -> ResidualMLPConfig:
         """See `NetworkSize`; the shape is (dim,)."""
@@ -68,7 +69,7 @@ class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
     """
 
     dim: int = Field(ge=1, le=1 << 20)
-    condition: ConditionConfig | None = None
+    condition: EmbeddedCondition | None = None
 
     def build(self) -> ResidualMLP:
         """See `NetworkConfig`."""
@@ -128,7 +129,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
     """The velocity `v(x, t, condition)` of a flow on vectors of length `config.dim`."""
 
     def __init__(self, config: ResidualMLPConfig) -> None:
-        super().__init__(config, (config.dim,), config.condition)
+        super().__init__(config, (config.dim,), one_condition(config.condition))
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.input = nn.Linear(config.dim, config.hidden)
         self.time = nn.Linear(config.time_width, config.hidden)
@@ -146,7 +147,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         Args:
             x: states, (rows, dim).
             t: times in [0, 1], (rows,), in the dtype of x; for a field of average velocity also (rows, 2).
-            condition: one for each row, see `models.conditions`; None is the null of a conditional network.
+            condition: one for each row, see `models.named_conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, (rows, dim).

@@ -16,7 +16,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.architectures.residual_mlp import TimeEmbedding, span_linear, steps_of
-from models.conditions import ConditionConfig, ConditionEmbedding, LabelCondition, VectorCondition
+from models.condition_embedding import ConditionEmbedding, EmbeddedCondition
+from models.named_conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import refuse_condition
 
@@ -45,7 +46,7 @@ class UNetSize(NetworkSize):
     def config(
         self,
         event_shape: tuple[int, ...],
-        condition: LabelCondition | VectorCondition | None = None,
+        condition: NamedCondition | None = None,
         average: bool = False,
     ) -> UNetConfig:
         """See `NetworkSize`; the shape is (channels, height, width)."""
@@ -62,7 +63,7 @@ class UNetConfig(UNetSize, NetworkConfig, strict=False):
     """
 
     shape: tuple[int, int, int]
-    condition: ConditionConfig | None = None
+    condition: EmbeddedCondition | None = None
 
     @model_validator(mode="after")
     def _halves(self) -> Self:
@@ -107,7 +108,7 @@ class UNet(Network[UNetConfig]):
     """The velocity `v(x, t, condition)` of a flow on pictures of shape `config.shape`."""
 
     def __init__(self, config: UNetConfig) -> None:
-        super().__init__(config, config.shape, config.condition)
+        super().__init__(config, config.shape, one_condition(config.condition))
         channels, widths, embedding = config.shape[0], config.widths, 4 * config.hidden
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.time = nn.Sequential(nn.Linear(config.time_width, embedding), nn.SiLU())
@@ -137,7 +138,7 @@ class UNet(Network[UNetConfig]):
         Args:
             x: pictures, (rows, channels, height, width).
             t: times in [0, 1], (rows,), in the dtype of x; for a field of average velocity also (rows, 2).
-            condition: one for each row, see `models.conditions`; None is the null of a conditional network.
+            condition: one for each row, see `models.named_conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, in the shape of x.

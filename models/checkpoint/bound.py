@@ -5,8 +5,8 @@ They contain numbers and names, nothing executable. If one cannot be used, the c
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Generic, TypeVar
@@ -19,6 +19,7 @@ from models.regular import LeadsOut, open_inside, write_atomically
 SHA256 = r"^[0-9a-f]{64}$"
 
 _MAX_BYTES = 8 << 20
+_UNSIGNED = "0" * 64
 
 Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -34,9 +35,11 @@ class Bound(Frozen):
 
     Attributes:
         weights_sha256: hash of the weights that it belongs to.
+        sha256: hash of the file without this field, so that damage and edits are noticed; zeros in memory.
     """
 
     weights_sha256: str = Field(pattern=SHA256)
+    sha256: str = Field(default=_UNSIGNED, pattern=SHA256)
 
 
 B = TypeVar("B", bound=Bound)
@@ -51,14 +54,12 @@ class BoundFile(Generic[B]):
         content: the pydantic model of its content.
         error: raised for a file that cannot be read, trusted or written.
         remedy: how to make the file again.
-        fault_of: content, bytes -> what is wrong with a well-formed file, or None.
     """
 
     name: str
     content: type[B]
     error: type[Exception]
     remedy: str
-    fault_of: Callable[[B, bytes], str | None] = lambda *_: None
 
     def read(self, folder: Path, weights_sha256: str) -> B | None:
         """Read and check the file; return None if a checkpoint has none. Errors quote no values of the file.
@@ -85,17 +86,18 @@ class BoundFile(Generic[B]):
             raise self.error(f"{path}: is larger than {_MAX_BYTES} bytes, the limit for this file")
         try:
             found = self.content.model_validate_json(content)
-            fault = self.fault_of(found, content)
+            expected = _sha256(json.loads(content))
         except ValidationError as error:
             fault = explain(error, values=False)
         except (ValueError, RecursionError) as error:
             fault = str(error)
         else:
-            if fault is None and found.weights_sha256 == weights_sha256:
-                return found
-            fault = fault or (
-                f"belongs to other weights: weights_sha256 found {found.weights_sha256}, the card has {weights_sha256}"
-            )
+            if found.sha256 == expected and found.weights_sha256 == weights_sha256:
+                return found.model_copy(update={"sha256": _UNSIGNED})
+            fault = f"is damaged or was edited: sha256 found {found.sha256}, expected {expected}"
+            if found.sha256 == expected:
+                found_for = found.weights_sha256
+                fault = f"belongs to other weights: weights_sha256 found {found_for}, the card has {weights_sha256}"
         raise self.error(f"{path}: {fault}; {self.remedy}")
 
     def write(self, folder: Path, content: B) -> Path:
@@ -106,10 +108,15 @@ class BoundFile(Generic[B]):
         """
         path = folder / self.name
         try:
-            write_atomically(path, as_json(content.model_dump(mode="json")))
+            fields = content.model_dump(mode="json")
+            write_atomically(path, as_json(fields | {"sha256": _sha256(fields)}))
         except OSError as error:
             raise self.error(f"{path}: cannot be written: {error.strerror or error}; nothing was changed") from None
         return path
+
+
+def _sha256(fields: dict[str, JsonValue]) -> str:
+    return hashlib.sha256(as_json({name: value for name, value in fields.items() if name != "sha256"})).hexdigest()
 
 
 def as_json(fields: dict[str, JsonValue]) -> bytes:

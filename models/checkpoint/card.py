@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,11 +20,10 @@ from pydantic import (
     model_validator,
 )
 
-from models.conditions import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
 from models.messages import explain
-from models.named_conditions import Conditioning, NamedCondition, NamedConditions
+from models.named_conditions import NamedCondition, NamedConditions
 from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import PreludeCard
 from models.program import PROGRAM
@@ -48,6 +48,8 @@ _LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute", "axes
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
 _MAX_CARD_BYTES = 16 << 20
+_MAX_STATE = 1 << 22
+_MAX_CONDITIONS = 1 << 23
 
 
 class CheckpointError(Exception):
@@ -133,8 +135,8 @@ class Card(_Frozen):
         data_shape: shape of one decoded sample; sizes may follow from free axes.
         axes: the allowed sizes of free axes, of samples and, if they have bounds other than a largest size, of
             conditions; not written if there are none.
-        condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
-        conditions: its conditions by name (see `models.named_conditions`), instead of `condition`.
+        conditions: what the network is conditioned on, by name (see `models.named_conditions`); empty, which is not
+            written, if it is unconditional.
         prelude: makes some of the conditions from others, once per request; None, which is not written, if all of them
             come from requests.
         time: the network's convention of time, noise and prediction (see `models.conventions`).
@@ -163,7 +165,6 @@ class Card(_Frozen):
     event_shape: tuple[int | AxisName, ...]
     data_shape: tuple[int | DataSize, ...]
     axes: dict[AxisName, Axis] = Field(default_factory=dict, max_length=MAX_AXES)
-    condition: ConditionConfig | None = None
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MAX_CONDITIONS)
     prelude: PreludeCard | None = None
     time: TimeCard = TimeCard()
@@ -180,9 +181,7 @@ class Card(_Frozen):
     card_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
-    def _one_kind_of_condition(self) -> Self:
-        if self.conditions and self.condition is not None:
-            raise ValueError("condition and conditions were both given; leave one of them out")
+    def _conditions_fit(self) -> Self:
         if self.conditions:
             NamedConditions(self.conditions).check_entries()
         if self.prelude is not None:
@@ -232,6 +231,20 @@ class Card(_Frozen):
             raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")
         return self
 
+    @model_validator(mode="after")
+    def _rows_fit_into_memory(self) -> Self:
+        """Loading a checkpoint evaluates a few rows, however small its files are."""
+        takes = self.conditioning
+        entries = () if takes is None else takes.sized(self.typical).entries.values()
+        conditions = sum(math.prod(entry.sizes) for entry in entries)
+        for what, numbers, most in (
+            ("a state", math.prod(self.event_of(self.typical)), _MAX_STATE),
+            ("the conditions of a sample", conditions, _MAX_CONDITIONS),
+        ):
+            if numbers > most:
+                raise ValueError(f"{what} would have {numbers} numbers at typical sizes; at most {most} are served")
+        return self
+
     @property
     def bounds(self) -> dict[str, Axis]:
         """The allowed sizes of each free axis, of states and of conditions."""
@@ -242,7 +255,7 @@ class Card(_Frozen):
         """The free axes of conditions."""
         found: dict[str, Axis] = {}
         for takes in (self.conditioning, self.request_conditions):
-            found |= takes.axes if isinstance(takes, NamedConditions) else {}
+            found |= {} if takes is None else takes.axes
         return found
 
     def authors_solver(self, sizes: Mapping[str, int], steps: int | None = None) -> str | None:
@@ -286,12 +299,18 @@ class Card(_Frozen):
         return self.field == "average_velocity"
 
     @property
-    def conditioning(self) -> Conditioning | None:
+    def conditioning(self) -> NamedConditions | None:
         """What the network is conditioned on, without the nulls in the weights file; None if it is unconditional."""
-        return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else self.condition
+        return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else None
 
     @property
-    def request_conditions(self) -> Conditioning | None:
+    def condition(self) -> NamedCondition | None:
+        """The label or vector that is its only condition, of which there are examples; None for any others."""
+        entry = None if self.conditioning is None or self.prelude is not None else self.conditioning.single
+        return entry if entry is not None and not entry.free and len(entry.shape) < 2 else None
+
+    @property
+    def request_conditions(self) -> NamedConditions | None:
         """The conditions that requests give: those of the network, unless a prelude makes some of them from others."""
         if self.prelude is None:
             return self.conditioning

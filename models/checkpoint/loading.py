@@ -30,7 +30,7 @@ from models.conventions import adapt
 from models.decoder import Decoder
 from models.messages import first_line
 from models.mixing import find_mixing
-from models.named_conditions import Conditioning, NamedCondition, NamedConditions
+from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard
@@ -73,12 +73,12 @@ class Checkpoint:
     half: Literal["bfloat16", "float16"] | None = None
 
     @property
-    def conditioning(self) -> Conditioning | None:
+    def conditioning(self) -> NamedConditions | None:
         """The conditioning of the network; None if it is unconditional."""
         return self._with_nulls(self.card.conditioning)
 
     @property
-    def request_conditions(self) -> Conditioning | None:
+    def request_conditions(self) -> NamedConditions | None:
         """The conditioning that requests give; None if the network is unconditional."""
         return self._with_nulls(self.card.request_conditions)
 
@@ -92,8 +92,8 @@ class Checkpoint:
             return shown
         return self.prelude.completed(self.request_conditions, takes.sized({}), shown, rows, self.dtype, device)
 
-    def _with_nulls(self, takes: Conditioning | None) -> Conditioning | None:
-        return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
+    def _with_nulls(self, takes: NamedConditions | None) -> NamedConditions | None:
+        return None if takes is None else replace(takes, stored=self.nulls)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -188,7 +188,7 @@ def _empty(card: Card, file: Path) -> _Pair:
             f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
         )
     if card.conditioning != (takes := pair.velocity.condition):
-        raise CheckpointError(f"{file}: condition: found {card.conditioning!r}, the architecture has {takes!r}")
+        raise CheckpointError(f"{file}: conditions: found {card.conditioning!r}, the architecture has {takes!r}")
     if card.average != pair.velocity.average:
         found = "average_velocity" if pair.velocity.average else "velocity"
         raise CheckpointError(f"{file}: field: found {card.field}, the architecture's config has {found}")

@@ -5,15 +5,13 @@ If the file is missing or cannot be used, the checkpoint is served with stock so
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen, Size, as_json
+from models.checkpoint.bound import Bound, BoundFile, Frozen, Size
 from models.checkpoint.card import CheckpointError
 from solvers import SolverSpec
 from solvers.errors import SolverError
@@ -103,12 +101,10 @@ class Plans(Bound):
     Attributes:
         format: version of this format.
         plans: one for each solver.
-        plans_sha256: SHA-256 of this file without this field, so that damage is noticed.
     """
 
     format: Literal[1] = 1
     plans: Annotated[tuple[StoredPlan, ...], Field(min_length=1, max_length=256)]
-    plans_sha256: str = Field(default="0" * 64, pattern=SHA256)
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
@@ -128,23 +124,8 @@ class Plans(Bound):
                 plans[len(stored.times) - 1] = stored.plan()
         return TunedPlans(plans, grids)
 
-    def signed(self) -> Self:
-        """Return a copy with its `plans_sha256`."""
-        return self.model_copy(update={"plans_sha256": _sha256(self.model_dump(mode="json"))})
 
-
-def _sha256(fields: dict[str, JsonValue]) -> str:
-    return hashlib.sha256(as_json({k: v for k, v in fields.items() if k != "plans_sha256"})).hexdigest()
-
-
-def _damage(plans: Plans, content: bytes) -> str | None:
-    expected = _sha256(json.loads(content))
-    if plans.plans_sha256 == expected:
-        return None
-    return f"is damaged or was edited: plans_sha256 found {plans.plans_sha256}, expected {expected}"
-
-
-_FILE = BoundFile(PLANS_FILE, Plans, PlansError, "tune the model again: python -m training tune CHECKPOINT", _damage)
+_FILE = BoundFile(PLANS_FILE, Plans, PlansError, "tune the model again: python -m training tune CHECKPOINT")
 
 
 def read_plans(folder: Path, weights_sha256: str) -> Plans | None:
@@ -161,9 +142,9 @@ def read_plans(folder: Path, weights_sha256: str) -> Plans | None:
 
 
 def write_plans(folder: Path, plans: Plans) -> Path:
-    """Write plans beside the weights, signed and atomically, in place of earlier ones.
+    """Write plans beside the weights, atomically, in place of earlier ones.
 
     Raises:
         PlansError: writing failed; an earlier file is unchanged.
     """
-    return _FILE.write(folder, plans.signed())
+    return _FILE.write(folder, plans)

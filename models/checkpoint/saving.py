@@ -33,7 +33,6 @@ from models.compute import HALVES
 from models.conventions import TimeCard
 from models.decoder import Decoder
 from models.messages import explain
-from models.named_conditions import NamedConditions
 from models.network import Network
 from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import Prelude
@@ -175,8 +174,7 @@ def _card(
             row_by_row=row_by_row,
             sampling=sampling,
             compute=compute,
-            condition=None if isinstance(takes, NamedConditions) else takes,
-            conditions=dict(takes.entries) if isinstance(takes, NamedConditions) else {},
+            conditions={} if takes is None else dict(takes.entries),
             prelude=None if prelude is None else prelude.card,
             decoder=decoder.config,
             dataset=dict(dataset),
@@ -234,7 +232,7 @@ def _tensors(
 def _nulls(model: Network, prelude: Prelude | None, nulls: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
     """Return the stored nulls of named conditions by their key in the file."""
     takes = model.condition
-    if not isinstance(takes, NamedConditions):
+    if takes is None:
         return {}
     found = {}
     stored = takes.stored if nulls is None else nulls

@@ -13,7 +13,7 @@ from models.conventions import Adapted
 from models.forms import fused, onnx
 from models.forms.form import Form, find_fault
 from models.forms.form import Path as FormPath
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from models.network import Network
 from models.velocity import VelocityField
 
@@ -47,7 +47,7 @@ RULES = (FUSED, ONNX)
 
 def choose(
     velocity: nn.Module,
-    condition: Conditioning | None = None,
+    condition: NamedConditions | None = None,
     folder: Path = Path(),
     digest: str = "",
     rules: tuple[Rule, ...] = RULES,
@@ -72,7 +72,7 @@ def choose(
 
 
 def _made(
-    rule: Rule, velocity: nn.Module, network: Network[Any], condition: Conditioning | None, folder: Path, digest: str
+    rule: Rule, velocity: nn.Module, network: Network[Any], condition: NamedConditions | None, folder: Path, digest: str
 ) -> Form:
     try:
         field = rule.make(network, folder, digest)

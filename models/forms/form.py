@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models.forms.counts import same_bits
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.shapes import Shape, sized
 from models.velocity import VelocityField
@@ -50,7 +50,7 @@ class Form:
 
 
 def find_fault(
-    velocity: nn.Module, form: VelocityField, event_shape: Shape, condition: Conditioning | None, name: str
+    velocity: nn.Module, form: VelocityField, event_shape: Shape, condition: NamedConditions | None, name: str
 ) -> str:
     """Return why a compiled form of a field is not good enough, or an empty text.
 

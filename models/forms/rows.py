@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.forms.counts import ONE_AT_A_TIME, RowCounts, RowFunction, Trial, find_counts, most_rows, repeated
-from models.named_conditions import Conditioning
+from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.row_by_row import RowByRow, aligned
 from models.velocity import VelocityError, VelocityField, forms, rows_of
@@ -123,7 +123,7 @@ def field_rows(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     max_rows: int = MOST_ROWS,
-    condition: Conditioning | None = None,
+    condition: NamedConditions | None = None,
     *,
     derive: Callable[..., Tensor] | None = None,
     examples: Callable[[Tensor], Tensor] | None = None,
@@ -178,7 +178,7 @@ def field_rows(
 
 
 def _checked(
-    velocity: Callable[..., Tensor], takes: Conditioning | None, x: Tensor, t: Tensor, *conditions: Tensor
+    velocity: Callable[..., Tensor], takes: NamedConditions | None, x: Tensor, t: Tensor, *conditions: Tensor
 ) -> Tensor:
     v = velocity(x, t) if takes is None else velocity(x, t, takes.pack(conditions))
     if v.shape != x.shape or v.dtype != x.dtype:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import zipfile
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from models.program.steps import CAST_DTYPES
 _MAJOR = 8  # the supported major version of torch.export's schema
 _MAX_JSON = 64 << 20
 _MAX_REPEATED = 1 << 22  # maximum number of elements in a tensor that repeats fewer stored ones
+_TIED = 4  # how often the same weights may be used under several names, on average
+_UNLIKELY = 1 << 48  # numbers of a tensor, if it were not empty
 SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
 """Supported dtypes by their number in the schema."""
 SCALAR_TYPES |= {6: "float16", 13: "bfloat16"}
@@ -31,6 +34,9 @@ class Members:
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
+        assert archive.fp is not None  # noqa: S101  (it is open)
+        size = os.fstat(archive.fp.fileno()).st_size
+        self._left = 8 * _MAX_REPEATED + _TIED * size  # bytes of tensors
         roots = {name.split("/", 1)[0] for name in archive.namelist() if name.endswith("/models/model.json")}
         if len(roots) != 1:
             raise ForeignError(f"{path}: holds {len(roots)} programs of torch.export; it must hold exactly one")
@@ -72,17 +78,26 @@ class Members:
         strides = [stride["as_int"] for stride in meta["strides"]]
         offset = meta["storage_offset"]["as_int"]
         dtype = CAST_DTYPES[kind]
+        numbers = math.prod(shape)
+        if math.prod(max(1, size) for size in shape) >= _UNLIKELY:
+            raise ForeignError(f"{self.path}: tensor {name} has shape {shape}, which no memory holds")
         content = bytearray(self.read(f"{folder}/{entry['path_name']}", 1 << 40))
         flat = torch.frombuffer(content, dtype=dtype) if content else torch.zeros(0, dtype=dtype)
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        if min([offset, *shape, *strides], default=0) < 0 or (math.prod(shape) and last >= len(flat)):
+        if min([offset, *shape, *strides], default=0) < 0 or (numbers and last >= len(flat)):
             raise ForeignError(f"{self.path}: tensor {name} of shape {shape} is larger than its {len(content)} bytes")
-        if math.prod(shape) > max(len(flat), _MAX_REPEATED):
+        if numbers > max(len(flat), _MAX_REPEATED):
             raise ForeignError(
                 f"{self.path}: tensor {name} of shape {shape} repeats the numbers of its {len(content)} bytes; "
                 "make it contiguous() before the export"
             )
-        tensor = flat.as_strided(shape, strides, offset).clone() if math.prod(shape) else flat.new_zeros(shape)
+        self._left -= numbers * dtype.itemsize
+        if self._left < 0:
+            raise ForeignError(
+                f"{self.path}: its tensors repeat the numbers of the archive too often, up to {name} of shape {shape}; "
+                "make them contiguous() before the export"
+            )
+        tensor = flat.as_strided(shape, strides, offset).clone() if numbers else flat.new_zeros(shape)
         if tensor.isnan().any() or not (masks or tensor.isfinite().all()):
             raise ForeignError(f"{self.path}: tensor {name} holds numbers that are not finite")
         return tensor

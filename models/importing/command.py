@@ -15,7 +15,6 @@ from torch import Tensor
 
 from models.architectures import SIZES
 from models.compute import Compute
-from models.conditions import LabelCondition
 from models.conventions import Predicts
 from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
@@ -23,6 +22,7 @@ from models.importing.files import ForeignError
 from models.importing.preview import preview
 from models.importing.weights import Imported, import_program, import_weights
 from models.messages import first_line, printable
+from models.named_conditions import NamedCondition
 from models.paths import PathName
 from models.shapes import NAME, Shape
 
@@ -191,13 +191,13 @@ def _prelude(options: argparse.Namespace) -> PreludeSource | None:
     return PreludeSource(options.prelude, options.prelude_inputs, options.prelude_outputs)
 
 
-def _labels(options: argparse.Namespace) -> LabelCondition | None:
+def _labels(options: argparse.Namespace) -> NamedCondition | None:
     if options.classes is None:
         if options.null_class:
             raise ForeignError("--null-class needs --classes N, the number of class labels")
         return None
     try:
-        return LabelCondition(classes=options.classes, null=options.null_class)
+        return NamedCondition.label(options.classes, null=options.null_class)
     except ValueError:
         raise ForeignError(f"--classes is {options.classes}; it must be from 1 to {1 << 20}") from None
 

@@ -20,14 +20,14 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.compute import HALVES
-from models.conditions import LabelCondition, VectorCondition
+from models.conditions import ONE
 from models.importing.archive import COMPLEX_TYPES, SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
 from models.importing.free_sizes import FreeSizes, symbol
 from models.messages import explain, first_line
 from models.named_conditions import NamedCondition
 from models.program.aten import OperationError, operation
-from models.program.steps import names_in
+from models.program.steps import MAX_STEPS, names_in
 from models.shapes import NAME, Axis, Shape, check_axes, free_axes
 
 _UNBOUNDED_ROWS = 1 << 30
@@ -42,7 +42,7 @@ _PLAIN = ("as_int", "as_ints", "as_bool", "as_bools", "as_string")
 def read_program(
     path: Path,
     event_shape: Shape | None,
-    labels: LabelCondition | None = None,
+    labels: NamedCondition | None = None,
     inputs: Sequence[str] | None = None,
     conditions: Mapping[str, Mapping[str, Any]] | None = None,
     axes: Mapping[str, Mapping[str, Any]] | None = None,
@@ -117,7 +117,7 @@ def _opened(path: Path) -> Iterator[_Reader]:
             yield _Reader(path, members, members.program())
     except zipfile.BadZipFile as error:
         raise ForeignError(f"{path}: is not an archive of torch.export: {error}") from None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, EOFError) as error:
         raise ForeignError(f"{path}: is not a program that can be read: {type(error).__name__}: {error}") from None
 
 
@@ -147,16 +147,19 @@ class _Reader:
         self.path, self.members, self.document = path, members, document
         self.free = FreeSizes(path, document["range_constraints"])
         self.graph = document["graph_module"]["graph"]
+        if (steps := len(self.graph["nodes"])) > MAX_STEPS:
+            raise ForeignError(f"{path}: has {steps} steps; at most {MAX_STEPS} are served")
         self.names: dict[str, str] = {}  # theirs -> ours
         self.tensors: dict[str, Tensor] = {}
         self.first: list[dict[str, Any]] = []  # steps before those of the graph
         self.rows: list[int | None] = [1, None]
         self.time_dtype: str | None = None
+        self.vectors: list[Any] = []  # the condition without a name, if it is of the dtype of the states
 
     def read(
         self,
         event_shape: Shape | None,
-        labels: LabelCondition | None,
+        labels: NamedCondition | None,
         names: Sequence[str] | None,
         declared: Mapping[str, Mapping[str, Any]],
         bounds: Mapping[str, Mapping[str, Any]],
@@ -165,8 +168,7 @@ class _Reader:
         output = self._output()
         order = self._arguments(inputs, output) if names is None else self._named(inputs, names)
         shape = self._states(event_shape)
-        condition = self._condition(labels) if names is None else None
-        conditions = {} if names is None else self._conditions(names, declared)
+        conditions = self._condition(labels, declared) if names is None else self._conditions(names, declared)
         if unknown := sorted(set(declared) - set(conditions)):
             known = ", ".join(conditions) or "none"
             raise ForeignError(f"--conditions names {unknown[0]!r}; the conditions among --inputs are {known}")
@@ -174,9 +176,7 @@ class _Reader:
         dtype = self._rows(output, shape)
         body = self._body()
         unused = self._unused(body["steps"], [output], "x", "t")
-        config = {"event_shape": list(shape), "dtype": dtype, **body, "condition": condition}
-        if conditions:
-            config["conditions"] = conditions
+        config = {"event_shape": list(shape), "dtype": dtype, **body, "conditions": conditions}
         if self.time_dtype is not None:
             config["time_dtype"] = self.time_dtype
         if self.rows != [1, None]:
@@ -194,8 +194,8 @@ class _Reader:
         for step in reversed(steps):
             if used.intersection(step["out"]) and not step["op"].startswith("torch.ops.aten.sym_"):
                 used |= names_in([*step["args"], *step["kwargs"].values()])
-        inputs = [ours for ours in self.names.values() if ours in ("x", "t", "c") or ours.startswith("c_")]
-        unused = ["condition" if ours == "c" else ours.removeprefix("c_") for ours in inputs if ours not in used]
+        inputs = [ours for ours in self.names.values() if ours in ("x", "t") or ours.startswith("c_")]
+        unused = [ours.removeprefix("c_") for ours in inputs if ours not in used]
         for name in unused:
             if name in needed:
                 raise ForeignError(
@@ -295,7 +295,7 @@ class _Reader:
         return f"{name}_complex"
 
     def _arguments(self, given: list[str], output: str) -> list[str]:
-        """Identify states, times and condition by dimensions and dtypes; return `x`, `t`, `c` in their order.
+        """Identify the arguments by dimensions and dtypes; return `x`, `t` and `condition` in their order.
 
         States have the shape of the result, and come first if a vector condition has it too.
         """
@@ -312,8 +312,8 @@ class _Reader:
         shape = self._meta(output)["sizes"][1:]
         states = next((name for name in rest if self._meta(name)["sizes"][1:] == shape), rest[0])
         roles = {states: "x", times[0]: "t"}
-        order = [roles.get(name, "c") for name in given]
-        self.names.update(zip(given, order, strict=True))
+        order = [roles.get(name, ONE) for name in given]
+        self.names.update(zip(given, (f"c_{ONE}" if role == ONE else role for role in order), strict=True))
         return order
 
     def _named(self, given: list[str], names: Sequence[str]) -> list[str]:
@@ -344,16 +344,12 @@ class _Reader:
             bounds = self.free.bounds({})
             most = {axis: bounds[axis].max for axis in free_axes(shape)}
             fields = {"dtype": SCALAR_TYPES[meta["dtype"]], "shape": shape, "max": most, **stated}
-            try:
-                entry = NamedCondition.model_validate(fields)
-            except ValidationError as error:
-                raise ForeignError(f"{self.path}: condition {name}: {explain(error)}") from None
-            theirs_dtype = SCALAR_TYPES[meta["dtype"]]
-            if entry.scale is None and entry.dtype != theirs_dtype:
+            found |= self._entry(name, fields)
+            entry, theirs_dtype = NamedCondition.model_validate(fields), SCALAR_TYPES[meta["dtype"]]
+            if not entry.moved and entry.dtype != theirs_dtype:
                 raise ForeignError(
                     f"{self.path}: condition {name} is {theirs_dtype}, but declared as {entry.dtype} without a scale"
                 )
-            found[name] = entry.model_dump(mode="json")
         return found
 
     def _axes(self, what: str, sizes: list[Mapping[str, Any]], stated: Sequence[Any] | None) -> Shape:
@@ -407,25 +403,36 @@ class _Reader:
             raise ForeignError(f"{self.path}: {first_line(error)}; give their sizes with --axes") from None
         return kept
 
-    def _condition(self, labels: LabelCondition | None) -> dict[str, Any] | None:
-        """The condition of the program in the form of a card, or None."""
-        given = next((name for name, ours in self.names.items() if ours == "c"), None)
+    def _condition(
+        self, labels: NamedCondition | None, declared: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """The condition of the program, a label or a vector, in the form of a card; or none."""
+        given = next((name for name, ours in self.names.items() if ours == f"c_{ONE}"), None)
         if labels is not None and (given is None or self._kind(given) != "int64"):
             raise ForeignError(f"{self.path}: takes no class labels (int64 of one dimension); leave --classes out")
         if given is None:
-            return None
+            return {}
         sizes = self._meta(given)["sizes"]
         if len(sizes) == 1:
             if labels is None:
                 raise ForeignError(f"{self.path}: takes class labels; give their number with --classes")
-            return labels.model_dump(mode="json")
+            return self._entry(ONE, {**labels.model_dump(mode="json"), **declared.get(ONE, {})})
         width = sizes[1].get("as_int", 0)
         if len(sizes) != 2 or width < 1 or self._kind(given) not in ("float32", "float64"):
             raise ForeignError(
                 f"{self.path}: its condition is {self._kind(given)} of {len(sizes)} dimensions; export it with class "
                 "labels (int64 of one dimension) or vectors of floating-point numbers (two dimensions)"
             )
-        return VectorCondition(width=width, null=False).model_dump(mode="json")
+        self.vectors.append(self._meta(given))
+        vector = NamedCondition.vector(width, null=False).model_dump(mode="json")
+        return self._entry(ONE, {**vector, **declared.get(ONE, {})})
+
+    def _entry(self, name: str, fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return a condition by name, checked."""
+        try:
+            return {name: NamedCondition.model_validate(fields).model_dump(mode="json")}
+        except ValidationError as error:
+            raise ForeignError(f"{self.path}: condition {name}: {explain(error)}") from None
 
     def _kind(self, name: str) -> str:
         return SCALAR_TYPES.get(self._meta(name)["dtype"], "another type")
@@ -442,7 +449,7 @@ class _Reader:
         """Check shapes and dtypes: any number of rows, the same in states, times and velocities; returns the dtype."""
         theirs = {ours: name for name, ours in self.names.items()}
         x, t, v = self._meta(theirs["x"]), self._meta(theirs["t"]), self._meta(output)
-        given = [self._meta(name) for ours, name in theirs.items() if ours == "c" or ours.startswith("c_")]
+        given = [self._meta(name) for ours, name in theirs.items() if ours.startswith("c_")]
         self.rows = self._row_limits([meta["sizes"][0] for meta in (x, t, v, *given)])
         answered = [size.get("as_int", "a free size") for size in v["sizes"][1:]]
         wanted = ["a free size" if isinstance(size, str) else size for size in shape]
@@ -450,7 +457,7 @@ class _Reader:
             raise ForeignError(
                 f"{self.path}: returns the shape {answered}, but its states have {wanted}; they must agree"
             )
-        vectors = [meta for meta in given if len(meta["sizes"]) > 1] if "c" in theirs else []
+        vectors = self.vectors
         kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, v, *vectors)}
         half = len(kinds) == 1 and kinds <= HALVES.keys()
         times = self._kind(theirs["t"])

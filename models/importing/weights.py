@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from models.architectures import PROGRAM, ArchitectureError, build
 from models.checkpoint.saving import save
 from models.compute import HALVES, Cast, missing_instructions, to_half
-from models.conditions import LabelCondition
 from models.conventions import TimeCard
 from models.importing.beside import PreludeSource, make_decoder
 from models.importing.declared import Declared
@@ -23,7 +22,7 @@ from models.importing.matching import Which, select
 from models.importing.programs import read_program
 from models.messages import first_line
 from models.mixing import Mixing, find_mixing
-from models.named_conditions import Conditioning, NamedCondition, NamedConditions
+from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network
 from models.prelude import Prelude
 from models.program.network import ProgramConfig
@@ -92,7 +91,7 @@ def import_program(
     name: str,
     event_shape: Shape | None = None,
     *,
-    labels: LabelCondition | None = None,
+    labels: NamedCondition | None = None,
     inputs: Sequence[str] | None = None,
     conditions: Mapping[str, Mapping[str, Any]] | None = None,
     nulls: Mapping[str, Tensor] | None = None,
@@ -135,7 +134,7 @@ def import_program(
     if program.axes:
         report.append(f"free axes: {', '.join(f'{name} {axis.describe()}' for name, axis in program.axes.items())}")
     made, tried = None, _Sized(network, program.axes)
-    if isinstance(network.condition, NamedConditions):
+    if network.condition is not None:
         network.condition = requested = replace(network.condition, bounds=program.axes)
         if before is not None:
             made, requested = before.made_for(network.condition, tried.dtype)
@@ -187,7 +186,7 @@ class _Sized:
     def typical(self) -> dict[str, int]:
         """A size for each free axis."""
         takes = self.network.condition
-        return typical({**(takes.axes if isinstance(takes, NamedConditions) else {}), **self.axes})
+        return typical({**({} if takes is None else takes.axes), **self.axes})
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -195,7 +194,7 @@ class _Sized:
         return sized(self.network.event_shape, self.typical)
 
     @property
-    def condition(self) -> Conditioning | None:
+    def condition(self) -> NamedConditions | None:
         """The network's conditions, with sizes."""
         takes = self.network.condition
         return None if takes is None else takes.sized(self.typical)

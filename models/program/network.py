@@ -8,8 +8,7 @@ import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
-from models.conditions import ConditionConfig
-from models.named_conditions import Conditioning, NamedCondition, NamedConditions
+from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network, NetworkConfig
 from models.program import PROGRAM
 from models.program.steps import CAST_DTYPES, MAX_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
@@ -30,10 +29,8 @@ class ProgramConfig(NetworkConfig):
             are rounded.
         tensors: its weights and constants by name.
         steps: the steps in order; each uses only values already computed.
-        output: the name of the velocity. The names `x` and `t` denote states and times, `c` the condition, and `c_name`
-            one that has a name.
-        condition: its condition if that has no name, or None.
-        conditions: its named conditions, instead of `condition`.
+        output: the name of the velocity. The names `x` and `t` denote states and times, and `c_name` a condition.
+        conditions: its conditions by name.
         rows: minimum and maximum number of rows per call; None for no limit.
     """
 
@@ -44,7 +41,6 @@ class ProgramConfig(NetworkConfig):
     tensors: dict[str, Stored]
     steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     output: str
-    condition: ConditionConfig | None = None
     conditions: dict[str, NamedCondition] = Field(default_factory=dict)
     rows: tuple[int, int | None] = (1, None)
 
@@ -58,21 +54,21 @@ class ProgramConfig(NetworkConfig):
         return {name: value for name, value in dump(self).items() if not defaulted.get(name)}
 
     @property
-    def takes(self) -> Conditioning | None:
+    def takes(self) -> NamedConditions | None:
         """The conditions of the program."""
-        return NamedConditions(self.conditions) if self.conditions else self.condition
+        return NamedConditions(self.conditions) if self.conditions else None
 
     @property
     def inputs(self) -> dict[str, str]:
         """The names of its conditions in steps, by their names in the card."""
-        return {"condition": "c"} if self.condition is not None else {name: f"c_{name}" for name in self.conditions}
+        return {name: f"c_{name}" for name in self.conditions}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_rows(self.rows)
         if any(isinstance(size, int) and size < 1 for size in self.event_shape):
             raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
-        check_steps(self.tensors, self.steps, ("x", "t", *(self.inputs.values() or ("c",))), (self.output,))
+        check_steps(self.tensors, self.steps, ("x", "t", *self.inputs.values()), (self.output,))
         return self
 
     def build(self) -> Program:
@@ -92,7 +88,7 @@ class Program(Network[ProgramConfig]):
         self.time_dtype = torch.float32 if config.time_dtype else TENSOR_DTYPES[config.dtype]
 
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.conditions` for the condition.
+        """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.named_conditions` for the condition.
 
         Too many rows for one call are split over several, and too few are padded with copies of the first.
 

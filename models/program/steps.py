@@ -39,6 +39,7 @@ TENSOR_DTYPES = {
 CAST_DTYPES = {**TENSOR_DTYPES, "complex64": torch.complex64, "complex128": torch.complex128}
 """What steps may cast to; tensors, inputs and results are never complex."""
 MAX_STEPS = 50_000
+_UNLIKELY = 1 << 40  # numbers of a tensor, if it were not empty
 MAX_BYTES = 4 << 30
 """The most bytes of results that a program holds at one time, its own tensors not counted."""
 
@@ -109,7 +110,8 @@ def check_steps(
         if not name.isidentifier() or name in given:
             inputs = ", ".join(sorted(given))
             raise ValueError(f"a tensor is called {name[:50]!r}; it must be an identifier, and not one of {inputs}")
-        if stored.dtype not in TENSOR_DTYPES or min(stored.shape, default=1) < 0:
+        large = math.prod(max(1, size) for size in stored.shape) >= _UNLIKELY
+        if stored.dtype not in TENSOR_DTYPES or min(stored.shape, default=1) < 0 or large:
             raise ValueError(f"tensor {name} is {stored.dtype} of shape {list(stored.shape)}")
     known = {*given, *tensors}
     for number, step in enumerate(steps):

@@ -19,8 +19,12 @@ from service.settings import Settings
 
 CORS: dict[str, Any] = {
     "allow_methods": ["GET", "HEAD", "POST"],
-    "allow_headers": ["Accept", "Authorization", "Content-Type", "X-API-Key", "X-Request-ID", "traceparent"],
+    "allow_headers": [
+        *("Accept", "Authorization", "Content-Type", "Inference-Header-Content-Length", "X-API-Key", "X-Request-ID"),
+        *("traceparent", "tracestate", "baggage"),
+    ],
     "expose_headers": [
+        "Inference-Header-Content-Length",
         "Retry-After",
         "Server-Timing",
         "X-Pathline-Digest-Matches",
@@ -39,6 +43,8 @@ _OPEN = {"/", "/docs", "/problems", "/openapi.json", "/favicon.ico"}
 _HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
 ALWAYS_ANSWERED = frozenset(_HEALTH | {"/metrics"})
 """Paths of health checks and metrics, answered even when all connections are taken."""
+
+_HOST = re.compile(r"(?:\[([^][]+)\]|([^][:]*))(?::\d*)?", re.ASCII)
 
 _SHORT = re.compile(r"\d+(\.\d+){0,3}", re.ASCII)
 """IPv4 addresses, including short forms with fewer than four numbers."""
@@ -71,9 +77,9 @@ class RefuseForeign:
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app, self._origins = app, frozenset(origin.lower() for origin in settings.cors_origins)
+        self._app, self._origins = app, frozenset(settings.cors_origins)
         self._names = frozenset(settings.allowed_hosts)
-        self._any_name = "*" in self._names or not (self._names or _is_loopback(settings.host))
+        self._any_name = "*" in self._names or not (self._names or (_is_loopback(settings.host) and not settings.uds))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -100,6 +106,8 @@ class RefuseForeign:
 
     def _is_own_host(self, host: str) -> bool:
         name = _name_of(host)
+        if name is None:
+            return False
         if not name or _address(name) or name == "localhost" or name.endswith(".localhost"):
             return True  # no one else can make these names point here
         return name in self._names or (not self._names and "." not in name)
@@ -178,12 +186,10 @@ def _refusal(headers: Headers, where: str) -> ProblemError:
     return ProblemError(Kind.UNAUTHORIZED, detail, headers={"WWW-Authenticate": challenge})
 
 
-def _name_of(host: str) -> str:
-    """Return the name or address of a Host header, without port, brackets and trailing dot."""
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].removesuffix(".")
+def _name_of(host: str) -> str | None:
+    """Return the name or address of a Host header, without port, brackets and trailing dot; None if malformed."""
+    parts = _HOST.fullmatch(host.strip().lower())
+    return None if parts is None else parts[1] or parts[2].removesuffix(".")
 
 
 @lru_cache(maxsize=256)

@@ -13,13 +13,14 @@ class Chunks:
 
     Args:
         limit: bytes of one line, and of all lines beside `FRAMING` for each byte of data.
+        bare: whether `take` returns the data alone.
 
     Attributes:
         complete: whether its end has arrived.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit, self._left = limit, 0
+    def __init__(self, limit: int, bare: bool = False) -> None:
+        self._limit, self._bare, self._left = limit, bare, 0
         self._size = self._around = 0
         self._line = self._size_line
         self.complete = False
@@ -35,7 +36,7 @@ class Chunks:
         while place < len(unread) and not self.complete:
             if self._left:
                 data = unread[place : place + self._left]
-                passed += b"%x\r\n%b\r\n" % (len(data), data)
+                passed += data if self._bare else b"%x\r\n%b\r\n" % (len(data), data)
                 place, self._left, self._size = place + len(data), self._left - len(data), self._size + len(data)
                 continue
             end = unread.find(b"\n", place) + 1
@@ -52,7 +53,7 @@ class Chunks:
             self._line(line[:-2])
             place = end
         del unread[:place]
-        return bytes(passed) + (b"0\r\n\r\n" if self.complete else b"")
+        return bytes(passed) + (b"0\r\n\r\n" if self.complete and not self._bare else b"")
 
     def _size_line(self, line: bytes) -> None:
         size = _SIZE.fullmatch(line)

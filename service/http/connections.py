@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 from collections import OrderedDict
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 from uuid import uuid4
@@ -33,10 +34,33 @@ RESERVED = 16
 
 _LINGER_S = 2.0  # time for a client to read a refusal before its connection is reset
 _END = b"\r\n\r\n"
+_HEADERS = ((b"connection", b"close"), (b"x-content-type-options", b"nosniff"))
 _UPGRADE = re.compile(rb"(?i)(?<=\r\n)upgrade:[^\r]*\r\n")
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*([0-9]+)")
+_CHUNKED_LINE = re.compile(rb"(?i)\r\ntransfer-encoding: chunked(?=\r\n)")
 _CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding:")
-_FIRST_LINE = re.compile(rb"(?!CONNECT )[A-Z-]+ ([^ ]+) HTTP/1\.[01]\r\n")
+_FIRST_LINE = re.compile(rb"(?!CONNECT )[A-Z-]+ ([^ ]+) HTTP/1\.([01])\r\n")
+
+
+class _WithoutChunks:
+    """A transport for a response to HTTP/1.0, which knows no chunks: they are taken off, and closing ends the body."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._chunks: Chunks | None = None
+        self._unread = bytearray()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._chunks is not None:
+            self._unread += data
+            data = self._chunks.take(self._unread)
+        elif _CHUNKED_LINE.search(data):  # a head, which comes in one piece
+            data = _CHUNKED_LINE.sub(b"", data)
+            self._chunks = Chunks(len(data), bare=True)
+        self._transport.write(data)
 
 
 class Holder(Protocol):
@@ -116,7 +140,8 @@ class Connection(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._http = HttpToolsProtocol(config, server_state, {**app_state, CONNECTION: self}, _loop)
+        self._make_http = partial(HttpToolsProtocol, config, server_state, {**app_state, CONNECTION: self}, _loop)
+        self._http = self._make_http()
         self._loop = _loop or asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._slots: Slots | None = None
@@ -245,6 +270,10 @@ class Connection(asyncio.Protocol):
         self._head, self._body = None, Chunks(self.limits.max_header_bytes)
         if not _CHUNKED.search(head):
             self._body = 0 if length is None else int(length[1])
+        if first[2] == b"0":  # its last request: uvicorn closes the connection after it
+            self._http.connection_lost(ConnectionAbortedError())
+            self._http = self._make_http()
+            self._http.connection_made(cast(asyncio.Transport, _WithoutChunks(self._transport)))
         self._answering, self._responding = True, False
         if self._slots is not None:
             self._slots.mark_busy(self)
@@ -371,7 +400,7 @@ class Connection(asyncio.Protocol):
         identity = uuid4().hex
         response = problem.response(identity, self.limits.url_path)
         status = HTTPStatus(response.status_code)
-        headers = [*response.raw_headers, (b"x-request-id", identity.encode()), (b"connection", b"close")]
+        headers = [*response.raw_headers, (b"x-request-id", identity.encode()), *_HEADERS]
         lines = [b"HTTP/1.1 %d %b" % (status, status.phrase.encode()), *(b"%b: %b" % header for header in headers)]
         return b"\r\n".join(lines) + _END + bytes(response.body)
 

@@ -115,6 +115,7 @@ class _ObservedSend:
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["X-Request-ID"] = self._context.request_id
+            headers["X-Content-Type-Options"] = "nosniff"
             timings = self._context.timings | {"total": self._context.elapsed()}
             if self._context.fallback_from is not None:
                 headers["X-Pathline-Fallback-From"] = str(self._context.fallback_from)

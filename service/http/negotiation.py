@@ -1,10 +1,25 @@
-"""Content negotiation: the format of a response, chosen by the ``Accept`` header (RFC 9110, section 12.5.1)."""
+"""Content negotiation: format and coding of a response, by ``Accept`` and ``Accept-Encoding`` (RFC 9110, 12.5)."""
 
 from functools import lru_cache
+
+from starlette.datastructures import Headers
 
 from service.errors import Kind, ProblemError
 
 _ANY = "*/*"
+
+
+def joined(headers: Headers, name: str) -> str | None:
+    """Return a header whose value is a list, and may come on several lines; None if it was not sent."""
+    lines = headers.getlist(name)
+    return ", ".join(lines) if lines else None
+
+
+@lru_cache(maxsize=256)
+def accepts_coding(coding: str, accepted: str | None) -> bool:
+    """Return whether a client accepts a content coding, given the value of ``Accept-Encoding``."""
+    codings = dict(filter(None, map(_parse, (accepted or "").split(","))))
+    return codings.get(coding, codings.get("*", 0.0)) > 0
 
 
 @lru_cache(maxsize=256)
@@ -20,7 +35,7 @@ def choose(accept: str | None, offered: tuple[str, ...]) -> str:
     """
     if accept is None or not accept.strip():
         return offered[0]
-    ranges = [parsed for part in accept.split(",") if (parsed := _parse(part)) is not None]
+    ranges = [parsed for part in accept.split(",") if (parsed := _parse(part)) and parsed[0].count("/") == 1]
     best = max(offered, key=lambda media: _quality(media, ranges))  # max keeps the first of equals
     if _quality(best, ranges) <= 0:
         raise ProblemError(
@@ -32,19 +47,17 @@ def choose(accept: str | None, offered: tuple[str, ...]) -> str:
 
 
 def _parse(part: str) -> tuple[str, float] | None:
-    """Return (media range, q), or None for anything else, which is ignored."""
-    media, *parameters = (piece.strip().lower() for piece in part.split(";"))
-    if media.count("/") != 1:
-        return None
+    """Return (media range or coding, q), or None for a q that is no number from 0 to 1: it is ignored."""
+    name, *parameters = (piece.strip().lower() for piece in part.split(";"))
     quality = 1.0
     for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
+        key, _, value = parameter.partition("=")
+        if key.strip() == "q":
             try:
                 quality = float(value)
             except ValueError:
                 return None
-    return (media, quality) if 0 <= quality <= 1 else None
+    return (name, quality) if 0 <= quality <= 1 else None
 
 
 def _quality(media: str, ranges: list[tuple[str, float]]) -> float:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from models.conditions import LabelCondition
-from models.named_conditions import NamedConditions
+from models.conditions import ONE
+from models.named_conditions import NamedCondition
 from service import examples
 from service.errors import Kind
 from service.oip.schemas import (
@@ -41,7 +41,6 @@ _PARAMETERS = {
     "solver": "rk4",
     "failed": 0,
     "digest": examples.DIGEST,
-    "replay": examples.REPLAY_OF_FIXED,
 }
 _NFE = {"name": "nfe", "shape": [2], "datatype": "INT64", "data": [20, 20]}
 _HEAD = {"model_name": "moons", "model_version": "1", "parameters": _PARAMETERS}
@@ -94,14 +93,15 @@ def _errors(kinds: list[Kind]) -> dict[str, dict[str, str]]:
     return {kind.value.slug: {"error": examples.ERRORS[kind]["detail"]} for kind in kinds}
 
 
-_UNKNOWN = (Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.INVALID)
-_UNREADY = (Kind.BROKEN_MODEL, Kind.NOT_READY, Kind.DRAINING)
+UNKNOWN = (Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.INVALID)
+UNREADY = (Kind.BROKEN_MODEL, Kind.NOT_READY, Kind.DRAINING)
 
-SERVER = answered(ServerMetadata, server={"name": "pathline", "version": "0.1.0", "extensions": ["binary_tensor_data"]})
+EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics"]
+SERVER = answered(ServerMetadata, server={"name": "pathline", "version": "0.1.0", "extensions": EXTENSIONS})
 LIVE = answered(Health, live={"live": True}) | refusals(Kind.NOT_READY)
 READY = answered(Health, ready={"ready": True}) | refusals(Kind.NOT_READY, Kind.DRAINING)
-MODEL = answered(ModelMetadata, moons=_METADATA) | refusals(*_UNKNOWN, *_UNREADY)
-MODEL_READY = answered(ModelReady, moons={"name": "moons", "ready": True}) | refusals(*_UNKNOWN, *_UNREADY)
+MODEL = answered(ModelMetadata, moons=_METADATA) | refusals(*UNKNOWN, *UNREADY)
+MODEL_READY = answered(ModelReady, moons={"name": "moons", "ready": True}) | refusals(*UNKNOWN, *UNREADY)
 
 _BODY = json_body(InferRequest, REQUESTS)
 _BODY["requestBody"]["content"][BINARY] = BINARY_BODY  # its JSON part, then the bytes of its tensors
@@ -117,13 +117,13 @@ INFER: dict[str, Any] = {
     | refusals(
         Kind.MALFORMED,
         Kind.BAD_REQUEST,
-        *_UNKNOWN,
+        *UNKNOWN,
         Kind.TOO_LARGE,
         Kind.JOB_TOO_LARGE,
         Kind.MEDIA,
         Kind.OVERLOADED,
         Kind.INTERNAL,
-        *_UNREADY,
+        *UNREADY,
         Kind.DEADLINE,
     ),
 }
@@ -136,14 +136,11 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *card.event_shape)]
     takes = model.conditioning
-    named = {name: takes.entries[name] for name in takes.given} if isinstance(takes, NamedConditions) else {}
-    for member in ("condition", "negative"):
+    named = {} if takes is None else {name: takes.entries[name] for name in takes.given}
+    for member in ("condition",) if tuple(named) == (ONE,) else ("condition", "negative"):
         for name, entry in named.items():
-            inputs.append(_tensor(f"{member}.{name}", _DATATYPES.get(entry.dtype, "FP32"), -1, *entry.shape))
-    if isinstance(card.condition, LabelCondition):
-        inputs.append(_tensor("condition", "INT64", -1))
-    elif card.condition is not None:
-        inputs.append(_tensor("condition", number, -1, card.condition.width))
+            key = ONE if tuple(named) == (ONE,) else f"{member}.{name}"
+            inputs.append(_tensor(key, _datatype(entry, number), -1, *entry.shape))
     inputs += [_tensor("grid", "FP64", -1), _tensor("save_at", "FP64", -1), _tensor("t_span", "FP64", 2)]
     outputs = [
         _tensor("samples", data, -1, *card.data_shape),
@@ -155,6 +152,12 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     ]
     versions_ = [str(version) for version in versions]
     return {"name": model.name, "versions": versions_, "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
+
+
+def _datatype(entry: NamedCondition, number: str) -> str:
+    """Return the datatype of a condition; all others of its kind are accepted too."""
+    quantity = entry.moved and entry.torch_dtype.is_floating_point
+    return number if quantity else _DATATYPES.get(entry.dtype, "FP32")
 
 
 def _tensor(name: str, datatype: str, *shape: int | str) -> dict[str, Any]:

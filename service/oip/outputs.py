@@ -100,7 +100,7 @@ def encode(response: ArrayResponse, selected: SelectedOutputs) -> Pieces:
 def _scalars(head: dict[str, Any]) -> dict[str, Any]:
     names = (
         *("checkpoint", "seed", "first_index", "deterministic", "noise", "network_rows", "status", "fallback_from"),
-        *("digest", "replay"),
+        *("digest", "noise_scale"),
     )
     return {name: head[name] for name in names if name in head} | {
         "solver": head["solver"]["name"],

@@ -35,7 +35,7 @@ def to_sample_request(
     """
     if request.model_name not in (None, name):
         raise invalid("model_name", f"model_name is {request.model_name!r}; it must be the one in the path, {name!r}")
-    content = _scalars(request.parameters)
+    content = _scalars(_of_triton(request.parameters))
     for key, array in tensors.items():
         member, point, inner = key.partition(".")
         place = f"{_NAMED.get(member, member)}.{inner}" if point else key
@@ -55,6 +55,26 @@ def _inputs() -> list[str]:
     """Return the names of the inputs."""
     names = [name for name, mark in tensor_fields(SampleRequest).items() if not mark.named]
     return [*names, *(f"{name}.NAME" for name in _NAMED)]
+
+
+def _of_triton(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Translate `priority` (1 is the highest, 0 the default) and `timeout` (microseconds) of Triton's client."""
+    translated = dict(parameters)
+    priority, timeout = translated.get("priority"), translated.pop("timeout", None)
+    for name, value in (("priority", priority), ("timeout", timeout)):
+        if type(value) is int and value < 0:
+            raise invalid(name, f"parameter {name!r} is {value}; it must not be negative")
+    if type(priority) is int:
+        translated["priority"] = "interactive" if priority <= 1 else "bulk"
+    if timeout is not None:
+        if type(timeout) is not int:
+            raise invalid("timeout", f"parameter 'timeout' is {shown(timeout)}; it must be a number of microseconds")
+        if timeout and "timeout_s" in translated:
+            raise invalid(
+                "timeout", "parameters 'timeout' (microseconds) and 'timeout_s' say the same; send one of them"
+            )
+        translated |= {"timeout_s": timeout / 1e6} if timeout else {}
+    return translated
 
 
 def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,15 @@ from fastapi import APIRouter, Path, Request, Response
 
 from service.errors import Kind, ProblemError
 from service.http.access import from_browser
-from service.oip import description
+from service.oip import description, triton
 from service.oip.description import metadata
 from service.oip.outputs import select_outputs
 from service.oip.requests import to_sample_request
 from service.oip.tensors import BINARY, header_of, parse_body
 from service.openapi import PROTOCOL, ModelName, read
 from service.requests import pipeline
+from service.requests.parsing import JSON, read_body
+from service.requests.parsing import parse as read_json
 from service.requests.schemas import SampleRequest
 from service.requests.validation import validate_sample
 from service.responses.arrays import Encoder
@@ -22,13 +24,14 @@ router = APIRouter(prefix="/v2", tags=[PROTOCOL])
 
 Version = Annotated[int, Path(ge=1, description="version of the model", openapi_examples={"1": {"value": 1}})]
 
-_MEDIA = ("application/json", BINARY)
+_MEDIA = (JSON, BINARY)
+_MAX_INDEX_BYTES = 1024
 
 
 @read(router, "", summary="Describe the server", responses=description.SERVER)
 async def server_metadata() -> Any:
     """Return the name and version of the server, and the protocol extensions it supports."""
-    return {"name": "pathline", "version": VERSION, "extensions": ["binary_tensor_data"]}
+    return {"name": "pathline", "version": VERSION, "extensions": description.EXTENSIONS}
 
 
 @read(router, "/health/live", summary="Liveness (v2)", responses=description.LIVE)
@@ -49,6 +52,22 @@ async def server_ready(request: Request) -> Any:
     return {"ready": True}
 
 
+@read(router, "/models/stats", summary="Statistics of all models", responses=triton.STATISTICS)
+async def statistics(request: Request) -> Any:
+    """Return counts and times of all models that answer, as Triton's tools read them."""
+    service = service_of(request)
+    return triton.statistics(service, service.registry.current())
+
+
+@router.post("/repository/index", summary="List all versions (v2)", **triton.INDEX)
+async def repository_index(request: Request) -> Any:
+    """Return all versions of all models, and whether they answer."""
+    service = service_of(request)
+    body = await read_body(request, _MAX_INDEX_BYTES, service.bodies, (JSON, ""))
+    asked = read_json(triton.IndexRequest, body) if body.strip() else triton.IndexRequest()
+    return triton.index(service.registry, asked.ready)
+
+
 @read(router, "/models/{model_name}", summary="Describe a model's tensors", responses=description.MODEL)
 async def model_metadata(request: Request, model_name: ModelName) -> Any:
     """Return the inputs and outputs of a model, loading it if needed."""
@@ -64,6 +83,40 @@ async def model_metadata(request: Request, model_name: ModelName) -> Any:
 async def version_metadata(request: Request, model_name: ModelName, version: Version) -> Any:
     """Return the inputs and outputs of one version."""
     return await _metadata(request, model_name, version)
+
+
+@read(router, "/models/{model_name}/config", summary="Configuration of a model", responses=triton.CONFIG)
+async def model_config(request: Request, model_name: ModelName) -> Any:
+    """Return a model's tensors as a configuration of Triton, loading it if needed."""
+    return await _config(request, model_name, None)
+
+
+@read(
+    router,
+    "/models/{model_name}/versions/{version}/config",
+    summary="Configuration of a version",
+    responses=triton.CONFIG,
+)
+async def version_config(request: Request, model_name: ModelName, version: Version) -> Any:
+    """Return the configuration of one version."""
+    return await _config(request, model_name, version)
+
+
+@read(router, "/models/{model_name}/stats", summary="Statistics of a model", responses=triton.MODEL_STATISTICS)
+async def model_statistics(request: Request, model_name: ModelName) -> Any:
+    """Return counts and times of a model, as Triton's tools read them."""
+    return _statistics(request, model_name, None)
+
+
+@read(
+    router,
+    "/models/{model_name}/versions/{version}/stats",
+    summary="Statistics of a version",
+    responses=triton.MODEL_STATISTICS,
+)
+async def version_statistics(request: Request, model_name: ModelName, version: Version) -> Any:
+    """Return the counts and times of the model that a version belongs to."""
+    return _statistics(request, model_name, version)
 
 
 @read(router, "/models/{model_name}/ready", summary="Readiness of a model", responses=description.MODEL_READY)
@@ -101,6 +154,19 @@ async def _metadata(request: Request, name: str, version: int | None) -> dict[st
     service = service_of(request)
     async with service.lease(name, version) as model:
         return metadata(model, service.registry.describe(name)["versions"])
+
+
+async def _config(request: Request, name: str, version: int | None) -> dict[str, Any]:
+    service = service_of(request)
+    async with service.lease(name, version) as model:
+        return triton.configuration(model, service.registry.describe(name)["versions"])
+
+
+def _statistics(request: Request, name: str, version: int | None) -> dict[str, Any]:
+    service = service_of(request)
+    _ready(request, name, version)
+    shown = version if version is not None else service.registry.describe(name)["serving"]
+    return triton.statistics(service, [(name, shown)])
 
 
 def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:

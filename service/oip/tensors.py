@@ -67,6 +67,9 @@ def parse_body(body: bytes, header: str | None) -> tuple[InferRequest, dict[str,
             raise invalid(
                 tensor.name, f"input {tensor.name!r} has binary_data_size, but the header {HEADER} is missing"
             )
+        if size > len(rest):
+            detail = f"input {tensor.name!r} has binary_data_size {size}, but only {len(rest)} bytes follow"
+            raise invalid(tensor.name, detail)
         tensors[tensor.name] = from_bytes(tensor, rest[:size])
         rest = rest[size:]
     if len(rest):

@@ -11,8 +11,10 @@ from typing import Any
 
 import watchfiles
 
-from models.repository import Repository, RepositoryError, UnknownModel
+from models.checkpoint.card import CheckpointError, read_card
+from models.repository import Repository, RepositoryError, Signature, UnknownModel
 from service.registry.entry import ModelEntry
+from service.registry.version import ModelVersion
 
 MAX_PASSED_OVER = 50
 """Maximum number of passed-over entries to report."""
@@ -93,7 +95,10 @@ class Disk:
         if tried is None:
             return entry
         try:
-            same = self.repository.signature(entry.name, version) == tried
+            found = self.repository.signature(entry.name, version)
+            same = found == tried
+            if loaded and not same and self._is_copy(entry.loaded[version], tried, found):
+                entry, same = entry.with_signature(version, found), True
         except (RepositoryError, LookupError) as error:
             reason = f"{self.reason(error)}; the loaded version stays in use"
             return entry.with_fault(version, reason, now) if loaded else entry
@@ -107,6 +112,19 @@ class Disk:
         if fault is not None and not fault.transient:  # just checked; no need to check again at once
             return entry.with_fault(version, fault.reason, now)
         return entry
+
+    def _is_copy(self, model: ModelVersion, before: Signature, now: Signature) -> bool:
+        """Whether files that are not the loaded ones have their sizes, and a card with the same digest.
+
+        So it is after `touch`, when a linked checkout is replaced by an equal one, and on mounts that renumber files.
+        """
+        if [state and state[1] for state in before] != [state and state[1] for state in now]:
+            return False
+        try:
+            card = read_card(self.repository.resolve(model.name, model.version))
+        except CheckpointError:
+            return False
+        return card.card_sha256 == model.card.card_sha256
 
 
 class Watch:
@@ -142,7 +160,7 @@ class Watch:
         while not self._stopped.is_set():
             try:
                 self._follow()
-            except (OSError, RuntimeError) as error:  # no notifications, or no folder: refresh at intervals only
+            except Exception as error:  # no notifications, no folder, a name that is not UTF-8: refresh at intervals
                 _log.debug("no notifications of changes in %s: %s", self._root, error)
                 if not self._stopped.wait(self._every_s):
                     self._try_refresh()

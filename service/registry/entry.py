@@ -90,6 +90,10 @@ class ModelEntry:
         signatures = self.signatures if signature is None else {**self.signatures, version: signature}
         return replace(self, broken={**self.broken, version: fault}, signatures=signatures)
 
+    def with_signature(self, version: int, signature: Signature) -> Self:
+        """With another signature of the same files."""
+        return replace(self, signatures={**self.signatures, version: signature})
+
     def without_fault(self, version: int) -> Self:
         """Without the fault of a version."""
         return replace(self, broken=_without(self.broken, version))

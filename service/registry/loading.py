@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import math
+import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar
 
 from models.architectures import PROGRAM
 from models.checkpoint.card import CheckpointError, read_card
@@ -24,9 +27,8 @@ from service.registry.version import Lease, ModelVersion, PlansFile
 _log = logging.getLogger("pathline")
 
 MAX_LOADS = 64
-"""Maximum number of loads (versions, or operations of them) that requests wait for; more are refused."""
+"""Maximum number of loads (versions, operations or sizes of them) that requests wait for, shared by the models."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -76,6 +78,10 @@ def load_version(
     )
 
 
+Key = tuple[str, *tuple[Hashable, ...]]
+"""What is loaded: the name of a model, and which part of it."""
+
+
 @dataclass
 class _Load:
     """A load that requests wait for.
@@ -96,16 +102,61 @@ class _Load:
             self.lease.result().release()
 
 
+class Turns:
+    """One thread that works through a queue for each model, a call of each in turn."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "pathline-loading")
+        self._lock = threading.Lock()
+        self._queues: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
+
+    def submit(self, name: str, call: Callable[[], T]) -> Future[T]:
+        """Queue a call for a model; the future is cancelled if the thread is shut down."""
+        future: Future[T] = Future()
+        try:
+            with self._lock:
+                self._pool.submit(self._run_next)
+                self._queues.setdefault(name, deque()).append((future, call))
+        except RuntimeError:  # the thread was shut down
+            future.cancel()
+        return future
+
+    def shutdown(self) -> None:
+        """Start no more calls; a running one is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            queues, self._queues = self._queues, OrderedDict()
+        for future, _ in chain.from_iterable(queues.values()):
+            future.cancel()
+
+    def _run_next(self) -> None:
+        with self._lock:
+            if not self._queues:
+                return
+            name, queue = self._queues.popitem(last=False)
+            future, call = queue.popleft()
+            if queue:
+                self._queues[name] = queue  # behind the others
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+
 class Loads:
     """The loading thread and the loads that requests wait for; each is done once for all of them.
+
+    Models take turns, so that a request for many versions or sizes of one delays another by one load only.
 
     Attributes:
         load_s: estimated seconds of a load.
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "pathline-loading")
-        self._waited_for: dict[Hashable, _Load] = {}  # used on the event loop
+        self._turns = Turns()
+        self._waited_for: dict[Key, _Load] = {}  # used on the event loop
         self.load_s = 1.0
 
     def __len__(self) -> int:
@@ -114,26 +165,21 @@ class Loads:
 
     def close(self) -> None:
         """Start no more loads: waiting requests fail, and a running load is not waited for."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._turns.shutdown()
 
-    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue a call in the thread; the future is cancelled if the thread is closed."""
-        try:
-            return self._pool.submit(function, *args, **kwargs)
-        except RuntimeError:  # the thread was shut down
-            cancelled: Future[T] = Future()
-            cancelled.cancel()
-            return cancelled
+    def run(self, name: str, call: Callable[[], T]) -> Future[T]:
+        """Queue a call for a model in the thread; the future is cancelled if the thread is closed."""
+        return self._turns.submit(name, call)
 
     async def once(
-        self, key: Hashable, load: Callable[[], Lease], then: Callable[[Lease], T], deadline: float, late: str
+        self, key: Key, load: Callable[[], Lease], then: Callable[[Lease], T], deadline: float, late: str
     ) -> T:
         """Load something once for all requests that wait for it, and call `then` for each before its lease is returned.
 
         A running load continues if its requests give up; a queued one is dropped once no request waits.
 
         Args:
-            key: equal for requests that wait for the same load.
+            key: equal for requests that wait for the same load; begins with the name of the model.
             load: called in the thread; returns a lease of the loaded version.
             then: called on the event loop for each waiting request.
             deadline: end of the wait, in `time.monotonic`.
@@ -160,12 +206,15 @@ class Loads:
             if not awaited.waiting:
                 self._leave(key, awaited)
 
-    def _begin(self, key: Hashable, load: Callable[[], Lease]) -> _Load:
-        if len(self) >= MAX_LOADS:
+    def _begin(self, key: Key, load: Callable[[], Lease]) -> _Load:
+        names = [name for name, *_ in self._waited_for]
+        if (own := names.count(key[0])) >= MAX_LOADS / len({*names, key[0]}):
             wait = max(1, math.ceil(len(self) * self.load_s))
-            detail = f"{len(self)} model versions are already waiting to be loaded; try again in {wait} s"
+            detail = (
+                f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded; try again in {wait} s"
+            )
             raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
-        begun = self._waited_for[key] = _Load(self.run(self._timed, load))
+        begun = self._waited_for[key] = _Load(self.run(key[0], partial(self._timed, load)))
         loop = asyncio.get_running_loop()
 
         def tell(_: Future[Lease]) -> None:
@@ -183,19 +232,19 @@ class Loads:
         self.load_s += (time.monotonic() - begun - self.load_s) / 4
         return lease
 
-    def _end(self, key: Hashable, load: _Load) -> None:
+    def _end(self, key: Key, load: _Load) -> None:
         self._forget(key, load)
         load.ended.set()
         if not load.waiting:
             load.release()
 
-    def _leave(self, key: Hashable, load: _Load) -> None:
+    def _leave(self, key: Key, load: _Load) -> None:
         """Drop a load that no request waits for any more."""
         if load.ended.is_set():
             load.release()
         elif load.lease.cancel():  # it had not started
             self._forget(key, load)
 
-    def _forget(self, key: Hashable, load: _Load) -> None:
+    def _forget(self, key: Key, load: _Load) -> None:
         if self._waited_for.get(key) is load:
             del self._waited_for[key]

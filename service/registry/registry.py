@@ -4,8 +4,9 @@
 /v1/models:reload``. A version that is replaced or unloaded is no longer leased, and leaves the device when its last
 lease is back.
 
-One thread changes the entries and loads versions, one after another. A refresh hands it one model at a time, so that a
-requested load waits for at most the one in progress. Readers take no lock.
+One thread changes the entries and loads versions, one after another; models take turns. A refresh hands it one model at
+a time, so that a requested load waits for at most the one in progress and one of each other model. Readers take no
+lock.
 """
 
 import logging
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -33,6 +35,9 @@ from service.settings import StartError
 _log = logging.getLogger("pathline")
 
 T = TypeVar("T")
+
+_ALL = ""
+"""Whose turn it is in the loading thread while all models are refreshed, in place of a model's name."""
 
 _MAX_NAMED = 5
 """Maximum number of entries named in the error for a repository without models."""
@@ -96,7 +101,7 @@ class Registry:
         Raises:
             StartError: the repository has no model.
         """
-        self._loads.run(self._entries.scan, Changes()).result()
+        self._loads.run(_ALL, partial(self._entries.scan, Changes())).result()
         if self._entries.table:
             return
         what = f"the model repository {self._disk.repository.root}"
@@ -212,7 +217,7 @@ class Registry:
         Raises:
             ProblemError: as in `fill`; 429 if the maximum number of old versions is in use.
         """
-        loaded = self._loads.run(self._loaded, lease.name, lease.version).result()
+        loaded = self._loads.run(lease.name, partial(self._loaded, lease.name, lease.version)).result()
         self._give(lease, self._entries.entry(lease.name), loaded.model)
         loaded.release()
 
@@ -273,7 +278,8 @@ class Registry:
     def _try_better(self, name: str) -> None:
         """If an older version answers, retry the better one in the background."""
         self._retried.add(name)
-        self._loads.run(self._entries.refresh, name, Changes()).add_done_callback(lambda _: self._retried.discard(name))
+        refreshed = self._loads.run(name, partial(self._entries.refresh, name, Changes()))
+        refreshed.add_done_callback(lambda _: self._retried.discard(name))
 
     # For the administrator and the watch.
 
@@ -283,7 +289,7 @@ class Registry:
         Returns:
             A future of the versions that were in memory, or of a `ProblemError` (404) for an unknown name.
         """
-        return self._loads.run(self._entries.unload, name)
+        return self._loads.run(name, partial(self._entries.unload, name))
 
     def reload(self) -> Future[Changes]:
         """Refresh in another thread, and retry failed versions."""
@@ -302,21 +308,20 @@ class Registry:
             RepositoryError: the repository cannot be read; nothing changes then.
         """
         changes = Changes()
-        for name in self._wait(self._loads.run(self._entries.scan, changes)) or ():
+        for name in self._wait(_ALL, partial(self._entries.scan, changes)) or ():
             try:
-                self._wait(self._loads.run(self._entries.refresh, name, changes, retry_failed))
+                self._wait(_ALL, partial(self._entries.refresh, name, changes, retry_failed))
             except Exception as error:  # a fault in one model must not keep the others from being refreshed
                 _log.exception("refreshing model %s failed", name)
                 message = f"{type(error).__name__}: {error}".splitlines()[0]
-                self._wait(self._loads.run(self._entries.refuse, name, UNREADABLE, message, changes, transient=True))
+                self._wait(_ALL, partial(self._entries.refuse, name, UNREADABLE, message, changes, transient=True))
         self.complete = self.complete or not self._entries.closed
         return changes
 
-    @staticmethod
-    def _wait(future: Future[T]) -> T | None:
-        """Return a result, or None while the registry closes."""
+    def _wait(self, name: str, call: Callable[[], T]) -> T | None:
+        """Return the result of a call in the loading thread, or None while the registry closes."""
         try:
-            return future.result()
+            return self._loads.run(name, call).result()
         except CancelledError:
             return None
 

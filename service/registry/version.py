@@ -25,11 +25,10 @@ from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint
 from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES
-from models.conditions import ONE
 from models.decoder import Decoder, Inverse
 from models.forms.counts import RowCounts, RowFunction
 from models.forms.rows import RowCaller, independent_rows
-from models.named_conditions import Conditioning, NamedConditions
+from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
@@ -146,7 +145,7 @@ class ModelVersion:
                 f"model {self.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
                 "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"
             )
-        if self.card.conditions:
+        if self.card.conditions and self.card.condition is None:
             return (
                 f"model {self.name!r} takes conditions by name, and models that do have no frontier; name a solver, "
                 "such as rk4-8"
@@ -174,10 +173,10 @@ class ModelVersion:
         return DTYPES[self.card.data_dtype]
 
     @property
-    def conditioning(self) -> Conditioning | None:
+    def conditioning(self) -> NamedConditions | None:
         """The conditions that requests give; None if it is unconditional."""
         takes = self.card.request_conditions
-        return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
+        return None if takes is None else replace(takes, stored=self.nulls)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -255,14 +254,9 @@ class ModelVersion:
         }
 
     def _conditions(self) -> dict[str, Any]:
-        """The conditions that requests give, by name; a single condition without a name is called `condition`."""
+        """The conditions that requests give, by name; a label or a vector is called `condition`."""
         takes = self.card.request_conditions
-        if takes is None:
-            return {}
-        entries = (
-            {name: takes.entries[name] for name in takes.given} if isinstance(takes, NamedConditions) else {ONE: takes}
-        )
-        return {name: entry.model_dump(mode="json") for name, entry in entries.items()}
+        return {} if takes is None else {name: takes.entries[name].model_dump(mode="json") for name in takes.given}
 
     @classmethod
     def of(

@@ -67,6 +67,12 @@ def choose(request: SampleRequest, model: ModelVersion, settings: Settings) -> l
     _check_alone(request)
     curve, note = _curve_of(request, model, settings)
     points = [point for point in curve.points if _is_known(point.solver)]
+    if not points:
+        raise invalid(
+            "budget",
+            f"the frontier of model {model.name!r} has no solver that can be used; name a solver, or have it measured: "
+            f"{model.measured_by(settings.models_dir)}",
+        )
     offered = [(point, _seconds(point, request, model)) for point in points]
     fitting = [each for each in offered if _fits(*each, budget)]
     if not fitting:
@@ -118,6 +124,8 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
             f"the frontier of model {model.name!r} was measured at {measured}, and this request has {actual}; name a "
             f"solver, or have it measured: {command}",
         )
+    if request.noise_scale != 1:
+        raise invalid("budget", "no errors were measured with another noise_scale; leave it out, or name a solver")
     strength = request.guidance
     if not isinstance(strength, float | int | None) or request.negative is not None:
         raise invalid(
@@ -138,7 +146,7 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
     measured = {point.solver for point in curve.points}
     if missed := [text for text in model.plans.texts if text not in measured] if model.plans else []:
         note += f"; {', '.join(missed)} of this model cannot be chosen until measured: {command}"
-    if model.card.condition is not None and request.condition is None:
+    if model.card.condition is not None and request.condition is None and not request.conditions:
         note += ", and this request has no condition"
     return curve, note
 

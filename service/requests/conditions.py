@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from models.condition_values import NamedConditionError, Values
 from models.conditions import ONE, ConditionError
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
-from models.named_conditions import Conditioning, Distinct, NamedConditions
-from models.shapes import Shape, Sizes
+from models.named_conditions import Distinct, NamedConditions
+from models.shapes import Sizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Solving
@@ -73,9 +71,8 @@ def check_conditions(request: Solving, model: ModelVersion, samples: int, sizes:
     given = _given(request, takes)
     if request.guidance is not None and not given:
         raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
-    guidance = _guidance(request, takes, model.card.event_shape)
-    _check_nulls(given, guidance, takes)
-    if not given and not isinstance(takes, NamedConditions):
+    guidance = _guidance(request, takes)
+    if not given and takes.single is not None and takes.single.nullable and takes.single.default is None:
         return CheckedConditions(bytes_per_sample=_INDEX_BYTES)
     try:
         values = Values(takes, given, samples, model.dtype, sizes)
@@ -89,16 +86,27 @@ def check_conditions(request: Solving, model: ModelVersion, samples: int, sizes:
     return CheckedConditions(guidance, 2 * rows + made, _INDEX_BYTES * variants * len(takes.inputs), values, negative)
 
 
+def refuse_corrections(checked: CheckedConditions) -> None:
+    """Refuse guidance that is not a weighted sum, since its derivatives are not the sum of those of its terms.
+
+    Raises:
+        ProblemError: 422.
+    """
+    if checked.guidance is not None and checked.guidance.corrected:
+        name = "projection" if checked.guidance.projection else "rescale"
+        raise invalid("guidance", f"guidance.{name} is for samples, encode and replay; leave it out here")
+
+
 def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
     """Return the bytes of one row of the prelude's results, both in the job and in the engine's table."""
     prelude, takes = model.card.prelude, model.card.conditioning
-    if prelude is None or not isinstance(takes, NamedConditions):
+    if prelude is None or takes is None:
         return 0
     made = [takes.sized(sizes).entries[name] for name in prelude.program.outputs]
     return 2 * sum(math.prod(entry.sizes) * entry.torch_dtype.itemsize for entry in made)
 
 
-def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
+def _given(request: Solving, takes: NamedConditions) -> dict[str, Any]:
     """Return the given conditions by name; `condition` is for models with a single condition."""
     named = request.conditions
     if named is not None and request.condition is not None:
@@ -112,14 +120,14 @@ def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
     return {_only(takes, "condition"): request.condition}
 
 
-def _only(takes: Conditioning, field: str) -> str:
-    names = list(takes.given if isinstance(takes, NamedConditions) else takes.inputs)
+def _only(takes: NamedConditions, field: str) -> str:
+    names = takes.given
     if len(names) > 1:
         raise invalid(field, f"this model has the conditions {', '.join(names)}; give them by name, in conditions")
     return names[0]
 
 
-def _guidance(request: Solving, takes: Conditioning, event: Shape) -> Guidance | None:
+def _guidance(request: Solving, takes: NamedConditions) -> Guidance | None:
     requested = request.guidance
     if requested is None:
         return None
@@ -133,9 +141,8 @@ def _guidance(request: Solving, takes: Conditioning, event: Shape) -> Guidance |
     if requested.terms is None:
         terms: Sequence[Term] = guidance_of(float(requested.strength or 0.0), null).terms
     else:
-        names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
         terms = [
-            Term(float(term.weight), _dropped(term.condition, term.drop, names, null, k))
+            Term(float(term.weight), _dropped(term.condition, term.drop, takes.given, null, k))
             for k, term in enumerate(requested.terms)
         ]
         total, scale = math.fsum(term.weight for term in terms), sum(abs(term.weight) for term in terms)
@@ -153,12 +160,10 @@ def _guidance(request: Solving, takes: Conditioning, event: Shape) -> Guidance |
         raise invalid(
             "guidance", f"guidance.interval is {list(requested.interval)}; it must be two times, the lower first"
         )
-    guidance = Guidance(tuple(terms), requested.interval, requested.channels)
-    if guidance.channels is not None and guidance.whole is None:
-        raise invalid("guidance", "guidance.channels needs a term with all conditions, which the other channels follow")
-    most = (*event, 1)[0]
-    if guidance.channels is not None and isinstance(most, int) and guidance.channels > most:
-        raise invalid("guidance", f"guidance.channels is {guidance.channels}; a state has {most}, so use 1 to {most}")
+    guidance = Guidance(tuple(terms), requested.interval, requested.projection, requested.rescale)
+    if guidance.corrected and guidance.whole is None:
+        name = "projection" if guidance.projection else "rescale"
+        raise invalid("guidance", f"guidance.{name} compares with a term with all conditions; add one, or leave it out")
     return guidance
 
 
@@ -181,22 +186,9 @@ def _dropped(
     return frozenset(() if condition == "all" else null if condition == "null" else drop or ())
 
 
-def _check_nulls(given: Mapping[str, Any], guidance: Guidance | None, takes: Conditioning) -> None:
-    """Refuse guidance that needs untrained nulls, and missing conditions without a null."""
-    if isinstance(takes, NamedConditions):
-        return  # negative conditions may replace the nulls
-    if guidance is not None and any(term.without for term in guidance.terms) and not takes.null:
-        raise invalid("guidance", NO_NULL.format("; "))
-    if not given and not takes.null:
-        try:
-            takes.nulls(1, torch.float32)
-        except ConditionError as error:
-            raise invalid("condition", str(error)) from None
-
-
 def _negative(
     request: Solving,
-    takes: Conditioning,
+    takes: NamedConditions,
     guidance: Guidance | None,
     sizes: Sizes,
     samples: int,
@@ -211,7 +203,7 @@ def _negative(
         {} if requested is None else requested if isinstance(requested, dict) else {_only(takes, "negative"): requested}
     )
     for name in takes.inputs:
-        if name in needed and name not in given and not _has_null(takes, name):
+        if name in needed and name not in given and name not in takes.droppable():
             raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one, or "))
     if not given:
         return None
@@ -219,10 +211,6 @@ def _negative(
         return Values(takes, given, samples, model.dtype, sizes, partial=True)
     except ConditionError as error:
         raise _problem(error, "negative") from None
-
-
-def _has_null(takes: Conditioning, name: str) -> bool:
-    return name in takes.droppable() if isinstance(takes, NamedConditions) else takes.null
 
 
 def _made(values: Values, field: str) -> Mapping[str, Distinct]:

@@ -18,7 +18,7 @@ from models.noise import rademacher
 from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.requests.conditions import CheckedConditions
+from service.requests.conditions import CheckedConditions, refuse_corrections
 from service.requests.schemas import BULK, Body, Index, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
@@ -121,6 +121,7 @@ def validate_log_prob(
     refuse_average(model, "log_prob integrates the divergence of")
     n = _count(request)
     checked, model = _sized(request, model, n)
+    refuse_corrections(checked)
     width = math.prod(model.event_shape)
     exact = _is_exact(request, width)
     probes = 1 if exact else request.probes

@@ -8,7 +8,7 @@ from pydantic import Field, WithJsonSchema, WrapValidator
 from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.requests.conditions import CheckedConditions
+from service.requests.conditions import CheckedConditions, refuse_corrections
 from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Count, Drawn, Solving, Times
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
@@ -61,6 +61,7 @@ def validate_diagnose(
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
     checked, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
+    refuse_corrections(checked)
     width = math.prod(model.event_shape)
     _check_cost(n, times, width, model, settings)
     unspecified = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)

@@ -24,6 +24,7 @@ from service.http.context import Context, context_of
 from service.ledger import Hold, Take
 from service.ports import Engine
 from service.registry.version import ModelVersion
+from service.replay import header_of
 from service.requests.npz_body import claimed_bytes, is_npz
 from service.requests.parsing import JSON, LARGE_BODY, NPZ, read_body, set_aside
 from service.requests.schemas import Named, Solving
@@ -225,8 +226,8 @@ async def respond(http: Request, response: ArrayResponse, encoder: Encoder, head
     """Write a small response at once; a large one in a worker thread, piece by piece as it is sent."""
     context, pieces = context_of(http.scope), encoder.encode(response)
     all_headers = {"X-Pathline-Status": str(response.document["status"]), **headers}
-    if encoder.bare:
-        all_headers["X-Pathline-Replay"] = response.document["replay"]
+    if encoder.bare and (text := header_of(response.document)) is not None:
+        all_headers["X-Pathline-Replay"] = text
     begun = time.perf_counter()
     if response.numbers > NUMBERS_PER_PIECE or encoder.slow:
         if encoder.headers is not None:

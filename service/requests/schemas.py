@@ -111,8 +111,11 @@ class GuidanceRequest(Body):
     interval: Annotated[tuple[Finite, Finite], Field(strict=False)] | None = Field(
         default=None, description="times between which there is guidance; outside them, all conditions apply"
     )
-    channels: Count | None = Field(
-        default=None, description="number of channels that are guided, from the first on; all if omitted"
+    projection: bool = Field(
+        default=False, description="multiply the other velocities so that they are nearest to that with all conditions"
+    )
+    rescale: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.0, description="how far velocities get the standard deviation of that with all conditions: 0 to 1"
     )
 
 
@@ -171,7 +174,7 @@ class Solving(Body):
     negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA), Tensor(named=True)] = None
     shape: Annotated[Any, WithJsonSchema(SHAPE_SCHEMA)] = None
     guidance: AnyGuidance | None = Field(
-        default=None, description="strength of classifier-free guidance, or its terms, interval and channels"
+        default=None, description="strength of classifier-free guidance, or its terms, interval, projection and rescale"
     )
     timeout_s: Annotated[Positive | None, Mark.SAME_NEEDS] = Field(
         default=None, description="time limit in seconds, queueing included"
@@ -210,6 +213,9 @@ class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
+    noise_scale: Annotated[float, Field(ge=0, le=1000)] = Field(
+        default=1.0, description="factor of the starting noise, its temperature: below 1 for more typical samples"
+    )
     t_span: Annotated[tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1)] = Field(
         default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
     )

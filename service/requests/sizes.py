@@ -9,7 +9,6 @@ from models.pictures import PictureError, TooManyError
 from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
 from service.registry.version import ModelVersion
-from service.replay import MAX_CHARACTERS
 from service.requests.conditions import CheckedConditions
 from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder
@@ -17,6 +16,9 @@ from solvers.plan import Plan
 
 _HEAD = 6_000
 """Bytes of the names, numbers and texts around the arrays, including the quantiles of the steps."""
+
+_REQUEST = 8_000
+"""Bytes of the members `request` and `environment`."""
 
 _BYTES_PER_TIME = 26
 _BYTES_PER_EVENT = 120
@@ -113,7 +115,7 @@ def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, enc
         states += encoder.array_bytes((m, n, *shape), dtype) + m * _BYTES_PER_EVENT
     lanes = n if request.trace == "full" else 1
     entries = 0 if request.trace == "none" else solve.max_attempts * lanes
-    return MAX_CHARACTERS + head + states + entries * encoder.bytes_per_step + n * encoder.bytes_per_sample
+    return _REQUEST + head + states + entries * encoder.bytes_per_step + n * encoder.bytes_per_sample
 
 
 def _head_bytes(settings: Mapping[str, object]) -> int:

@@ -128,6 +128,7 @@ def validate_sample(
         trace=request.trace,
         seed=seed_of(request.seed),
         first_index=request.first_index,
+        noise_scale=request.noise_scale,
         x0=start_of(request.x0, n, model),
         save_at=save_at,
         partial=request.on_timeout == "partial",
@@ -166,6 +167,8 @@ def _needed(
         raise invalid(
             "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
         )
+    if request.x0 is not None and request.noise_scale != 1:
+        raise invalid("noise_scale", "noise_scale is for the noise of a seed, and x0 was given; leave one of them out")
     checked, model = sized(request, model, request.num_samples, {"x0": (request.x0, model.card.event_shape)})
     check_form(request, model, encoder)
     request, choice, solve = chosen(request, model, t_span, settings)

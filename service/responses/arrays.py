@@ -78,7 +78,7 @@ class Encoder:
         whole: whether the whole response is in memory before any of it is sent.
         followed: whether saved states are also sent on the way, before the response.
         headers: first piece -> headers that describe it; or None.
-        bare: whether it contains only samples, so that the replay token goes into a header.
+        bare: whether it contains only samples, so that what a replay needs goes into a header.
     """
 
     media_type: str
@@ -185,10 +185,9 @@ def _without_arrays(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members that are not arrays; an object of arrays only is left out."""
     kept: dict[str, Any] = {}
     for name, value in document.items():
-        if isinstance(value, dict):
-            value = _without_arrays(value)
-        if not isinstance(value, np.ndarray) and value != {}:
-            kept[name] = value
+        rest = _without_arrays(value) if isinstance(value, dict) else value
+        if not isinstance(rest, np.ndarray) and (rest != {} or value == {}):
+            kept[name] = rest
     return kept
 
 

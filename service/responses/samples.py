@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from engine.job import Job, JobResult
-from models.named_conditions import class_names
 from service.http.context import Context
 from service.registry.version import ModelVersion
-from service.replay import Difference, digest_of, token_of
+from service.replay import Difference, asked_of, digest_of, environment_of
 from service.responses.arrays import Array, ArrayResponse
 from solvers.errors import Status
 from solvers.plan import Plan
@@ -47,15 +46,15 @@ def sample_response(
         result: its result.
         context: the context of the request.
         decode: whether samples are data, not states.
-        environment: the environment of this process, for the replay token.
+        environment: the environment of this process.
         budget: the service's choice of a solver, if it made one.
     """
     samples = samples_of(model, result, decode)
-    how, digest = outcome(result), digest_of(samples)
     document = {
         **origin(model, context),
         "seed": job.seed,
         "first_index": job.first_index,
+        **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
         "noise": model.card.noise,
         "path": model.path,
@@ -63,9 +62,10 @@ def sample_response(
         **({} if budget is None else {"budget": budget}),
         **_class_of(model, job),
         "shape": list(samples.shape),
-        **how,
-        "digest": digest,
-        "replay": token_of(model, job, decode, how["status"], environment, digest),
+        **outcome(result),
+        "digest": digest_of(samples),
+        "request": asked_of(model, job, decode),
+        "environment": environment_of(environment, model),
         "samples": samples,
     }
     arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
@@ -87,7 +87,7 @@ def _class_of(model: ModelVersion, job: Job) -> dict[str, Any]:
     """
     if model.conditioning is None or job.conditions is None:
         return {}
-    found = class_names(model.conditioning, job.conditions)
+    found = model.conditioning.class_names(job.conditions)
     if not found:
         return {}
     return {"class": found if len(model.conditioning.inputs) > 1 else next(iter(found.values()))}
@@ -98,7 +98,7 @@ def replay_response(response: ArrayResponse, matches: bool, differences: Sequenc
 
     Args:
         response: the samples.
-        matches: whether their digest is that of the token.
+        matches: whether their digest is that of the first answer.
         differences: why that could not be promised.
     """
     found = {"digest_matches": matches, "differences": [each.document() for each in differences]}

@@ -106,6 +106,7 @@ class SampleResponse(Solved):
 
     seed: int
     first_index: int
+    noise_scale: float = Field(default=1.0, description="factor of the starting noise, if it is not 1")
     noise: str
     path: Literal["fused", "onnx", "eager"] = Field(description="how the network was evaluated, as in /v1/models")
     budget: Chosen | None = Field(default=None, description="only if the request had a budget")
@@ -116,17 +117,21 @@ class SampleResponse(Solved):
         "no class; by name if the model has several conditions",
     )
     digest: str = Field(description="SHA-256 of the samples' bytes, as in npz")
-    replay: str = Field(description="token for POST /v1/replay, which gives the same samples again")
+    request: dict[str, Any] = Field(
+        description="what else POST /v1/replay needs of the request, where it is not the default; long arrays and "
+        "conditions by name as hashes"
+    )
+    environment: dict[str, str] = Field(description="versions, device and machine that the bits depend on")
     samples: list[Any]
     saved: Saved | None = None
     trace: TraceBody | None = None
 
 
 class DifferenceBody(BaseModel):
-    """One thing that differs between a replay token and the service."""
+    """One thing that differs between an earlier answer and the service."""
 
     what: str
-    token: str
+    answer: str
     here: str
     reason: str
 

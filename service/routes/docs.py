@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.context import context_of
-from service.http.negotiation import choose
+from service.http.negotiation import choose, joined
 from service.openapi import PAGES, answered, problems, read
 
 router = APIRouter(tags=[PAGES])
@@ -63,7 +63,6 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
-    "X-Content-Type-Options": "nosniff",
 }
 _FORMATS = ("application/json", "text/html")
 
@@ -168,7 +167,7 @@ def _code(text: str) -> str:
 
 
 def _is_json(request: Request) -> bool:
-    return choose(request.headers.get("accept"), _FORMATS) == "application/json"
+    return choose(joined(request.headers, "accept"), _FORMATS) == "application/json"
 
 
 def _json(content: dict[str, Any]) -> Response:

@@ -12,7 +12,7 @@ from engine.job import DeadlineExceeded, Job, Operation
 from service.errors import ClientGoneError, problem_of
 from service.examples import CHECKPOINT, DOPRI5, LATENCY, RK4
 from service.http.context import context_of
-from service.http.negotiation import choose
+from service.http.negotiation import choose, joined
 from service.openapi import ANALYSIS, ModelName, solving
 from service.requests import pipeline
 from service.requests.densities import EncodeRequest, LogProbRequest, validate_encode, validate_log_prob
@@ -160,7 +160,7 @@ async def diagnose(request: Request, name: ModelName) -> Response:
 
 async def _receive(request: Request, name: str, body: type[R], validate: pipeline.Validate[R, V]) -> V:
     """Receive a request to the model in the address."""
-    encoder = ENCODERS[choose(request.headers.get("accept"), ARRAY_FORMATS)]
+    encoder = ENCODERS[choose(joined(request.headers, "accept"), ARRAY_FORMATS)]
     return await pipeline.receive(request, lambda text: (parse(body, text), encoder), validate, name, in_thread=True)
 
 

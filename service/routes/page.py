@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 
 from service import examples
 from service.errors import Kind, ProblemError
+from service.http.negotiation import accepts_coding, joined
 from service.openapi import PAGES, read, shown
 
 router = APIRouter(tags=[PAGES])
@@ -30,9 +31,7 @@ _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Vary": "Accept",
 }
 _LINKS = {
     "page": ".",
@@ -68,10 +67,11 @@ class _File:
     def response(self, request: Request, headers: dict[str, str] | None = None) -> Response:
         """Return the file, compressed if it is large and the client accepts that; 304 if the client has it."""
         headers = {"Vary": "Accept-Encoding", **(headers or {}), "ETag": self.etag, "Cache-Control": self.cache}
-        if self.etag in request.headers.get("if-none-match", ""):
+        tags = (joined(request.headers, "if-none-match") or "").split(",")
+        if not {self.etag, "*"}.isdisjoint(tag.strip().removeprefix("W/") for tag in tags):
             return Response(status_code=304, headers=headers)
         large = len(self.content) > 1024
-        if large and "gzip" in request.headers.get("accept-encoding", ""):
+        if large and accepts_coding("gzip", joined(request.headers, "accept-encoding")):
             return Response(self.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=self.media_type)
         return Response(self.content, headers=headers, media_type=self.media_type)
 
@@ -107,10 +107,10 @@ _ANSWERS = {200: {"content": _CONTENT}, 304: {"description": "The page has not c
 @read(router, "/", summary="Open the playground", response_class=Response, responses=_ANSWERS)
 async def index(request: Request) -> Response:
     """Show the playground; a client that accepts JSON but not HTML gets the addresses of the service."""
-    accept = request.headers.get("accept", "")
+    accept = joined(request.headers, "accept") or ""
     if "application/json" in accept and "text/html" not in accept:
         return JSONResponse({"service": "pathline", "links": _LINKS}, headers={"Vary": "Accept"})
-    return _page().response(request, _PAGE_HEADERS)
+    return _page().response(request, _PAGE_HEADERS | {"Vary": "Accept, Accept-Encoding"})
 
 
 @router.api_route("/static/{name}", methods=["GET", "HEAD"], include_in_schema=False)
@@ -119,4 +119,4 @@ async def static(request: Request, name: str) -> Any:
     file = _files().get(name)
     if file is None:
         raise ProblemError(Kind.NO_ROUTE, f"the page has no file {name!r}")
-    return file.response(request)
+    return file.response(request, _PAGE_HEADERS)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from service import examples
 from service.errors import Kind
-from service.http.negotiation import choose
+from service.http.negotiation import choose, joined
 from service.openapi import SAMPLING, solving
 from service.replay import Difference
 from service.requests import pipeline
@@ -48,7 +48,7 @@ _REPLAY = solving(
 @router.post("/sample", include_in_schema=False, responses=_SAMPLE["responses"])
 async def sample(request: Request) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
-    encoder = ENCODERS[choose(request.headers.get("accept"), tuple(ENCODERS))]
+    encoder = ENCODERS[choose(joined(request.headers, "accept"), tuple(ENCODERS))]
     valid = await pipeline.receive(request, lambda body: (parse(SampleRequest, body), encoder), validate_sample)
     response = await pipeline.draw(request, valid)
     headers = {"X-Pathline-Seed": str(valid.job.seed), "Vary": "Accept"}
@@ -58,16 +58,16 @@ async def sample(request: Request) -> Response:
 @router.post("/v1/replay", **_REPLAY)
 async def replay(request: Request) -> Response:
     """Reproduce the samples of an earlier response and compare their bits; 409 if these cannot be promised."""
-    encoder = ENCODERS[choose(request.headers.get("accept"), tuple(ENCODERS))]
+    encoder = ENCODERS[choose(joined(request.headers, "accept"), tuple(ENCODERS))]
     validate = partial(validate_replay, service_of(request).environment)
     valid = await pipeline.receive(request, lambda body: (parse_replay(body), encoder), validate)
     response = await pipeline.draw(request, valid)
     digest = response.document["digest"]
-    matches = digest == valid.token.digest
+    matches = digest == valid.digest
     differences = list(valid.differences)
     if not matches and not differences:
         reason = "the model is not deterministic here" if not valid.model.deterministic else "nothing else differs"
-        differences.append(Difference("samples", valid.token.digest, digest, reason))
+        differences.append(Difference("samples", valid.digest, digest, reason))
         if not valid.force:
             raise not_promised(differences)
     headers = {

@@ -26,7 +26,7 @@ from engine.job import DeadlineExceeded, JobResult, Progress
 from service import examples
 from service.errors import REFUSALS, problem_of
 from service.http.context import context_of
-from service.http.negotiation import choose
+from service.http.negotiation import choose, joined
 from service.metrics import CLIENT_GONE
 from service.openapi import SAMPLING, SOLVING_PROBLEMS, json_body, shown
 from service.requests import pipeline
@@ -115,7 +115,7 @@ class Feed:
 @router.post("/v1/sample/stream", **_STREAM)
 async def stream(request: Request) -> Response:
     """Draw samples like `/v1/sample`, and send events on the way: progress, states at `save_at`, the result."""
-    accept = request.headers.get("accept")
+    accept = joined(request.headers, "accept")
     choose(accept, (MEDIA_TYPE,))
     npz = "completed=npz" in (accept or "").replace(" ", "").lower()
     valid = await pipeline.receive(request, lambda body: (parse(SampleRequest, body), _EVENTS), validate_sample)

@@ -1,8 +1,8 @@
 // The subject of a drawing, apart from how it is solved: model, conditions, sizes of free axes, and guidance.
 const known = new Map(); // by model: the conditions in its card
 
-/** Remember the conditions in a model's card: {condition, conditions}. */
-export const learn = (model, card) => known.set(model, { condition: card.condition ?? null, conditions: card.conditions ?? {} });
+/** Remember the conditions in a model's card. */
+export const learn = (model, card) => known.set(model, card.conditions ?? {});
 
 /** The members of a request that are its subject. */
 export function subject({ model, condition, conditions, shape, guidance }) {
@@ -12,9 +12,8 @@ export function subject({ model, condition, conditions, shape, guidance }) {
 const depth = (value) => (Array.isArray(value) ? 1 + depth(value[0]) : 0);
 
 /** How deep the lists of one sample's condition are. */
-function own(model, name) {
-  const { condition, conditions } = known.get(model) ?? {};
-  return name === undefined ? Number(condition?.kind === "vector") : (conditions?.[name]?.shape?.length ?? 0);
+function own(model, name = "condition") {
+  return known.get(model)?.[name]?.shape?.length ?? 0;
 }
 
 /** Whether a request has a condition for each sample, so that the number of samples cannot be changed. */

@@ -28,6 +28,12 @@ function choice(values, automatic) {
 /** Whether a condition may be left out. */
 const optional = ({ null: none, default: usual }) => (none ?? usual) !== undefined;
 
+/** The condition called `condition`, if it is the only one: a label or a vector, with a field of its own. */
+function single(card) {
+  const { condition, ...others } = card?.conditions ?? {};
+  return condition && !Object.keys(others).length ? condition : null;
+}
+
 /** The field of a condition by name: a choice of labels, or a number, or a list as JSON. */
 function conditionField(name, takes) {
   const { dtype = "float32", shape = [], max = {}, classes, names } = takes;
@@ -243,7 +249,7 @@ export class Form {
 
   /** Show fields for the conditions by name and the free axes of a model, filled from a view. */
   #tell(card, view) {
-    const takes = Object.entries(card?.conditions ?? {});
+    const takes = Object.entries(single(card) ? {} : (card?.conditions ?? {}));
     const flags = new Set(takes.map(([, { null: none }]) => none?.flag)); // requests do not give these
     const conditions = takes.filter(([name]) => !flags.has(name));
     const axes = Object.entries(card?.axes ?? {}).filter(([name]) => card.event_shape.includes(name));
@@ -256,20 +262,20 @@ export class Form {
     if (this.marked) this.mark(...this.marked); // the fields are new
   }
 
-  /** Show the condition fields if the model's card has a condition, and one for each condition by name and free axis. */
+  /** Show the fields of a label or a vector if the model takes one, and one for each condition by name and free axis. */
   describe(about, card, view) {
     $("about").textContent = about;
     this.#tell(card, view);
-    const takes = card?.condition ?? null;
+    const takes = single(card);
     const guided = Object.values(card?.conditions ?? {}).some((one) => (one.null ?? null) !== null);
     $("condition").closest(".field").hidden = takes === null && $("condition").value === "";
     $("conditional").hidden = takes === null && !guided && $("condition").value === "" && $("guidance").value === "";
     const names = takes?.names ?? Array.from({ length: takes?.classes ?? 0 }, (_, k) => String(k));
     $("classes").replaceChildren(...names.map((name) => option(name)));
     const label = names.length ? `${names[0]} … ${names.at(-1)}` : "";
-    const expected = takes?.kind === "vector" ? `[${takes.width} numbers]` : label;
-    $("condition").placeholder = takes?.null ? `${expected}, or none` : expected;
-    $("guidance").closest(".field").hidden = takes?.null === false && $("guidance").value === "";
+    const expected = label || (takes ? `[${takes.shape.join(" × ")} numbers]` : "");
+    $("condition").placeholder = optional(takes ?? {}) ? `${expected}, or none` : expected;
+    $("guidance").closest(".field").hidden = takes !== null && takes.null === undefined && $("guidance").value === "";
   }
 
   /** Mark the fields a problem names; `errors` is the service's list of {field, message}. */

@@ -18,7 +18,7 @@ from studies.experiments.cells import Missing
 from studies.experiments.context import Context
 from studies.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from studies.experiments.figures import Figures
-from studies.experiments.trained import Model
+from studies.experiments.trained import Model, epochs_of
 from studies.experiments.verdicts import Interval, at_most, over_seeds
 from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
 from training.data_config import DigitsData, MnistData, PointsData
@@ -247,7 +247,7 @@ def _cell(context: Context, dataset: str, name: str, seed: int) -> Results:
 def _reflow_epochs(context: Context, parent: Recipe) -> int:
     """Return the epochs over the pairs that give as many steps as the parent took over its data."""
     assert isinstance(parent.data, PointsData | DigitsData | MnistData)
-    return max(1, round(parent.epochs * parent.data.samples / context.sizes.price_pairs))
+    return max(1, round(epochs_of(parent) * parent.data.samples / context.sizes.price_pairs))
 
 
 def _reflowed(context: Context, parent: Recipe) -> Results:

@@ -7,7 +7,7 @@ from typing import Any
 
 from studies.experiments.cells import Cells
 from studies.experiments.sizes import Sizes
-from studies.experiments.trained import Model, TrainedModels, size_of
+from studies.experiments.trained import Model, TrainedModels, epochs_of, size_of
 from training.config import CONFIGS, Recipe, load_recipe
 from training.data_config import MnistData
 
@@ -40,10 +40,10 @@ class Context:
 
     def points_model(self, recipe: Recipe) -> Model:
         """Return the model of a recipe for moons or circles; a run on moons also covers the ablation's epochs."""
-        counts = (recipe.epochs,)
+        counts = (epochs_of(recipe),)
         if recipe.data.name == "moons" and size_of(recipe).hidden == self.sizes.hidden:
             counts = self.sizes.epoch_counts
-        return self.models.series(recipe, counts)[counts.index(recipe.epochs)]
+        return self.models.series(recipe, counts)[counts.index(epochs_of(recipe))]
 
     def over_models(
         self,

@@ -76,7 +76,7 @@ class TrainedModels:
         Raises:
             TrainingError: the training failed or was stopped.
         """
-        return self.series(recipe, [recipe.epochs])[0]
+        return self.series(recipe, [epochs_of(recipe)])[0]
 
     def series(self, recipe: Recipe, epochs: Sequence[int]) -> list[Model]:
         """Return the models after each of several numbers of epochs, from one run to the largest.
@@ -123,13 +123,13 @@ class TrainedModels:
 
     def _train(self, missing: Sequence[Recipe]) -> None:
         """Train to the largest number of epochs and publish each missing model when its last epoch is done."""
-        recipe = max(missing, key=lambda one: one.epochs)
+        recipe = max(missing, key=epochs_of)
         make_writable(self.folder, "model folder")
         run = RunFolder(self._runs / f"{recipe.name}-{recipe.hash}")
         with run.locked():
             data = self.data(recipe)
             trainer = Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"), noise=data.noise)
-            due = {one.epochs * trainer.steps_per_epoch: one for one in missing}
+            due = {epochs_of(one) * trainer.steps_per_epoch: one for one in missing}
             _resume(trainer, run, data, min(due))
             with StopRequest() as stop, Progress(_label(recipe), trainer.total_steps, trainer.step) as progress:
 
@@ -167,6 +167,12 @@ def _resume(trainer: Trainer, run: RunFolder, data: DataSet, first: int) -> None
     except StateError as error:
         raise StateError(f"{run.file}: {error}; delete {run.folder} to train from the start") from None
     torch.set_num_threads(saved[1].threads)  # a different number would change the last bits
+
+
+def epochs_of(recipe: Recipe) -> int:
+    """Return the length of a training from the paper, which counts epochs."""
+    assert recipe.epochs is not None
+    return recipe.epochs
 
 
 def size_of(recipe: Recipe) -> ResidualMLPSize:

@@ -24,8 +24,8 @@ from pathline.bulk_folder import JobSpec
 from fleet.__main__ import main
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from tests.clients.conftest import FakeService, request_in
 from tests.clients.support import in_process
 from tests.service.free import picture
@@ -241,10 +241,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         training={},
         seed=0,
     )
-    pets = LabelCondition(classes=3, names=("cat", "dog", "eel"))
+    pets = NamedCondition.label(classes=3, names=("cat", "dog", "eel"))
     net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=pets))
     save(root, "pets", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
-    ages = LabelCondition(classes=3, names=("1", "2", "20"))
+    ages = NamedCondition.label(classes=3, names=("1", "2", "20"))
     net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=ages))
     save(root, "ages", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
     return root
@@ -270,11 +270,26 @@ def test_the_fingerprint_is_that_of_fleet_sample_and_fleet_verifies_the_folder(
 
     async def bulk() -> pathline.BulkResult:
         async with in_process(repository) as client:
-            return await client.bulk("net", 300, to=tmp_path / "sdk", solver="rk4-4", seed=5, format=form)
+            return await client.bulk(
+                "net", 300, to=tmp_path / "sdk", solver="rk4-4", seed=5, noise_scale=0.5, format=form
+            )
 
     found = asyncio.run(bulk())
     assert run("verify", tmp_path / "sdk") == found.fingerprint
-    job = ("sample", "net", "--total", 300, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
+    job = (
+        "sample",
+        "net",
+        "--total",
+        300,
+        "--seed",
+        5,
+        "--solver",
+        "rk4-4",
+        "--noise-scale",
+        0.5,
+        "--to",
+        tmp_path / "fleet",
+    )
     assert run(*job, "--shard-rows", 128) == found.fingerprint
     spec = JobSpec.from_json((tmp_path / "sdk" / "job.json").read_bytes())
     receipt = json.loads((tmp_path / "sdk" / "receipts" / "00000.json").read_text())

@@ -165,8 +165,8 @@ class TestSample:
     def test_all_options_reach_the_service(self, service: FakeService, tmp_path: Path) -> None:
         command = "sample moons -n 2 --solver rk4 --steps 20 --grid uniform --max-nfe 99 --trace none --timeout 5"
         command += " --priority bulk --condition [1,0.5] --guidance 2 --first-step 0.01 --max-step 0.05"
-        command += " --model-version 2 --first-index 7 --no-decode --on-timeout partial --error-control sample"
-        command += " --shape T=344 --shape W=16"
+        command += " --model-version 2 --first-index 7 --noise-scale 0.5 --no-decode --on-timeout partial"
+        command += " --error-control sample --shape T=344 --shape W=16"
         assert main([*command.split(), "--seed", "0", "-o", str(tmp_path / "o.npy")]) == 0
         assert json.loads(service.seen[0]["body"]) == {
             "model": "moons",
@@ -181,6 +181,7 @@ class TestSample:
             "timeout_s": 5.0,
             "version": 2,
             "first_index": 7,
+            "noise_scale": 0.5,
             "decode": False,
             "on_timeout": "partial",
             "error_control": "sample",
@@ -532,4 +533,4 @@ class TestOthers:
     ],
 )
 def test_a_replay_takes_conditions_as_a_sample_does(given: list[str], found: dict[str, Any]) -> None:
-    assert conditions(parse(["replay", "plr1.token", *given])) == found
+    assert conditions(parse(["replay", "out.npz", *given])) == found

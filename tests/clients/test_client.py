@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
 
 
+ANSWER = {"model": "moons", "shape": [4, 2], "digest": "sha256:0", "environment": {}}
+
+
 def bodies(service: FakeService) -> list[dict[str, Any]]:
     return [json.loads(seen["body"]) for seen in service.seen if seen["path"] == "/v1/sample"]
 
@@ -94,7 +97,7 @@ def test_conditions_by_name_are_a_dict_in_every_call(
         lambda: client.encode("moons", [[0.0, 0.0]], **options),
         lambda: client.log_prob("moons", [[0.0, 0.0]], **options),
         lambda: client.bulk("moons", 4, to=tmp_path / "bulk", **options),
-        lambda: client.replay("plr1.token", **options),
+        lambda: client.replay(ANSWER, **options),
         lambda: asyncio.run(AsyncClient("http://localhost:1").sample("moons", 4, **options)),
     ]
     for call in calls:

@@ -158,6 +158,14 @@ class Refusing:
             raise ModuleNotFoundError(f"No module named {self._package!r}", name=self._package)
 
 
+def test_a_private_file_stays_private(result: SampleResult, tmp_path: Path) -> None:
+    path = tmp_path / "samples.npz"
+    path.touch(0o600)
+    result.save(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_size > 0
+
+
 def test_files_hold_what_the_result_holds(result: SampleResult, tmp_path: Path) -> None:
     with np.load(result.save(tmp_path / "r.npz")) as found:
         np.testing.assert_array_equal(found["samples"], result.samples)

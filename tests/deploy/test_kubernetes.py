@@ -162,6 +162,10 @@ def _before_stop(pod: str) -> list[str]:
 def test_as_many_threads_as_processors(pod: str) -> None:
     resources = container(pod)["resources"]
     assert environment(pod)["PATHLINE_THREADS"] == resources["limits"]["cpu"]
+    if pod in SERVERS:
+        settings = Settings.model_construct()
+        admitted = 2 * settings.max_job_bytes + settings.max_condition_bytes  # bodies have a ledger as large as jobs
+        assert int(resources["limits"]["memory"].removesuffix("Gi")) * 2**30 >= admitted + 2**30
     assert set(resources["requests"]) == set(resources["limits"]) == {"cpu", "memory"}
 
 

@@ -12,8 +12,8 @@ from engine.job import Job
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from models.noise import noise
 
 from .conftest import job
@@ -22,7 +22,7 @@ from .conftest import job
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     torch.manual_seed(0)
-    condition = LabelCondition(classes=3, null=False)
+    condition = NamedCondition.label(classes=3, null=False)
     config = ResidualMLPConfig(dim=2, hidden=32, blocks=1, condition=condition, average=True)
     model = ResidualMLP(config).requires_grad_(False)
     torch.nn.init.normal_(model.span.weight)

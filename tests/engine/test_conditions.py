@@ -19,9 +19,9 @@ from engine.snapshot import EngineSnapshot
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
 from models.guidance import Guided
+from models.named_conditions import NamedCondition
 from models.noise import noise
 from solvers import integrate
 
@@ -36,7 +36,7 @@ def saved(root: Path, name: str, condition: Any) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return saved(tmp_path_factory.mktemp("repository"), "net", LabelCondition(classes=5))
+    return saved(tmp_path_factory.mktemp("repository"), "net", NamedCondition.label(classes=5))
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,8 @@ def kept(engine: Engine) -> int:
 def expected(
     checkpoint: Checkpoint, condition: Any, guidance: float | None, seed: int = 0, **solver: Any
 ) -> torch.Tensor:
-    assert checkpoint.card.condition is not None
-    guided = Guided(checkpoint.velocity, checkpoint.card.condition)
+    assert checkpoint.conditioning is not None
+    guided = Guided(checkpoint.velocity, checkpoint.conditioning)
     n = len(condition)
     strength = None if guidance is None else torch.full((n,), guidance)
     return integrate(lambda x, t: guided(x, t, condition, strength), noise(0, 0, n, (2,)), **solver).x
@@ -147,7 +147,7 @@ def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoin
 
 
 def test_vectors(tmp_path: Path) -> None:
-    checkpoint = saved(tmp_path, "net", VectorCondition(width=3, null=False))
+    checkpoint = saved(tmp_path, "net", NamedCondition.vector(width=3, null=False))
     engine = Engine(Settings())
     engine.start()
     engine.load("net", 1, checkpoint)

@@ -5,7 +5,6 @@ import torch
 
 from engine.job import Job
 from engine.job_rows import Conditions, RowStore
-from models.conditions import VectorCondition
 from models.forms.rows import Chosen, field_rows
 from models.named_conditions import Distinct, NamedCondition, NamedConditions
 from solvers import resolve
@@ -74,14 +73,14 @@ def test_a_velocity_that_is_its_condition_keeps_its_values() -> None:
     told = torch.randn(rows, width)
     places = store.add(told)
     x, t = torch.zeros(rows, width), torch.zeros(rows)
-    takes = VectorCondition(width=width)
+    takes = NamedConditions({"condition": NamedCondition.vector(width=width)})
     field = field_rows(lambda x, t, condition=None: condition, (width,), torch.float32, max_rows=128, condition=takes)
     assert torch.equal(field(x, t, Chosen(store, places)), told)
 
 
 def test_jobs_come_and_go_in_any_order() -> None:
     generator = np.random.default_rng(0)
-    conditions = Conditions(VectorCondition(width=2), torch.float32, "cpu")
+    conditions = Conditions(NamedConditions({"condition": NamedCondition.vector(width=2)}), torch.float32, "cpu")
     alive: dict[int, torch.Tensor] = {}
     for number in generator.permutation(300).tolist():
         n = int(generator.integers(1, 200))

@@ -111,11 +111,11 @@ def test_guidance_of_several_terms(engine: Engine, made: tuple[Named, Checkpoint
     assert found.rows == 3 * 4 * 4
 
 
-def test_negative_interval_and_channels(engine: Engine, made: tuple[Named, Checkpoint]) -> None:
+def test_negative_interval_and_corrections(engine: Engine, made: tuple[Named, Checkpoint]) -> None:
     network, checkpoint = made
     values, x0 = given(3, 4), noise(0, 0, 4, (3,))
     null = frozenset({"text", "mask", "image", "label", "strength"})
-    guidance = Guidance((Term(2.0), Term(-1.0, null)), interval=(0.25, 0.5), channels=2)
+    guidance = Guidance((Term(2.0), Term(-1.0, null)), interval=(0.25, 0.5), projection=True, rescale=0.75)
     negative = {"label": 1, "strength": 0.5}
     [found] = solved(engine, job(checkpoint, 4, values, guidance=guidance, negative=negative, **EULER))
 
@@ -124,7 +124,10 @@ def test_negative_interval_and_channels(engine: Engine, made: tuple[Named, Check
         if not 0.25 <= float(t[0]) <= 0.5:
             return whole
         away = arguments_of(values | {"strength": 0.5}, 4, ("text", "mask", "image"), label=torch.tensor(1))
-        return torch.cat(((2 * whole - network(x, t, *away))[:, :2], whole[:, 2:]), 1)
+        other = network(x, t, *away)
+        other = other * ((whole * other).sum(1) / other.square().sum(1))[:, None]
+        v = 2 * whole - other
+        return v * (0.75 * whole.std(1) / v.std(1) + 0.25)[:, None]
 
     torch.testing.assert_close(found.x, integrate(field, x0, **EULER).x, rtol=0, atol=1e-4)
     assert found.rows == 4 * (2 * 1 + 2 * 2)  # two of four calls are in the interval
@@ -132,7 +135,12 @@ def test_negative_interval_and_channels(engine: Engine, made: tuple[Named, Check
 
 def test_alone_and_among_sixteen_others_are_the_same_bits(engine: Engine, made: tuple[Named, Checkpoint]) -> None:
     _, checkpoint = made
-    guidances = (None, GUIDED, 2.5, Guidance((Term(2.0), Term(-1.0, frozenset({"text"}))), (0.1, 0.7), 1))
+    guidances = (
+        None,
+        GUIDED,
+        2.5,
+        Guidance((Term(2.0), Term(-1.0, frozenset({"text"}))), (0.1, 0.7), projection=True, rescale=0.5),
+    )
     jobs = []
     for number in range(16):
         guidance = guidances[number % 4]

@@ -9,8 +9,8 @@ import torch
 from fleet.__main__ import main
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 
 torch.set_num_threads(1)
 
@@ -29,7 +29,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("repository")
     write_net(repository)
     torch.manual_seed(1)
-    pets = LabelCondition(classes=3, names=("cat", "dog", "eel"))
+    pets = NamedCondition.label(classes=3, names=("cat", "dog", "eel"))
     net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=pets))
     save(repository, "pets", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
     return repository

@@ -11,11 +11,11 @@ from models.architectures.unet import UNetConfig, UNetSize
 from models.checkpoint.card import CARD_FILE, CheckpointError, read_card
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.forms.fused import can_fuse
 from models.forms.rows import field_rows
 from models.guidance import Guided
+from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network
 from models.noise import noise
 from models.shapes import sized
@@ -99,9 +99,12 @@ def test_rows_are_padded_with_both_times_and_keep_their_bits() -> None:
 
 
 def test_guidance_is_one_number_a_row_beside_two_times() -> None:
-    condition = LabelCondition(classes=3)
+    condition = NamedCondition.label(classes=3)
     made = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=condition, average=True))
-    guided, x = Guided(made.requires_grad_(False), condition), noise(0, 0, 3, (2,), torch.float32)
+    guided, x = (
+        Guided(made.requires_grad_(False), NamedConditions({"condition": condition})),
+        noise(0, 0, 3, (2,), torch.float32),
+    )
     times, labels = torch.tensor([[0.0, 1.0]]).repeat(3, 1), torch.tensor([0, 1, 2])
     found = guided(x, times, labels, torch.tensor([1.0, 0.0, 2.0]))
     with_label, without = made(x, times, labels), made(x, times, torch.tensor([3, 3, 3]))

@@ -15,12 +15,12 @@ from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.card import Card, read_card
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
-from models.conditions import VectorCondition
 from models.decoder import Decoder, DecoderConfig
 from models.forms.rows import field_rows
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program, import_weights
+from models.named_conditions import NamedCondition
 from models.network import Network
 from models.shapes import sized
 
@@ -35,7 +35,7 @@ def stored(network: Network, root: Path, compute: Any) -> Path:
 
 def networks() -> list[Network]:
     torch.manual_seed(0)
-    vector = VectorCondition(width=3, null=True)
+    vector = NamedCondition.vector(width=3, null=True)
     return [
         ResidualMLP(ResidualMLPConfig(dim=2, hidden=24, blocks=2, condition=vector)),
         UNet(UNetConfig(shape=(1, 4, 4), hidden=8, levels=2)),

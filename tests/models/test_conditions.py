@@ -5,68 +5,77 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from models.architectures import build
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
-from models.conditions import ConditionError, LabelCondition, VectorCondition
+from models.condition_values import Values
+from models.conditions import ONE, ConditionError
 from models.decoder import Decoder
 from models.forms.rows import field_rows
+from models.named_conditions import NamedCondition, NamedConditions, one_condition
 from models.noise import noise
 from models.velocity import VelocityError
 
-LABEL = LabelCondition(classes=10)
-NAMED = LabelCondition(classes=2, names=("cat", "dog"))
-VECTOR = VectorCondition(width=3)
+LABEL = NamedCondition.label(classes=10)
+NAMED = NamedCondition.label(classes=2, names=("cat", "dog"))
+VECTOR = NamedCondition.vector(width=3)
 
 
-def network(condition: LabelCondition | VectorCondition) -> ResidualMLP:
+def tensor(condition: NamedCondition, value: Any, rows: int, dtype: torch.dtype) -> Tensor:
+    """Return a value as a request gives it, as the network takes it."""
+    takes = NamedConditions({ONE: condition})
+    return Values(takes, {ONE: value}, rows, dtype).tensors()[ONE].expanded(rows)
+
+
+def network(condition: NamedCondition) -> ResidualMLP:
     torch.manual_seed(0)
     config = ResidualMLPConfig(dim=2, hidden=32, blocks=1, time_width=8, condition=condition)
     made = ResidualMLP(config).requires_grad_(False)
-    if isinstance(condition, VectorCondition) and condition.null:
+    if condition.classes is None and condition.nullable:
         made.embed_condition.null.add_(0.5)
     return made
 
 
 def test_labels_for_all_or_for_each():
-    assert LABEL.tensor(3, 2, torch.float32).tolist() == [3, 3]
-    assert LABEL.tensor(np.array([1, 9]), 2, torch.float32).tolist() == [1, 9]
-    assert NAMED.tensor(["dog", 0], 2, torch.float32).tolist() == [1, 0]
-    assert NAMED.tensor("dog", 1, torch.float32).dtype == torch.int64
+    assert tensor(LABEL, 3, 2, torch.float32).tolist() == [3, 3]
+    assert tensor(LABEL, np.array([1, 9]), 2, torch.float32).tolist() == [1, 9]
+    assert tensor(NAMED, ["dog", 0], 2, torch.float32).tolist() == [1, 0]
+    assert tensor(NAMED, "dog", 1, torch.float32).dtype == torch.int64
 
 
 @pytest.mark.parametrize("value", [-1, 10, True, 1.5, "three", None, {}, [1, 2, 3], [1, 10], [[1], [2]]])
 def test_what_is_no_label_is_refused_with_what_is_allowed(value: Any):
-    with pytest.raises(ConditionError, match=r"condition .*(from 0 to 9|give one for all samples, or 2)"):
-        LABEL.tensor(value, 2, torch.float32)
+    with pytest.raises(ConditionError, match=r"condition .*a class label, a whole number from 0 to 9"):
+        tensor(LABEL, value, 2, torch.float32)
 
 
 def test_an_unknown_name_lists_the_names():
     with pytest.raises(ConditionError, match=r'"cow".*or one of cat, dog'):
-        NAMED.tensor("cow", 1, torch.float32)
+        tensor(NAMED, "cow", 1, torch.float32)
 
 
 def test_vectors_for_all_or_for_each():
-    assert VECTOR.tensor([1, 2.0, 3], 2, torch.float64).tolist() == [[1, 2, 3], [1, 2, 3]]
-    assert VECTOR.tensor(np.eye(3, dtype=np.float32), 3, torch.float32).dtype == torch.float32
+    assert tensor(VECTOR, [1, 2.0, 3], 2, torch.float64).tolist() == [[1, 2, 3], [1, 2, 3]]
+    assert tensor(VECTOR, np.eye(3, dtype=np.float32), 3, torch.float32).dtype == torch.float32
 
 
 @pytest.mark.parametrize(
-    "value", [1, None, "abc", [1, 2], [[1, 2, 3]], [1, 2, float("nan")], [1, 2, 1e300], [[1], [1, 2]], [True] * 3, []]
+    "value", [1, None, "abc", [1, 2], [1, 2, float("nan")], [1, 2, 1e300], [[1], [1, 2]], [True] * 3, []]
 )
 def test_what_is_no_vector_is_refused_with_what_is_allowed(value: Any):
-    with pytest.raises(ConditionError, match=r"condition .*vector of 3 finite numbers"):
-        VECTOR.tensor(value, 2, torch.float32)
+    with pytest.raises(ConditionError, match=r"condition.*(a vector of 3 finite numbers|not finite)"):
+        tensor(VECTOR, value, 2, torch.float32)
 
 
 @pytest.mark.parametrize("condition", [LABEL, VECTOR])
-def test_no_condition_is_the_null_and_each_condition_has_its_velocity(condition: LabelCondition | VectorCondition):
+def test_no_condition_is_the_null_and_each_condition_has_its_velocity(condition: NamedCondition):
     field = network(condition)
     x, t = noise(0, 0, 1, (2,)).expand(4, 2), torch.full((4,), 0.5)
-    nulls = condition.nulls(4, torch.float32)
+    nulls = NamedConditions({ONE: condition}).nulls(4, torch.float32)
     assert torch.equal(field(x, t), field(x, t, nulls))
     v = field(x, t, torch.cat([condition.examples(3, torch.float32), nulls[:1]]))
     assert v.isfinite().all()
@@ -74,26 +83,26 @@ def test_no_condition_is_the_null_and_each_condition_has_its_velocity(condition:
 
 
 @pytest.mark.parametrize("condition", [LABEL, VECTOR])
-def test_without_a_trained_null_a_condition_is_needed(condition: LabelCondition | VectorCondition):
-    field = network(condition.model_copy(update={"null": False}))
+def test_without_a_trained_null_a_condition_is_needed(condition: NamedCondition):
+    field = network(condition.model_copy(update={"null": None}))
     x = noise(0, 0, 3, (2,))
     with pytest.raises(ConditionError, match="trained without a null"):
         field(x, x[:, 0])
-    assert field(x, x[:, 0], condition.model_copy(update={"null": False}).examples(3, torch.float32)).isfinite().all()
+    assert field(x, x[:, 0], condition.examples(3, torch.float32, nulls=False)).isfinite().all()
 
 
 def test_a_condition_of_the_wrong_kind_names_what_is_taken():
     x = noise(0, 0, 3, (2,))
-    with pytest.raises(ConditionError, match=r"takes class labels, torch.int64 of shape \(3,\)"):
+    with pytest.raises(ConditionError, match=r"takes torch.int64 of shape \(3,\)"):
         network(LABEL)(x, x[:, 0], x)
-    with pytest.raises(ConditionError, match=r"takes vectors, torch.float32 of shape \(3, 3\)"):
+    with pytest.raises(ConditionError, match=r"takes torch.float32 of shape \(3, 3\)"):
         network(VECTOR)(x, x[:, 0], x)
     assert issubclass(ConditionError, VelocityError)
 
 
 @pytest.mark.parametrize("condition", [LABEL, VECTOR])
-def test_rows_of_conditional_networks_do_not_depend_on_their_neighbours(condition: LabelCondition | VectorCondition):
-    field = field_rows(network(condition), (2,), torch.float32, max_rows=128, condition=condition)
+def test_rows_of_conditional_networks_do_not_depend_on_their_neighbours(condition: NamedCondition):
+    field = field_rows(network(condition), (2,), torch.float32, max_rows=128, condition=one_condition(condition))
     assert field.counts.counts
     x, t, given = noise(5, 0, 130, (2,)), torch.linspace(0, 1, 130), condition.examples(130, torch.float32)
     whole = field(x, t, given)
@@ -102,7 +111,7 @@ def test_rows_of_conditional_networks_do_not_depend_on_their_neighbours(conditio
 
 
 @pytest.mark.parametrize("condition", [NAMED, VECTOR])
-def test_a_conditional_checkpoint_tells_its_condition(tmp_path: Path, condition: LabelCondition | VectorCondition):
+def test_a_conditional_checkpoint_tells_its_condition(tmp_path: Path, condition: NamedCondition):
     folder = save(tmp_path, "m", network(condition), Decoder.identity((2,)), dataset={}, training={}, seed=0)
     loaded = load(folder)
     assert loaded.card.condition == condition
@@ -111,15 +120,15 @@ def test_a_conditional_checkpoint_tells_its_condition(tmp_path: Path, condition:
     card = folder / "card.json"
     fields = json.loads(card.read_text())
     del fields["card_sha256"]
-    card.write_text(json.dumps({**fields, "condition": None}))
-    with pytest.raises(CheckpointError, match="condition: found None, the architecture has"):
+    card.write_text(json.dumps({**fields, "conditions": {}}))
+    with pytest.raises(CheckpointError, match="conditions: found None, the architecture has"):
         load(folder)
 
 
 def test_names_must_fit():
     for names in (("a",), ("a", "a")):
-        with pytest.raises(ValueError, match="give 2, one for each class"):
-            LabelCondition(classes=2, names=names)
+        with pytest.raises(ValueError, match="classes is 2: give one name for each class"):
+            NamedCondition.label(classes=2, names=names)
 
 
 def test_unconditional_networks_have_the_weights_they_had():

@@ -3,14 +3,15 @@ import torch
 from torch import Tensor
 
 from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
-from models.conditions import ConditionError, LabelCondition
+from models.conditions import ConditionError
 from models.forms.rows import field_rows
-from models.guidance import Guided, network_rows
+from models.guidance import Correction, Further, Guided, combined, network_rows
+from models.named_conditions import NamedCondition, NamedConditions
 from models.noise import noise
 from solvers import integrate
 
 FIELD = Mixture(MixtureConfig(components=3, conditional=True))
-LABELS = LabelCondition(classes=3)
+LABELS = NamedConditions({"condition": NamedCondition.label(classes=3)})
 
 
 def rows(count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,7 +81,9 @@ def test_what_cannot_be_guided_is_said(labels: Tensor | None, g: Tensor, message
 def test_guidance_needs_a_trained_null():
     x, t, labels = rows(3)
     with pytest.raises(ConditionError, match="trained without a null"):
-        Guided(FIELD, LabelCondition(classes=3, null=False))(x, t, labels, torch.full((3,), 2.0))
+        Guided(FIELD, NamedConditions({"condition": NamedCondition.label(classes=3, null=False)}))(
+            x, t, labels, torch.full((3,), 2.0)
+        )
 
 
 def test_an_unconditional_mixture_takes_no_label():
@@ -88,3 +91,42 @@ def test_an_unconditional_mixture_takes_no_label():
     with pytest.raises(ValueError, match="unconditional"):
         Mixture()(x, t, labels)
     assert Gaussian(GaussianConfig()).event_shape == (2,)
+
+
+def test_projection_and_rescaling_are_the_formulas_of_their_papers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    whole, other = torch.randn(2, 5, 3, 7, generator=generator).unbind(0)
+    g, phi = 2.5, 0.7
+    lines = torch.arange(5)
+    further, rows = (Further(lines, torch.full((5,), g)),), torch.cat((other, whole))
+    projection = Correction(lines, lines + 5)
+    rescaling = Correction(lines, lines + 5, torch.full((5,), phi, dtype=torch.float64))
+
+    s = (whole * other).flatten(1).sum(1) / other.flatten(1).square().sum(1)
+    projected = (1 - g) * s[:, None, None] * other + g * whole
+    torch.testing.assert_close(combined(rows, 5, further, projection), projected)
+    plain = (1 - g) * other + g * whole
+    ratio = whole.flatten(1).std(1) / plain.flatten(1).std(1)
+    torch.testing.assert_close(
+        combined(rows, 5, further, None, rescaling), plain * (phi * ratio + 1 - phi)[:, None, None]
+    )
+    both = combined(rows, 5, further, projection, rescaling)
+    ratio = whole.flatten(1).std(1) / projected.flatten(1).std(1)
+    torch.testing.assert_close(both, projected * (phi * ratio + 1 - phi)[:, None, None])
+    for line in range(5):  # alone, a state has the bits that it has among others
+        only, one = torch.tensor([0]), torch.stack((other[line], whole[line]))
+        alone = combined(
+            one,
+            1,
+            (Further(only, torch.tensor([g])),),
+            Correction(only, only + 1),
+            Correction(only, only + 1, torch.tensor([phi], dtype=torch.float64)),
+        )
+        assert torch.equal(alone[0], both[line])
+
+
+def test_corrections_of_velocities_of_zero_are_finite() -> None:
+    only, rows = torch.tensor([0]), torch.zeros(2, 4)
+    rescaling = Correction(only, only + 1, torch.tensor([1.0], dtype=torch.float64))
+    found = combined(rows, 1, (Further(only, torch.tensor([2.0])),), Correction(only, only + 1), rescaling)
+    assert torch.equal(found, torch.zeros(1, 4))

@@ -17,10 +17,10 @@ from models.checkpoint.card import read_card
 from models.checkpoint.frontier import pareto, read_frontier
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.endpoint_error import Field, exact_ends
 from models.measure import MeasureError, _Behind, measure, measure_curve
+from models.named_conditions import NamedCondition
 from models.noise import noise
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
@@ -212,7 +212,7 @@ def test_guidance_has_curves_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("models.measure._ADAPTIVE", ())
     torch.manual_seed(0)
     network = ResidualMLP(
-        ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=LabelCondition(classes=3))
+        ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=NamedCondition.label(classes=3))
     )
     checkpoint = load(save(tmp_path, "labels", network, Decoder.identity((2,)), **ABOUT))
     frontier = measure(checkpoint, guidances=(1.0, 3.0), seconds=1e9)

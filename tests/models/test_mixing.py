@@ -14,12 +14,11 @@ from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.forms.counts import ONE_AT_A_TIME
 from models.forms.rows import field_rows
 from models.mixing import find_mixing
-from models.named_conditions import NamedCondition, NamedConditions
+from models.named_conditions import NamedCondition, NamedConditions, one_condition
 from models.noise import noise
 from models.program.network import Program, ProgramConfig
 from models.program.steps import Step, Stored
@@ -57,16 +56,16 @@ def test_rows_that_see_the_conditions_of_others_are_found() -> None:
         assert condition is not None
         return x * condition.double().mean()
 
-    assert find_mixing(field, (3,), torch.float64, condition=LabelCondition(classes=4)) is not None
+    assert find_mixing(field, (3,), torch.float64, condition=one_condition(NamedCondition.label(classes=4))) is not None
 
 
 @pytest.mark.parametrize("hidden", [5, 10, 31, 130, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rounding_is_no_mixing(hidden: int, dtype: torch.dtype) -> None:
     torch.manual_seed(hidden)
-    condition = LabelCondition(classes=3)
+    condition = NamedCondition.label(classes=3)
     network = ResidualMLP(ResidualMLPConfig(dim=3, hidden=hidden, blocks=8, condition=condition)).to(dtype)
-    assert find_mixing(network, (3,), dtype, condition=condition) is None
+    assert find_mixing(network, (3,), dtype, condition=one_condition(condition)) is None
 
 
 def test_pictures_and_exact_fields_do_not_mix() -> None:

@@ -72,7 +72,11 @@ def test_requests_give_what_the_prelude_takes_and_what_it_does_not_make() -> Non
     ("changed", "taken", "message"),
     [
         ({}, {"state": STATE}, "makes 'tokens', which is not a condition of the network"),
-        ({}, {"tokens": NamedCondition(shape=(2,), null="zeros")}, "declare null, default and scale for the prelude"),
+        (
+            {},
+            {"tokens": NamedCondition(shape=(2,), null="zeros")},
+            "declare null, default, mean and scale for",
+        ),
         ({}, {"tokens": TOKENS, "image": STATE}, "take 'image' in different ways"),
         ({}, {"tokens": NamedCondition(shape=("L",), max={"L": 4})}, "axis L of tokens is in no condition"),
         ({"conditions": {"tokens": IMAGE}, "program": SWAPPED}, {"tokens": TOKENS}, "takes and makes 'tokens'"),

@@ -101,6 +101,15 @@ def _die_while_writing(path: Path) -> None:
         os._exit(9)
 
 
+def test_a_private_file_stays_private(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    for mode in (0o600, 0o640):
+        path.touch()
+        path.chmod(mode)
+        write_atomically(path, b"new")
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", mode)
+
+
 def test_what_a_killed_writer_leaves_is_no_model_and_is_removed_once_old(folder: Path) -> None:
     card, root = folder / "card.json", folder.parent.parent
     for path in (card, root / "moons", root / "card.json"):

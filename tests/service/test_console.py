@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.console import EscapingFormatter, ProgressPrinter, greeting, opening, progress
+from service.console import EscapingFormatter, ProgressPrinter, flush, greeting, opening, progress
 from service.settings import Settings
 
 
@@ -19,7 +19,7 @@ def test_a_line_for_each_change() -> None:
     ]
 
 
-def test_the_last_state_is_printed_however_fast_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_state_is_printed_however_fast_it_comes(capfd: pytest.CaptureFixture[str]) -> None:
     printer, pending = ProgressPrinter(), ["a"]
     printer.stop()  # not started: nothing happens
     printer = ProgressPrinter()
@@ -27,7 +27,8 @@ def test_the_last_state_is_printed_however_fast_it_comes(capsys: pytest.CaptureF
     pending.clear()
     printer.stop()
     printer.stop()
-    assert capsys.readouterr().out.splitlines()[-1] == "Models: 1 of 1 done"
+    flush()
+    assert capfd.readouterr().out.splitlines()[-1] == "Models: 1 of 1 done"
 
 
 def test_pages_come_first_and_every_address_is_the_one_that_users_reach() -> None:

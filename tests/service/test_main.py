@@ -1,11 +1,13 @@
 """The process: what it prints, how it answers over real sockets, and how it fails."""
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -19,7 +21,9 @@ import pytest
 
 from service.__main__ import main
 from service.metrics import REFUSALS
-from service.settings import Settings
+from service.server import listen
+from service.settings import Settings, StartError
+from tests.processes import free_port
 
 COMMAND = [sys.executable, "-m", "service"]
 ROOT = Path(__file__).parents[2]
@@ -235,86 +239,196 @@ def _refused(base: str) -> dict[str, float]:
     return {reason: float(n) for reason, n in re.findall(pattern, httpx.get(f"{base}/metrics").text, re.MULTILINE)}
 
 
-def _run(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+def _run(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     code = main(list(arguments))
-    message = capsys.readouterr().err.strip()
+    message = capfd.readouterr().err.strip()
     assert "\n" not in message
     assert "Traceback" not in message
     return code, message
 
 
-def test_bad_setting(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_setting(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     environment.setenv("PATHLINE_PORT", "abc")
-    code, message = _run(environment, capsys)
+    code, message = _run(environment, capfd)
     assert code == 2
     assert message.startswith("service: PATHLINE_PORT='abc' is not allowed; TCP port: an integer from 0")
 
 
 @pytest.mark.parametrize("name", ["PATHLINE_API_KEYS", "PATHLINE_ADMIN_KEY"])
 @pytest.mark.parametrize("blank", ["", " ", "\n"])
-def test_a_blank_key(
-    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, blank: str
-) -> None:
+def test_a_blank_key(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str, blank: str) -> None:
     environment.setenv(name, blank)
-    code, message = _run(environment, capsys)
+    code, message = _run(environment, capfd)
     assert (code, message) == (2, f"service: {name} is set but blank; give it a key, or unset it to have none")
 
 
-def test_missing_repository(
-    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_missing_repository(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     environment.setenv("PATHLINE_MODELS_DIR", str(tmp_path / "none"))
-    code, message = _run(environment, capsys)
+    code, message = _run(environment, capfd)
     assert code == 1
     assert "does not exist" in message
     assert "make models" in message
 
 
-def test_empty_repository(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_empty_repository(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     environment.setenv("PATHLINE_MODELS_DIR", str(tmp_path))
-    code, message = _run(environment, capsys)
+    code, message = _run(environment, capfd)
     assert code == 1
     assert "is empty; run `make models`" in message
 
 
 def test_repository_of_damaged_models(
-    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], repository: Path, tmp_path: Path
+    environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], repository: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(repository / "broken", tmp_path / "broken")
     environment.setenv("PATHLINE_MODELS_DIR", str(tmp_path))
     environment.setattr("service.server.freeze", lambda: None)  # this process continues
     assert main([]) == 1
-    out, message = capsys.readouterr()
+    out, message = capfd.readouterr()
     assert "Pathline is ready" not in out
     assert message.strip().splitlines()[-1].startswith(f"service: no model in {tmp_path} can be loaded: broken/1: ")
 
 
-def test_port_in_use(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         environment.setenv("PATHLINE_PORT", str(other.getsockname()[1]))
-        code, message = _run(environment, capsys)
+        code, message = _run(environment, capfd)
     assert code == 1
     assert "something else uses it" in message
 
 
-def test_host_that_is_none(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_that_is_none(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     environment.setenv("PATHLINE_HOST", "300.1.1.1")
-    code, message = _run(environment, capsys)
+    code, message = _run(environment, capfd)
     assert code == 1
     assert "PATHLINE_HOST='300.1.1.1' is not an address of this machine" in message
 
 
-def test_unknown_variable_is_named(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_variable_is_named(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     environment.setenv("PATHLINE_PROT", "1")
     environment.setenv("PATHLINE_HOST", "300.1.1.1")
     assert main([]) == 1
-    assert "PATHLINE_PROT is set, but no setting has this name" in capsys.readouterr().err
+    assert "PATHLINE_PROT is set, but no setting has this name" in capfd.readouterr().err
 
 
-def test_settings_are_printed(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_are_printed(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     environment.setenv("PATHLINE_HOST", "300.1.1.1")
     main([])
     assert Settings().changed()
-    assert [line.strip() for line in capsys.readouterr().out.splitlines()][1:-1] == Settings().changed()
+    assert [line.strip() for line in capfd.readouterr().out.splitlines()][1:-1] == Settings().changed()
+
+
+@contextlib.contextmanager
+def _ready(
+    running: "subprocess.Popen[bytes]", family: int, address: Any, base: str = "http://localhost"
+) -> Iterator[httpx.Client]:
+    def listens() -> bool:
+        assert running.poll() is None
+        with socket.socket(family) as raw:
+            return raw.connect_ex(address) == 0
+
+    _until(listens)
+    transport = httpx.HTTPTransport(uds=address if family == socket.AF_UNIX else None)
+    with httpx.Client(transport=transport, base_url=base, timeout=60) as http:
+        _until(lambda: http.get("/readyz").status_code == 200)
+        yield http
+
+
+@pytest.mark.parametrize("signaled", [signal.SIGHUP, signal.SIGTERM])
+def test_closed_streams_and_both_families_of_localhost(environment: pytest.MonkeyPatch, signaled: int) -> None:
+    port = free_port()
+    environment.setenv("PATHLINE_HOST", "localhost")
+    environment.setenv("PATHLINE_PORT", str(port))
+    close = "os.closerange(0, 3); signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
+    closed = [sys.executable, "-c", f"import os, signal, sys; {close}"]
+    running = subprocess.Popen([*closed, *COMMAND], cwd=ROOT)
+    try:
+        for family, *_, address in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM):
+            host = f"[{address[0]}]" if family == socket.AF_INET6 else address[0]
+            with _ready(running, family, address, f"http://{host}:{port}") as http:
+                assert http.get("/livez").status_code == 200
+        running.send_signal(signaled)
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
+        running.wait()
+
+
+def test_a_unix_socket_and_output_that_nobody_reads(
+    environment: pytest.MonkeyPatch, tmp_path: Path, repository: Path
+) -> None:
+    path, models = tmp_path / "pathline.sock", os.fsencode(tmp_path) + b"/m\xff\xe9"
+    shutil.copytree(repository, os.fsdecode(models))
+    settings = {b"PATHLINE_UDS": os.fsencode(path), b"PATHLINE_MODELS_DIR": models, b"PATHLINE_ACCESS_LOG": b"true"}
+    variables = dict(os.environb) | settings | {b"PYTHONIOENCODING": b"ascii", b"PATHLINE_WATCH_S": b"0.2"}
+    unread, full = os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, b"x" * 4096)
+    os.set_blocking(full, True)
+    running = subprocess.Popen(COMMAND, cwd=ROOT, stdout=full, stderr=full, env=variables)
+    try:
+        with _ready(running, socket.AF_UNIX, str(path)) as http:
+            for _ in range(1_500):  # more lines than wait for a reader
+                assert http.get("/livez").status_code == 200
+            assert stat.filemode(path.stat().st_mode) == "srw-rw----"
+            with pytest.raises(StartError, match="another service listens there"):
+                listen(Settings(uds=str(path)))
+            shutil.copytree(repository / "moons", Path(os.fsdecode(models)) / "suns")
+            _until(lambda: http.get("/v1/models/suns").status_code == 200)  # the watch goes on
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0
+        assert not path.exists()
+    finally:
+        running.kill()
+        running.wait()
+        os.close(full)
+        os.close(unread)
+
+
+def test_a_path_that_is_no_unix_socket_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(StartError, match="something that is no socket is there"):
+        listen(Settings(uds=str(tmp_path / "notes")))
+    left = listen(Settings(uds=str(tmp_path / "left")))
+    left[0].close()  # as a killed service leaves it
+    [bound] = listen(Settings(uds=str(tmp_path / "left")))
+    bound.close()
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_all_of_ipv6_takes_ipv4_too() -> None:
+    [bound] = listen(Settings(host="::", port=0))
+    _takes_both_families(bound)
+
+
+def test_a_host_name_with_several_addresses_is_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, foreign = [("127.0.0.1", 0), ("::1", 0, 0, 0)], [("192.0.2.1", 0)]  # the last one is of no machine
+
+    def resolve(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET6 if ":" in a[0] else socket.AF_INET, 1, 6, "", a) for a in (*own, *foreign, *own)]
+
+    monkeypatch.setattr("service.server.socket.getaddrinfo", resolve)
+    bound = listen(Settings(host="lab", port=0))
+    assert len({each.getsockname()[1] for each in bound}) == 1
+    bound[0].listen()
+    with pytest.raises(StartError, match="something else uses it"):
+        listen(Settings(host="lab", port=bound[0].getsockname()[1]))
+    _takes_both_families(*bound)
+    own.clear()
+    with pytest.raises(StartError, match="not an address of this machine"):
+        listen(Settings(host="lab", port=0))
+
+
+def _takes_both_families(*bound: socket.socket) -> None:
+    port = bound[0].getsockname()[1]
+    for each in bound:
+        each.listen()
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.socket(family) as client:
+            client.connect((host, port))
+    for each in bound:
+        each.close()

@@ -22,7 +22,6 @@ from engine.job import EngineFailed
 from service import examples
 from service.app import create_app
 from service.errors import Kind
-from service.replay import decode, encode
 from service.settings import Settings
 
 from .serving import serving
@@ -82,10 +81,8 @@ async def _with_the_engine(repository: Path) -> AsyncIterator[dict[str, Any]]:
                 yield await _asked(http, json=body)
             for request in OTHERS.values():
                 yield await _asked(http, **request)
-            token = json.loads(decode((await _asked(http, json=ASK))["replay"]))
-            yield await _asked(
-                http, url="/v1/replay", json={"token": encode(token | {"checkpoint": examples.CHECKPOINT})}
-            )
+            answer = await _asked(http, json=ASK)
+            yield await _asked(http, url="/v1/replay", json=answer | {"checkpoint": examples.CHECKPOINT})
             long = asyncio.ensure_future(_asked(http, json=LONG))
             while not (long.done() or app.state.service.engine.active_jobs):
                 await asyncio.sleep(0.01)

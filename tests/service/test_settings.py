@@ -129,6 +129,38 @@ def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["one,two", '"one,two"', "'one','two'", ' "one" , two ', '"one", "two"'])
+def test_quotes_around_a_variable_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("PATHLINE_API_KEYS", value)
+    monkeypatch.setenv("PATHLINE_MODELS_DIR", '"/models"')
+    settings = load_settings()
+    assert [key.get_secret_value() for key in settings.api_keys] == ["one", "two"]
+    assert settings.models_dir == Path("/models")
+
+
+def test_a_key_in_quotes_may_be_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_ADMIN_KEY", '""')
+    with pytest.raises(SettingsError, match="PATHLINE_ADMIN_KEY is set but blank"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("value", "origin"),
+    [
+        ("https://Lab.Example", "https://lab.example"),
+        ("HTTPS://b.example:443", "https://b.example"),
+        ("http://b.example:80", "http://b.example"),
+        ("http://b.example:443", "http://b.example:443"),
+        ("https://b.example:08443", "https://b.example:8443"),
+        ("http://[::1]:3000", "http://[::1]:3000"),
+        ("https://b\u00fccher.example", "https://xn--bcher-kva.example"),
+    ],
+)
+def test_origins_are_kept_as_browsers_send_them(monkeypatch: pytest.MonkeyPatch, value: str, origin: str) -> None:
+    monkeypatch.setenv("PATHLINE_CORS_ORIGINS", value)
+    assert load_settings().cors_origins == (origin,)
+
+
 def _file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str) -> Path:
     path = tmp_path / "settings.toml"
     path.write_text(content)

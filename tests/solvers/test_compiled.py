@@ -20,6 +20,17 @@ if __name__ == "__main__":
     assert twice(2.0) == 4.0
     print(sum(twice.stats.cache_hits.values()), sum(twice.stats.cache_misses.values()))
 """
+_FULL = """
+import errno, os
+import numba.core.caching
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+numba.core.caching.os.replace = full
+import solvers.loop
+assert solvers.loop.twice(2.0) == 4.0
+"""
 
 
 def run(sources: Path, cache: Path | None) -> list[int]:
@@ -81,3 +92,34 @@ def test_where_the_cache_cannot_be_written_loops_are_compiled_anew(image: Path, 
     occupied.write_text("a file, no folder")
     assert run(image, occupied)[0] == 0
     assert occupied.read_text() == "a file, no folder"
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "text"])
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_a_damaged_cache_is_made_anew(image: Path, tmp_path: Path, kind: str, damage: str) -> None:
+    cache = tmp_path / "numba"
+    assert run(image, cache) == [1, 0]
+    for file in cache.rglob(f"*.{kind}"):
+        content = file.read_bytes()
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+        file.write_bytes({"empty": b"", "cut": content[:middle], "flipped": flipped, "text": b"text"}[damage])
+    assert run(image, cache)[0] == 0
+    assert run(image, cache) == [1, 0]
+
+
+def test_a_full_disk_is_told_with_the_folder_and_the_loops_run(image: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "numba"
+    cache.mkdir()
+    changed = Path(shutil.copytree(image, tmp_path / "changed", ignore=shutil.ignore_patterns("__pycache__")))
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL],
+        cwd=changed,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{cache}/compiled-" in done.stderr
+    assert "No space left on device" in done.stderr

@@ -11,8 +11,8 @@ import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from studies import tuned
 from training import tune as command
 from training.tune import Recipe, tune
@@ -25,7 +25,7 @@ def _few_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "VALIDATED", 16)
 
 
-def saved(root: Path, seed: int, condition: LabelCondition | None = None) -> Path:
+def saved(root: Path, seed: int, condition: NamedCondition | None = None) -> Path:
     torch.manual_seed(seed)
     network = ResidualMLP(ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=condition))
     for parameter in network.parameters():
@@ -70,7 +70,7 @@ def test_checkpoints_are_rows_by_nfe(
 def test_guidance_has_rows_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = saved(tmp_path, 0, LabelCondition(classes=3))
+    folder = saved(tmp_path, 0, NamedCondition.label(classes=3))
     tune(folder, QUICK)
     _, _, *rows, _, first, second = printed(monkeypatch, capsys, str(folder), "--guidance", "1,4")
     assert [cells(row)[0] for row in rows[:2]] == [

@@ -15,8 +15,8 @@ from playwright.sync_api import BrowserContext, Page, sync_playwright
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from tests.processes import ROOT, free_port, stop
 from tests.service.serving import serving
 from tests.system.support import until
@@ -41,7 +41,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pca = Decoder.pca(torch.full((16,), 0.5), torch.randn(3, 16), torch.ones(3), (4, 4), clip=(0.0, 1.0))
     latent = ResidualMLP(ResidualMLPConfig(dim=3, hidden=8, blocks=1, time_width=4))
     save(root, "digits", latent, pca, **about)
-    by_class = ResidualMLPConfig(dim=2, hidden=32, blocks=1, condition=LabelCondition(classes=3, names=NAMES))
+    by_class = ResidualMLPConfig(dim=2, hidden=32, blocks=1, condition=NamedCondition.label(classes=3, names=NAMES))
     save(root, "shapes", ResidualMLP(by_class), Decoder.identity((2,)), **about)
     (save(root, "broken", network, Decoder.identity((2,)), **about) / "weights.safetensors").write_bytes(b"short")
     return root

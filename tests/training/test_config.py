@@ -48,6 +48,8 @@ def test_paper_recipes(name: str, epochs: int, hidden: int, blocks: int):
         ("learning_rate = nan\n" + GOOD, ["learning_rate is nan"]),
         ("learning_rate = inf\n" + GOOD, ["learning_rate is inf"]),
         ("ema = 1.0\n" + GOOD, ["ema is 1.0", "less than 1"]),
+        ("steps = 5\n" + GOOD, ["as either steps or epochs"]),
+        (GOOD.replace("epochs = 3\n", ""), ["as either steps or epochs"]),
         ("warmup = 100\n" + GOOD, ["warmup is 100", "less than 1"]),
         (GOOD.replace("moons", "suns"), ["data.name is 'suns'", "moons, circles, digits, mnist"]),
         (GOOD + "noises = 1\n", ["data.noises is unknown", "samples, noise"]),
@@ -80,6 +82,14 @@ def test_options_go_before_the_file_and_are_named_in_errors(tmp_path: Path):
     assert load_recipe(path, {"epochs": 9, "ema": 0.5}).epochs == 9
     with pytest.raises(UsageError, match=r"^--epochs is 0; it must be greater than or equal to 1$"):
         load_recipe(path, {"epochs": 0})
+
+
+def test_steps_and_epochs_on_the_command_line_replace_each_other(tmp_path: Path):
+    path = write(tmp_path, GOOD)
+    assert [load_recipe(path, {"steps": 7}).epochs, load_recipe(path, {"steps": 7}).steps] == [None, 7]
+    assert load_recipe(CONFIGS / "vectors.toml", {"epochs": 7}).steps is None
+    with pytest.raises(UsageError, match=r"^--batch-size is 0; it must be"):
+        load_recipe(path, {"batch_size": 0})
 
 
 def test_options_of_the_data_are_named_in_errors(tmp_path: Path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.noise import noise
 from training.config import CONFIGS, Recipe, load_recipe
 from training.data import prepare
 from training.errors import DataError
@@ -44,6 +45,15 @@ def test_digits_are_split_scaled_and_decoded_back():
     assert pictures.shape == (1797, 8, 8)
     real = np.asarray(load_digits(return_X_y=True)[0]) / 16
     assert np.array_equal(np.sort(pictures.reshape(1797, 64), axis=0), np.sort(real, axis=0))
+
+
+def test_pixels_that_no_training_digit_uses_are_decoded_to_black():
+    data = prepare(shipped("digits"))
+    unused = (data.train == -1).all(0).reshape(8, 8)
+    pictures = data.decoder.decode(noise(0, 0, 50, (64,))).numpy()
+    assert unused.sum() >= 3
+    assert (pictures[:, unused] == 0).all()
+    assert (pictures[:, ~unused] > 0).any(0).all()
 
 
 def test_mnist_latents_decode_to_the_pictures_they_came_from(mnist_dir: Path):

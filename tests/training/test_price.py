@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from models.architectures.analytic import Gaussian
+from models.checkpoint.frontier import Curve, Point
 from models.endpoint_error import Field, endpoint_error, exact_ends
 from models.noise import noise
 from solvers import integrate
@@ -76,6 +77,18 @@ def test_the_lines_name_the_cheapest_or_that_there_is_none() -> None:
     assert two.startswith("NFE for 1.0% and 0.1%: euler over 200; midpoint ")
     assert f"; rk4 {found.nfe['rk4'][0]} and {found.nfe['rk4'][1]}; " in two
     assert "stiffness 3" in three or "stiffness 2.9" in three
+
+
+def test_what_was_not_tried_in_time_is_not_said_to_cost_over_200() -> None:
+    point = Point(solver="rk4-5", nfe=20, nfe_most=20, error=0.5, error_95=0.6)
+    curve = Curve(samples=16, spread=1.0, complete=False, points=(point,))
+    one, two, _ = price(Decay(), X0, curve=curve).lines()
+    assert "rk4 over 20;" in two
+    assert "over 200" not in one + two
+    assert one.startswith("price: more NFE than were tried for 1.0% of the spread")
+    assert "euler not tried;" in two
+    whole = price(Decay(), X0, curve=curve.model_copy(update={"complete": True}))
+    assert "rk4 over 200;" in list(whole.lines())[1]
 
 
 def test_a_network_that_gives_no_numbers_is_refused() -> None:

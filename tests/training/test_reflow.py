@@ -164,7 +164,7 @@ def test_a_parent_that_does_not_fit_is_refused(parent: Path, tmp_path: Path) -> 
         with_pairs(gaussian, prepare(gaussian), tmp_path)
     conditional = small("digits_conditional")
     unconditional = fit(small("digits"), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
-    with pytest.raises(UsageError, match="takes the condition none, and the data give label"):
+    with pytest.raises(UsageError, match="takes the condition none, and the data give a class label"):
         with_pairs(reflowed(conditional, unconditional), prepare(conditional), tmp_path)
     recipe = child(parent)
     broken = recipe.model_copy(update={"reflow": recipe.reflow and recipe.reflow.model_copy(update={"solver": "rk9"})})

@@ -1,5 +1,6 @@
 """The report on a model: silent on good ones, and loud on each fault that once went unseen."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from models.decoder import Decoder
 from training import trainer as module
 from training.config import Recipe
 from training.data import prepare
 from training.dataset import DataSet
-from training.evaluation import draw
+from training.evaluation import Draw, draw
 from training.fit import new_trainer
 from training.flow_matching import optimal_coupling
 from training.report import Report, report_on
+from training.spaces import original
 from training.trainer import Hooks
 
 RNG = np.random.default_rng(0)
@@ -63,16 +66,16 @@ def test_conditions_that_were_never_scaled(path: Path):
     data = prepare(recipe)
     assert data.conditions is not None
     assert data.reference_conditions is not None
-    scaled = [((c - 2007) / 10).astype(np.float32) for c in (data.conditions, data.reference_conditions)]
-    if abs(data.conditions).max() < 10:
-        scaled = [data.conditions, data.reference_conditions]
-    raw = [(10 * c + 2007).astype(np.float32) for c in scaled]
-    good = trained(replace(data, conditions=scaled[0], reference_conditions=scaled[1]), recipe)
+    assert data.condition is not None
+    good = trained(data, recipe)
     assert not good.warnings
+    assert good.ranges[0].name.startswith("year from 1990 to 20")
     assert any(line.startswith("samples follow the condition: what is read off") for line in good.lines())
-    bad = trained(replace(data, conditions=raw[0], reference_conditions=raw[1]), recipe)
+    raw = [original(data.condition, c).astype(np.float32) for c in (data.conditions, data.reference_conditions)]
+    plain = data.condition.model_copy(update={"mean": None, "scale": 1.0})
+    bad = trained(replace(data, condition=plain, conditions=raw[0], reference_conditions=raw[1]), recipe)
     assert bad.broken
-    assert any("samples do not follow condition" in warning for warning in bad.warnings)
+    assert any("samples do not follow condition year" in warning for warning in bad.warnings)
     assert not any("samples follow the condition" in line for line in bad.lines())
 
 
@@ -120,3 +123,71 @@ def test_a_row_far_off_that_sets_the_scale(path: Path):
     bad = trained(prepare(recipe), recipe)
     assert bad.broken
     assert any(w.startswith("column income differs from the data: 95 % of samples lie from") for w in bad.warnings)
+
+
+def drawn(states: Any) -> Draw:
+    """Samples as if a model had drawn them."""
+    return Draw(
+        np.asarray(states, np.float64), np.arange(len(states)), len(states), "euler-1", np.ones(len(states), int)
+    )
+
+
+def given(train: Any, reference: Any) -> DataSet:
+    """Real data without a condition, in their own scale."""
+    parts = [np.asarray(part, np.float32) for part in (train, reference, train)]
+    return DataSet(parts[0], parts[1], parts[2], "held-out samples", Decoder.identity(parts[0].shape[1:]))
+
+
+def pictures(count: int) -> Any:
+    """Smooth blobs of 8 x 8 pixels on a background of exactly -1."""
+    rows = np.arange(8)
+    x, y = RNG.uniform(2, 5, (2, count, 1, 1))
+    return np.maximum(2 * np.exp(-((rows[:, None] - x) ** 2 + (rows - y) ** 2) / 4) - 1.1, -1)[:, None]
+
+
+def test_pictures_are_judged_by_what_they_show():
+    data = given(pictures(600), pictures(300))
+    good = report_on(drawn(pictures(300) + 1e-3 * RNG.normal(size=(300, 1, 8, 8))), data, 0)
+    assert not good.warnings, "a background that is not exactly -1 is no fault"
+    assert good.columns == good.pairs == []
+    noise = report_on(drawn(RNG.normal(size=(300, 1, 8, 8))), data, 0)
+    assert noise.broken
+    blurred = pictures(300)
+    blurred = (blurred + np.roll(blurred, 1, 2) + np.roll(blurred, 1, 3)) / 3
+    assert report_on(drawn(blurred), data, 0).broken
+
+
+def test_columns_that_belong_together_and_samples_that_do_not():
+    def rows(count: int) -> Any:
+        x = RNG.normal(size=(count, 3))
+        x[:, 1] = 0.9 * x[:, 0] + 0.4 * x[:, 1]
+        return x
+
+    data = given(rows(900), rows(400))
+    assert not report_on(drawn(rows(400)), data, 0).warnings
+    loose = rows(400)
+    loose[:, 1] = RNG.permutation(loose[:, 1])
+    report = report_on(drawn(loose), data, 0)
+    [pair] = report.pairs
+    assert pair.columns == ["0", "1"]
+    assert pair.data > 0.8
+    assert abs(pair.samples) < 0.2
+    assert any(warning.startswith("0 and 1 are less correlated in samples") for warning in report.warnings)
+    assert not any(column.far for column in report.columns)
+
+
+def test_samples_that_are_the_training_rows():
+    train = RNG.normal(size=(500, 6))
+    data = given(train, RNG.normal(size=(300, 6)))
+    report = report_on(drawn(train[:300] + 1e-3 * RNG.normal(size=(300, 6))), data, 0)
+    assert report.nearer > 0.99
+    assert any("the network memorises" in warning for warning in report.warnings)
+    assert report_on(drawn(RNG.normal(size=(300, 6))), data, 0).nearer == pytest.approx(0.5, abs=0.15)
+
+
+def test_the_report_is_json_with_its_sentences():
+    data = given(RNG.normal(size=(100, 2)), RNG.normal(size=(50, 2)))
+    record = json.loads(json.dumps(report_on(drawn(RNG.normal(size=(50, 2))), data, 0).record(), allow_nan=False))
+    assert record["words"][0] == "is it any good? 50 samples by euler-1 against held-out samples"
+    assert record["warnings"] == []
+    assert [column["name"] for column in record["columns"]] == ["0", "1"]

@@ -14,8 +14,8 @@ from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
 from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from tests.training.support import small
 from training import draws
 from training.__main__ import main
@@ -127,8 +127,8 @@ def test_it_begins_with_its_parents_weights_where_they_fit(parent: Path) -> None
 
 def test_labels_begin_as_the_parents_without_the_null() -> None:
     size = ResidualMLPSize(hidden=16, blocks=1)
-    theirs = size.network((2,), LabelCondition(classes=3))
-    mine = size.network((2,), LabelCondition(classes=3, null=False), average=True)
+    theirs = size.network((2,), NamedCondition.label(classes=3))
+    mine = size.network((2,), NamedCondition.label(classes=3, null=False), average=True)
     assert take_over(mine, theirs)
     x, t, labels = torch.randn(3, 2), torch.rand(3), torch.tensor([0, 1, 2])
     torch.testing.assert_close(mine(x, t, labels), theirs(x, t, labels))
@@ -144,7 +144,7 @@ def test_labels_and_guidance_come_along(tmp_path: Path) -> None:
     labels, null = torch.tensor([0, 1, 2, 3]), torch.full((4,), 10)
     expected = velocity(x, t, null) + 3.0 * (velocity(x, t, labels) - velocity(x, t, null))
     torch.testing.assert_close(teacher.velocity(x, t, labels), expected)
-    assert data.condition == LabelCondition(classes=10, null=False, names=getattr(data.condition, "names", None))
+    assert data.condition == NamedCondition.label(classes=10, null=False, names=getattr(data.condition, "names", None))
     path = fit(guided, places)
     assert read_card(path).dataset["student"]["guidance"] == 3.0  # type: ignore[index, call-overload]
     assert read_card(path).condition == data.condition

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from training.config import Recipe
 from training.data import prepare
@@ -108,6 +109,50 @@ def test_a_short_run_is_published_as_trained_and_judged_by_what_is_published(rec
     assert averaged < last + 0.1 * (at_first - last)
 
 
+def overfitting(recipe: Recipe, **changes: Any) -> Trainer:
+    """A run on ten points, whose held-out loss soon rises."""
+    network = recipe.network.model_copy(update={"hidden": 64, "time_width": 16})
+    more = {"network": network, "learning_rate": 1e-2, "epochs": None, "steps": 400, "patience": 0.2, **changes}
+    recipe = recipe.model_copy(update=more)
+    data = prepare(recipe.model_copy(update={"data": recipe.data.model_copy(update={"samples": 10})}))
+    return new_trainer(recipe, data, torch.device("cpu"))
+
+
+def test_a_run_ends_when_its_held_out_loss_rises_and_publishes_the_best(recipe: Recipe):
+    run = overfitting(recipe)
+    assert run.run(hooks())
+    steps, losses = zip(*((step, np.mean(by_time)) for step, by_time in run.validations), strict=True)
+    assert steps == tuple(range(20, run.step + 1, 20))
+    assert run.best is not None
+    assert run.best == (steps[int(np.argmin(losses))], min(losses))
+    assert run.step == run.best[0] + 80 < run.total_steps
+    assert run._validation is not None
+    assert np.mean(run._validation.losses(run.published(), {})) == pytest.approx(min(losses), rel=1e-6)
+    assert run.held_out_loss == min(losses) < losses[-1]
+
+
+def test_a_resumed_run_ends_at_the_same_step_with_the_same_best_weights(recipe: Recipe):
+    whole = overfitting(recipe)
+    whole.run(hooks())
+    assert whole.best is not None
+    for step in (whole.best[0] - 1, whole.best[0] + 3, whole.step):
+        first, states = overfitting(recipe), list[State]()
+        first.run(hooks(lambda t=first, s=step: t.step == s, lambda t, s=states: s.append(t.state("d"))))
+        second = overfitting(recipe)
+        second.restore(*states[-1], "d")
+        assert second.run(hooks())
+        assert_same(whole, second)
+
+
+def test_a_run_of_steps_may_end_within_an_epoch(recipe: Recipe):
+    run = trainer(recipe.model_copy(update={"epochs": None, "steps": 6}))
+    assert run.run(hooks())
+    assert (run.step, len(run.losses)) == (6, 2)
+    short = trainer(recipe.model_copy(update={"epochs": None, "steps": 1}))
+    assert short.run(hooks())
+    assert short.last_loss is not None
+
+
 def test_without_ema_the_last_weights_are_published(recipe: Recipe):
     run = trainer(recipe.model_copy(update={"ema": 0.0}))
     run.run(hooks())
@@ -150,3 +195,22 @@ def test_a_state_of_other_data_or_another_network_is_refused(recipe: Recipe):
     del tensors[sorted(tensors)[0]]
     with pytest.raises(StateError, match="does not fit"):
         trainer(recipe).restore(tensors, header, "these data")
+
+
+@pytest.mark.parametrize("step", [10**15, 17, 12, 3])
+def test_a_state_of_an_invented_step_is_refused(recipe: Recipe, step: int):
+    run = trainer(recipe)
+    run.run(hooks(lambda: run.step == 8))
+    tensors, header = run.state("d")
+    with pytest.raises(StateError, match=f"the saved state says step {step}"):
+        trainer(recipe).restore(tensors, header.model_copy(update={"step": step}), "d")
+    losses = [0.1] * (step // run.steps_per_epoch) if step <= 16 else []
+    with pytest.raises(StateError, match=f"the saved state says step {step}"):
+        trainer(recipe).restore(tensors, header.model_copy(update={"step": step, "losses": losses}), "d")
+    trainer(recipe).restore(tensors, header, "d")
+
+
+def test_a_header_has_no_negative_step(recipe: Recipe):
+    _, header = trainer(recipe).state("d")
+    with pytest.raises(ValidationError):
+        Header.model_validate(header.model_dump() | {"step": -5})

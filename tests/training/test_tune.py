@@ -15,8 +15,8 @@ from models.checkpoint.frontier import FRONTIER_FILE, is_tuned, read_frontier, w
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, read_plans, write_plans
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from training import tune as command
 from training.__main__ import main
 from training.tune import Recipe, target_of, tune
@@ -28,7 +28,7 @@ QUICK = Recipe(nfe=(2, 3), methods=("ab2",), samples=16, iterations=3)
 SHORT = ["--nfe", "2,3", "--methods", "ab2", "--samples", "16", "--iterations", "3"]
 
 
-def saved(root: Path, condition: LabelCondition | None = None) -> Path:
+def saved(root: Path, condition: NamedCondition | None = None) -> Path:
     torch.manual_seed(0)
     network = ResidualMLP(
         ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, max_frequency=6, condition=condition)
@@ -205,7 +205,7 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "VALIDATED", 16)
-    folder = saved(tmp_path, LabelCondition(classes=3))
+    folder = saved(tmp_path, NamedCondition.label(classes=3))
     checkpoint = load(folder)
     given, strengths = command._conditions(checkpoint, (1.0, 3.0), 12)
     assert given is not None

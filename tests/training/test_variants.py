@@ -10,7 +10,7 @@ import torch
 
 from models.architectures.unet import UNetSize
 from models.checkpoint.loading import load
-from models.conditions import LabelCondition
+from models.named_conditions import NamedCondition
 from training.__main__ import main
 from training.config import CONFIGS, Recipe, load_recipe
 from training.data import prepare
@@ -26,7 +26,7 @@ ALL = {
     "warmup": 0.5,
     "clip": 0.5,
     "coupling": "ot",
-    "validate_every": 1,
+    "patience": 1.0,
     "condition_dropout": 0.3,
     "ema": 0.9,
 }
@@ -84,17 +84,19 @@ def test_with_everything_switched_on_a_resumed_run_ends_at_the_same_bits():
     assert all(torch.equal(left[0][name], right[0][name]) for name in left[0])
     assert left[1].losses == right[1].losses
     assert left[1].validations == right[1].validations
-    assert [epoch for epoch, _ in left[1].validations] == [1, 2]
+    assert left[1].best == right[1].best
+    assert left[1].best is not None
+    assert [step for step, _ in left[1].validations] == list(range(1, whole.total_steps + 1))
     assert all(len(losses) == BINS and np.isfinite(losses).all() for _, losses in left[1].validations)
 
 
 def test_a_conditional_model_is_published_with_its_condition(tmp_path: Path):
     folder = fit(recipe(), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     checkpoint = load(folder)
-    assert checkpoint.card.condition == LabelCondition(classes=10)
+    assert checkpoint.card.condition == NamedCondition.label(classes=10)
     assert checkpoint.card.training["validation"]
     need = fit(recipe(condition_dropout=0.0), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
-    assert load(need).card.condition == LabelCondition(classes=10, null=False)
+    assert load(need).card.condition == NamedCondition.label(classes=10, null=False)
 
 
 def test_dropout_shows_the_null_as_often_as_it_says():

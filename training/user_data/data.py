@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Column
 from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
 from training.dataset import DataSet
 from training.errors import DataError
-from training.spaces import MAX_COLUMNS, Space, columns_of, components, pixels, standardised
+from training.spaces import MAX_COLUMNS, Space, columns_of, components, conditioned, pixels, standardised
 from training.split import Rows, split
 from training.user_data.pictures import picture_files, read_images
 from training.user_data.read import Read, listed, outliers
@@ -72,10 +71,8 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
     if not config.path:
         raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
     read = read_vectors(config) if isinstance(config, VectorsData) else read_images(config)
-    conditions = read.conditions
-    train, held_out = split(f"data {config.path}", len(read.samples), config.held_out, seed, conditions)
-    if conditions is not None and conditions.dtype.kind == "f":
-        conditions = conditions.astype(np.float32)
+    train, held_out = split(f"data {config.path}", len(read.samples), config.held_out, seed, read.conditions)
+    condition, conditions = conditioned(read.condition, read.conditions, train)
     if isinstance(config, VectorsData):
         space, lines = _of_rows(read, config, train, held_out)
     else:
@@ -94,9 +91,10 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
             "held_out": len(held_out),
             **space.card,
         },
-        condition=read.condition,
+        condition=condition,
         conditions=None if conditions is None else conditions[train],
         reference_conditions=None if conditions is None else conditions[held_out],
+        condition_names=tuple(config.condition) if isinstance(config, VectorsData) else (),
         notes=(*read.notes, *_only_trained(read, held_out), *lines),
     )
 
@@ -125,7 +123,7 @@ def _of_pictures(read: Read, config: ImagesData, train: Rows, held_out: Rows, as
 
 def _only_trained(read: Read, held_out: Rows) -> list[str]:
     """Return a line that names the classes without a held-out sample, if there are any."""
-    if not isinstance(read.condition, LabelCondition) or read.conditions is None:
+    if read.condition is None or read.condition.classes is None or read.conditions is None:
         return []
     counts = np.bincount(read.conditions, minlength=read.condition.classes)
     tested = np.bincount(read.conditions[held_out], minlength=read.condition.classes)
@@ -147,9 +145,10 @@ def _far(read: Read, config: VectorsData) -> list[str]:
         read.lines,
         "it is scaled by quartiles" if robust else advice + more,
     )
-    if isinstance(read.condition, VectorCondition) and read.conditions is not None:
-        given = config.condition if len(config.condition) == read.condition.width else range(read.condition.width)
-        lines += outliers(read.conditions, [f"{name} of the condition" for name in given], read.lines, advice)
+    if read.condition is not None and read.condition.classes is None and read.conditions is not None:
+        width = read.conditions.shape[1]
+        names = config.condition if len(config.condition) == width else range(width)
+        lines += outliers(read.conditions, [f"{name} of the condition" for name in names], read.lines, advice)
     return lines
 
 

@@ -4,17 +4,16 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.conditions import LabelCondition, VectorCondition
+from models.named_conditions import NamedCondition
 from training.errors import DataError
-
-MAX_EXACT = 2**53
-"""float64 represents every whole number up to this one."""
+from training.spaces import MAX_EXACT
 
 _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
 """Texts for missing values in tables, in lower case."""
@@ -44,7 +43,7 @@ class Read:
     """
 
     samples: NDArray[np.floating[Any]]
-    condition: LabelCondition | VectorCondition | None = None
+    condition: NamedCondition | None = None
     conditions: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -92,10 +91,13 @@ def checked(
         return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)), names)
     if vectors is None:
         return Read(rows, notes=notes, names=names)
-    conditions = _numbers(path, "the conditions", vectors, np.float32)
+    conditions = _numbers(path, "the conditions", vectors, np.float64)
     if len(conditions) != len(rows):
         raise DataError(f"data {path}: {len(conditions)} conditions for {len(rows)} samples; one each is needed")
-    return Read(rows, VectorCondition(width=conditions.shape[1]), conditions, notes, names)
+    constant = [name for name, column in zip(vectors.names, conditions.T, strict=True) if column.min() == column.max()]
+    if constant:
+        notes = (*notes, f"conditions that never change, so that samples cannot follow them: {', '.join(constant)}")
+    return Read(rows, NamedCondition.vector(conditions.shape[1]), conditions, notes, names)
 
 
 def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | type[np.float64]) -> NDArray[np.float64]:
@@ -168,7 +170,7 @@ def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[in
     """
     if len(rows) < _FEW:
         return []
-    found = []
+    remarks = []
     for name, column in zip(names, rows.T, strict=True):
         off = np.abs(column - np.median(column))
         first = int(off.argmax())
@@ -178,15 +180,15 @@ def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[in
             if 0 < 3 * near < (whole := float(column.std())):
                 where = f"line {lines[first]}" if lines else f"sample {first} (counted from 0)"
                 without = "it" if len(far) == 1 else f"the {len(far):,} furthest values"
-                found.append(
+                remarks.append(
                     f"column {name} is {column[first]:.15g} in {where}: the standard deviation is {whole:.3g}, and "
                     f"{near:.3g} without {without}; {advice}"
                 )
                 break
-    return found[:LISTED]
+    return remarks[:LISTED]
 
 
-def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[np.int64]]:
+def classes(path: Path, labels: NDArray[Any]) -> tuple[NamedCondition, NDArray[np.int64]]:
     """Number the classes of labels, words or whole numbers, in their order; names are kept unless they are 0, 1, 2, ...
 
     Different texts are different classes: labels are numbers only if each has one way to write it (see `_whole`).
@@ -205,7 +207,7 @@ def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[n
         )
     found, numbers = np.unique(labels, return_inverse=True)
     names = None if np.array_equal(found, np.arange(len(found))) else tuple(str(name) for name in found)
-    return LabelCondition(classes=len(found), names=names), numbers.astype(np.int64).reshape(-1)
+    return NamedCondition.label(len(found), names), numbers.astype(np.int64).reshape(-1)
 
 
 def missing(labels: NDArray[Any]) -> list[int]:
@@ -237,14 +239,14 @@ def _odd(labels: NDArray[Any]) -> Any:
     return labels[0].item() if labels.dtype.kind in "fb" else labels[0]
 
 
-def describe_classes(condition: LabelCondition, numbers: NDArray[np.int64]) -> str:
+def describe_classes(condition: NamedCondition, numbers: NDArray[np.int64]) -> str:
     """Return a line with the classes and the number of samples of each."""
-    counts = np.bincount(numbers, minlength=condition.classes)
-    names = condition.names or tuple(map(str, range(condition.classes)))
-    line = f"{condition.classes} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
-    values: dict[float, str] = {}
+    counts = np.bincount(numbers)
+    names = condition.names or tuple(map(str, range(len(counts))))
+    line = f"{len(counts)} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
+    values: dict[Decimal, str] = {}
     for name in filter(is_number, names):
-        if (other := values.setdefault(float(name), name)) != name:
+        if (other := values.setdefault(Decimal(name), name)) != name:
             return f"{line}; {other} and {name} are different texts, so different classes"
     return line
 

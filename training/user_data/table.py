@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.user_data.read import MAX_EXACT, Columns, Read, checked, is_number, listed, missing
+from training.spaces import MAX_EXACT
+from training.user_data.read import Columns, Read, checked, is_number, listed, missing
 
 _INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
 """Names of a first column that is the index of a data frame, possibly saved repeatedly or turned into a column."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 import httpx
 import numpy as np
 
+from pathline._answers import Replayable
 from pathline._bar import Follow
 from pathline._bulk import BulkArguments, BulkResult, Counts, begin, shown
 from pathline._calls import Call, Do, Emit, Flow, Run, Wait, configured
@@ -99,22 +100,25 @@ class AsyncClient:
 
     async def replay(
         self,
-        token: str | SampleResult,
+        answer: Replayable,
         *,
         force: bool = False,
         condition: Any = None,
         conditions: Mapping[str, Any] | None = None,
         negative: Mapping[str, Any] | None = None,
         x0: Any = None,
-        grid: Any = None,
-        save_at: Any = None,
         timeout_s: float | None = None,
         priority: Literal["interactive", "bulk"] | None = None,
     ) -> SampleResult:
         """Reproduce the samples of an earlier response; arguments, result and errors as for `Client.replay`."""
-        given = {"force": force or None, "condition": condition, "conditions": conditions, "negative": negative}
-        given |= {"x0": x0, "grid": grid, "save_at": save_at}
-        return await self._run(self._calls.replay(token, {**given, "timeout_s": timeout_s, "priority": priority}))
+        given = {
+            "force": force or None,
+            "condition": condition,
+            "conditions": conditions,
+            "negative": negative,
+            "x0": x0,
+        }
+        return await self._run(self._calls.replay(answer, {**given, "timeout_s": timeout_s, "priority": priority}))
 
     @spelled_out(SampleOptions)
     def iter_samples(

@@ -22,6 +22,7 @@ import httpx
 import numpy as np
 
 from pathline import _decode, _events, _frontier, _info
+from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
 from pathline._conditions import described
 from pathline._request import (
@@ -164,10 +165,9 @@ class Calls:
     def _sample(self, request: SampleRequest, progress: bool | Follow | None) -> Flow[SampleResult]:
         return self._followed(request, progress) if progress else self.sampled(request)
 
-    def replay(self, token: str | SampleResult, options: Mapping[str, Any]) -> Flow[SampleResult]:
+    def replay(self, answer: Replayable, options: Mapping[str, Any]) -> Flow[SampleResult]:
         """Reproduce the samples of an earlier response."""
-        text = token.replay if isinstance(token, SampleResult) else token
-        return self._asked(replay_request(text, options, self.url), _decode.decode_replay)
+        return self._asked(replay_request(answer_of(answer), options, self.url), _decode.decode_replay)
 
     def pages(
         self, model: str, total: int, batch: int, options: Mapping[str, Any], progress: bool | Follow | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 import httpx
 import numpy as np
 
+from pathline._answers import Replayable
 from pathline._bar import Follow
 from pathline._bulk import BulkArguments, BulkResult, Counts, Job, begin, shown
 from pathline._calls import Call, Do, Emit, Flow, Run, Wait, configured
@@ -108,24 +109,23 @@ class Client:
 
     def replay(
         self,
-        token: str | SampleResult,
+        answer: Replayable,
         *,
         force: bool = False,
         condition: Any = None,
         conditions: Mapping[str, Any] | None = None,
         negative: Mapping[str, Any] | None = None,
         x0: Any = None,
-        grid: Any = None,
-        save_at: Any = None,
         timeout_s: float | None = None,
         priority: Literal["interactive", "bulk"] | None = None,
     ) -> SampleResult:
         """Reproduce the samples of an earlier response, bit for bit.
 
         Args:
-            token: The `replay` of a result, or the result.
+            answer: The result, the document of a response (its samples may be missing), or the path of a .json or
+                .npz file of either.
             force: Sample even if the bits cannot be promised; `SampleResult.digest_matches` says whether they match.
-            condition, x0, grid, save_at: As in the first call, if they were too long to be part of the token.
+            condition, x0: As in the first call, if they were more than 64 numbers.
             conditions, negative: As in the first call, for a model with named conditions; ``{}`` if it gave none.
             timeout_s: Time limit in seconds, queueing included.
             priority: ``"interactive"`` or ``"bulk"``.
@@ -135,9 +135,14 @@ class Client:
             PathlineError: See `pathline.errors`.
             TypeError, InvalidValue: As for `sample`.
         """
-        given = {"force": force or None, "condition": condition, "conditions": conditions, "negative": negative}
-        given |= {"x0": x0, "grid": grid, "save_at": save_at}
-        return self._run(self._calls.replay(token, {**given, "timeout_s": timeout_s, "priority": priority}))
+        given = {
+            "force": force or None,
+            "condition": condition,
+            "conditions": conditions,
+            "negative": negative,
+            "x0": x0,
+        }
+        return self._run(self._calls.replay(answer, {**given, "timeout_s": timeout_s, "priority": priority}))
 
     @spelled_out(SampleOptions)
     def iter_samples(

@@ -28,7 +28,7 @@ def shape_of(takes: Mapping[str, Any], name: str) -> list[int | str] | None:
     entry = takes.get(name) or (next(iter(takes.values())) if name == ONE and len(takes) == 1 else None)
     if entry is None:
         return None
-    return list(entry["shape"]) if "shape" in entry else [entry["width"]] if "width" in entry else []
+    return list(entry["shape"])
 
 
 def may_differ(options: Mapping[str, Any], total: int) -> list[tuple[str, str]]:

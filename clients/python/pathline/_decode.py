@@ -35,7 +35,7 @@ MEDIA_TYPE = "application/x-npz"
 _META = (
     *("model", "version", "checkpoint", "seed", "first_index", "deterministic", "solver", "nfe", "status", "failed"),
     *("latency", "shape", "nfe_per_sample", "trace", "saved", "status_names", "samples"),
-    *("budget", "digest", "replay", "digest_matches", "differences"),
+    *("budget", "digest", "request", "environment", "digest_matches", "differences"),
 )
 
 
@@ -49,7 +49,7 @@ def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
 
 
 def decode_replay(content: bytes, request: ReplayRequest) -> SampleResult:
-    """Turn the bytes of a replay into a result; the request is in the token, which only the service can read.
+    """Turn the bytes of a replay into a result; what was requested is in the earlier response.
 
     Raises:
         ProtocolError: It is damaged or incomplete.
@@ -139,7 +139,8 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
         deterministic=bool(_member(meta, "deterministic")),
         budget=dict(meta.get("budget", {})),
         digest=str(meta.get("digest", "")),
-        replay=str(meta.get("replay", "")),
+        request=dict(meta.get("request", {})),
+        environment=dict(meta.get("environment", {})),
         digest_matches=meta.get("digest_matches"),
         differences=tuple(meta.get("differences", ())),
         saved=entries.get("saved"),

@@ -119,6 +119,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         ) from error
     try:
         with file:
+            if target.exists() and hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o777)  # a file that is private stays so
             yield file
             file.flush()
             os.fsync(file.fileno())

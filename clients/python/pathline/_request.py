@@ -51,7 +51,7 @@ class SolverOptions(TypedDict, total=False):
             torch tensors. Arrays keep their dtype.
         negative: Conditions that replace nulls in guidance, in the same form.
         shape: Size of each free axis of the samples, by name: ``{"T": 344}``. Omit axes that a condition determines.
-        guidance: Strength of classifier-free guidance, or an object with terms, interval and channels.
+        guidance: Strength of classifier-free guidance, or an object with terms, interval, projection and rescale.
         timeout_s: Time limit in seconds, queueing included.
         priority: ``"interactive"``, or ``"bulk"`` for work that yields to others: the default of `log_prob` and
             `diagnose`.
@@ -128,6 +128,7 @@ class SampleOptions(SolverOptions, total=False):
     Attributes:
         seed: Integer in [0, 2**63); drawn by the client if omitted, so that a retry is the same request.
         first_index: Index of the first sample in the seed's stream.
+        noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
         x0: Start states, shape (num_samples, *event_shape).
         t_span: Where to start and end; noise is at 0, data at 1.
         trace: How much detail to report about the steps: ``"none"``, ``"summary"`` or ``"full"``.
@@ -139,6 +140,7 @@ class SampleOptions(SolverOptions, total=False):
 
     seed: SupportsIndex | None
     first_index: int
+    noise_scale: float
     x0: Any
     t_span: tuple[float, float]
     trace: Literal["none", "summary", "full"]
@@ -236,25 +238,21 @@ class ReplayRequest(Request):
     url: str
 
 
-def replay_request(token: str, options: Mapping[str, Any], url: str = "") -> ReplayRequest:
+def replay_request(answer: Mapping[str, Any], options: Mapping[str, Any], url: str = "") -> ReplayRequest:
     """Build the request for a replay.
 
     Args:
-        token: The text of the token.
+        answer: The members of the earlier response, without its arrays.
         options: Other members of the body; those that are None are omitted.
         url: Base URL of the service.
 
     Raises:
-        TypeError: The token is not a string, or JSON cannot represent a value.
-        InvalidValue: There is no token, or a number is not finite.
+        TypeError: JSON cannot represent a value.
+        InvalidValue: A number is not finite.
     """
-    if not isinstance(token, str):
-        raise TypeError(f"token is a {type(token).__name__}; use the `replay` of a result")
-    if not token.strip():
-        raise InvalidValue("the token is empty; use the `replay` of a result (an older service gives none)", "token")
     _check_named(options)
     given = {
-        "token": token,
+        **answer,
         **{name: _plain(value, name in NAMED) for name, value in options.items() if value is not None},
     }
     return ReplayRequest("", "replay", _settings(given), *_encoded(given), url)

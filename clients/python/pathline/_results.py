@@ -202,7 +202,7 @@ class ArrayResult:
         values = {name: getattr(self, name) for name in names if hasattr(self, name)}
         values |= {
             name: found
-            for name in ("budget", "digest", "replay", "digest_matches")
+            for name in ("budget", "digest", "request", "environment", "digest_matches")
             if (found := getattr(self, name, None)) not in ("", None, {})
         }
         failed = [vars(failure) for failure in self.failed]
@@ -289,9 +289,10 @@ class SampleResult(ArrayResult):
         deterministic: Whether the service promises the same bits for the same request.
         budget: The service's choice for a `Budget`: `solver`, `promised_error`, `reason` and more; empty without one.
         digest: SHA-256 of the bytes of `samples`; empty if the service did not report it.
-        replay: Token that `Client.replay` takes to reproduce the samples; empty if the service gave none.
+        request: What else the request said, as `Client.replay` sends it back; long arrays as hashes.
+        environment: Versions, device and machine of the service, on which the bits depend.
         digest_matches: For a replay: whether the samples have the bits of the original response; None otherwise.
-        differences: For a replay with `force`: why the same bits could not be promised; each has `what`, `token`,
+        differences: For a replay with `force`: why the same bits could not be promised; each has `what`, `answer`,
             `here` and `reason`.
         saved: States at the times of `save_at`, shape (n, times, *data_shape), or None.
         saved_t: Those times, or None.
@@ -317,7 +318,8 @@ class SampleResult(ArrayResult):
     deterministic: bool
     budget: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
-    replay: str = field(default="", repr=False)
+    request: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     digest_matches: bool | None = None
     differences: tuple[Mapping[str, str], ...] = ()
     saved: np.ndarray | None = None
@@ -342,6 +344,10 @@ class SampleResult(ArrayResult):
         if self.saved is not None and self.saved_t is not None:
             found |= {"saved": self.saved, "saved_t": self.saved_t}
         return found
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything but the arrays, as plain values; enough for `Client.replay`."""
+        return {**super().describe(), "shape": list(self.samples.shape)}
 
     def __repr__(self) -> str:
         return (

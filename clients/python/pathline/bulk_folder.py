@@ -37,7 +37,7 @@ BLOCK = 64
 SOLVING = ("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe")
 """Fields of a sample request that choose the solver."""
 
-FIELDS = (*SOLVING, "condition", "conditions", "negative", "guidance", "shape", "decode")
+FIELDS = (*SOLVING, "noise_scale", "condition", "conditions", "negative", "guidance", "shape", "decode")
 """Fields of a sample request that a job may set; the others belong to the job itself or do not apply."""
 
 _MODULUS = 1 << 256

@@ -197,7 +197,7 @@ class ReplayDiffers(APIError):
     """The same bits cannot be promised: weights, versions, machine or device differ; `force` samples anyway.
 
     Attributes:
-        differences: One mapping for each thing that differs, with `what`, `token`, `here` and `reason`.
+        differences: One mapping for each thing that differs, with `what`, `answer`, `here` and `reason`.
     """
 
     differences: tuple[Mapping[str, str], ...] = ()

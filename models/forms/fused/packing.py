@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.architectures.residual_mlp import Bare, ResidualMLP
-from models.conditions import LabelCondition
 from models.forms.fused.pieces import BYTES, PANEL
 from models.forms.fused.vectors import LANES
 
@@ -25,11 +24,11 @@ def packed(network: ResidualMLP, bare: Bare) -> list[Floats]:
     bias = (shift.astype(np.float64) + _array(bare.input[1])).astype(np.float32)
     table = np.zeros((1, network.config.hidden), np.float32)
     if (embedding := bare.embed_condition) is not None:
-        if isinstance(embedding.config, LabelCondition):
+        if embedding.config.classes is not None:
             table = _array(embedding.table.weight)
         else:
             into.append(_array(embedding.linear.weight))
-            null = embedding.null if embedding.config.null else embedding.linear.bias
+            null = embedding.null if embedding.config.nullable else embedding.linear.bias
             table = np.stack((_array(embedding.linear.bias), _array(null)))
     parts = [_vectors(frequencies), _vectors(table), _panels(np.concatenate(into, 1)), _vectors(bias)]
     for norm, first, second in bare.blocks:

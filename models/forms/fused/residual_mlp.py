@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP
-from models.conditions import LabelCondition
 from models.forms.fused.packing import Floats, aligned_zeros, packed, room
 from models.forms.fused.pieces import (
     BIAS,
@@ -257,8 +256,8 @@ class FusedResidualMLP:
         self.event_shape, self.condition = network.event_shape, network.condition
         bare, config = network.bare(), network.config
         width = 0
-        if config.condition is not None and not isinstance(config.condition, LabelCondition):
-            width = config.condition.width
+        if config.condition is not None and config.condition.classes is None:
+            width = config.condition.sizes[0]
         self._arrays = packed(network, bare)
         table_rows = len(self._arrays[_TABLE])
         self._sizes = (config.dim, config.hidden, config.blocks, config.time_width // 2, width, table_rows)
@@ -331,7 +330,7 @@ class FusedResidualMLP:
         if condition is None:
             condition = config.nulls(len(x), x.dtype)
         config.check(condition, len(x), x.dtype)
-        if isinstance(config, LabelCondition):
+        if not condition.is_floating_point():
             return None, condition.contiguous()
         missing = condition.isnan().any(1)
         return condition.masked_fill(missing[:, None], 0.0).contiguous(), missing.to(torch.int64)

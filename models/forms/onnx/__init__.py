@@ -6,6 +6,7 @@ Python's lock held.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP
 from models.architectures.unet import UNet
-from models.conditions import LabelCondition, VectorCondition
+from models.messages import first_line
 from models.network import Network
 from models.noise import noise
 from models.program.network import Program
@@ -37,6 +38,7 @@ MISSING = "the extra `onnx`, with which onnxruntime evaluates it, is not install
 """Why a network that could be exported is not."""
 
 _EXPORT_S = 300.0
+_log = logging.getLogger("pathline")
 _MAX_KEPT = 16
 
 
@@ -52,7 +54,7 @@ def can_export(network: object) -> str | None:
         return "a field of average velocity is not exported"
     if any(isinstance(size, str) for size in network.event_shape):
         return "a network with free axes is not exported"
-    if not isinstance(network.condition, LabelCondition | VectorCondition | None):
+    if network.condition is not None and (network.condition.single is None or network.condition.axes):
         return "a network with named conditions is not exported"
     tensors = [*network.parameters(), *network.buffers()]
     states = network.config.dtype if isinstance(network, Program) else "float32"
@@ -74,7 +76,15 @@ def make(network: Network[Any], folder: Path, digest: str) -> OnnxField:
         folder: the checkpoint's.
         digest: the checkpoint's hash.
     """
-    return OnnxField(network, _kept(folder, digest))
+    try:
+        return OnnxField(network, _kept(folder, digest))
+    except ExportError:
+        raise
+    except Exception as error:  # onnxruntime's errors have no common class
+        path = _place(digest)
+        _log.warning("%s cannot be used (%s); the network is exported anew", path, first_line(error))
+        path.unlink(missing_ok=True)
+        return OnnxField(network, _kept(folder, digest))
 
 
 class OnnxField:
@@ -124,16 +134,21 @@ def export(network: Network[Any], to: Path) -> None:
     to.write_bytes(content)
 
 
-def _kept(folder: Path, digest: str) -> bytes:
-    """The exported network of a checkpoint, made at most once for each version of the software that makes it.
+def _place(digest: str) -> Path:
+    """Where the exported network of a checkpoint is kept, for each version of the software that makes it.
 
     It is never read from the checkpoint's folder: a file there could be any other network.
     """
     what = [digest, torch.__version__, *(f"{name} {version(name)}" for name in PACKAGES)]
     sources = sorted(Path(__file__).parents[2].rglob("*.py"))
     name = sha256(b"\0".join([*(each.encode() for each in what), *(each.read_bytes() for each in sources)])).hexdigest()
-    place = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent / "__pycache__") / "onnx"
-    path = place / f"{name[:32]}.onnx"
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent / "__pycache__") / "onnx"
+    return folder / f"{name[:32]}.onnx"
+
+
+def _kept(folder: Path, digest: str) -> bytes:
+    """The exported network of a checkpoint, made at most once."""
+    path = _place(digest)
     try:
         os.utime(path)  # the newest are kept
         return path.read_bytes()
@@ -144,13 +159,13 @@ def _kept(folder: Path, digest: str) -> bytes:
         _in_a_process(folder, made)
         content = made.read_bytes()
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
-        remove_stale(place.glob(".*.part"))  # also those of other versions
-        for old in sorted(place.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MAX_KEPT]:
+        remove_stale(path.parent.glob(".*.part"))  # also those of other versions
+        for old in sorted(path.parent.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MAX_KEPT]:
             old.unlink()
-    except OSError:  # not writable: each load exports again
-        pass
+    except OSError as error:
+        _log.info("%s: cannot be written (%s); each load exports the network again", path.parent, error.strerror)
     return content
 
 

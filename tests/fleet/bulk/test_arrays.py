@@ -18,9 +18,9 @@ from fleet.bulk.launchers.worker import Worker
 from fleet.bulk.store import Target
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
 from models.importing.weights import import_program
+from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.settings import Settings
 from tests.fleet.conftest import Fleet
@@ -170,8 +170,8 @@ def test_an_array_that_was_changed_is_refused(
         ({"text": np.zeros((7, 4))}, "has L = 7, expected 1 to 6"),
         ({"text": np.full((5, 4), np.nan)}, "condition 'text' holds a number that is not finite in float32"),
         ({"text": np.where(np.arange(TOTAL) == 150, np.nan, 0)[:, None, None] + TEXT}, "is not finite in float32"),
-        ({"label": np.where(np.arange(TOTAL) == 150, 5, 0)}, "is 5, expected a whole number from 0 to 4"),
-        ({"label": np.zeros(())}, "is float64, expected int64"),
+        ({"label": np.where(np.arange(TOTAL) == 150, 5, 0)}, "is 5, expected a class label"),
+        ({"label": np.zeros(())}, "is float64, expected a class label"),
         ({"words": TEXT}, "there is no condition 'words'"),
         ({"text": TEXT, "mask": MASK[:4]}, "has L = 5, but condition 'mask' has L = 4; they must agree"),
         ({"text": np.array(["a", "b"])}, "a condition is an array of numbers"),
@@ -243,7 +243,10 @@ def test_the_only_condition_of_a_model_has_a_row_for_each_sample_too(
     fleet: Fleet, saved: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    for name, condition in (("label", LabelCondition(classes=3, null=False)), ("vector", VectorCondition(width=2))):
+    for name, condition in (
+        ("label", NamedCondition.label(classes=3, null=False)),
+        ("vector", NamedCondition.vector(width=2)),
+    ):
         net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=condition))
         save(tmp_path / "repository", name, net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
     monkeypatch.setenv("PATHLINE_MODELS_DIR", str(tmp_path / "repository"))

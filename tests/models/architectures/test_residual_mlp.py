@@ -3,7 +3,7 @@ import torch
 from pydantic import ValidationError
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig, TimeEmbedding
-from models.conditions import LabelCondition, VectorCondition
+from models.named_conditions import NamedCondition
 from models.velocity import VelocityError
 
 
@@ -41,8 +41,8 @@ def test_forward_is_the_formula_of_the_docstring() -> None:
     torch.testing.assert_close(net(x, t), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("condition", [None, LabelCondition(classes=3)])
-def test_the_bare_form_gives_the_same_bits_and_follows_the_parameters(condition: LabelCondition | None) -> None:
+@pytest.mark.parametrize("condition", [None, NamedCondition.label(classes=3)])
+def test_the_bare_form_gives_the_same_bits_and_follows_the_parameters(condition: NamedCondition | None) -> None:
     torch.manual_seed(0)
     net = ResidualMLP(ResidualMLPConfig(dim=3, hidden=8, blocks=2, time_width=8, condition=condition))
     x, t = torch.randn(5, 3), torch.rand(5)
@@ -86,11 +86,9 @@ def test_a_config_out_of_bounds_is_refused(field: str, value: float) -> None:
         ResidualMLPConfig.model_validate({"dim": 2, field: value})
 
 
-@pytest.mark.parametrize("condition", [None, LabelCondition(classes=3), VectorCondition(width=3)])
+@pytest.mark.parametrize("condition", [None, NamedCondition.label(classes=3), NamedCondition.vector(width=3)])
 @pytest.mark.parametrize("hidden", [1, 15, 17, 130])
-def test_the_filled_form_is_the_same_function_up_to_rounding(
-    hidden: int, condition: LabelCondition | VectorCondition | None
-) -> None:
+def test_the_filled_form_is_the_same_function_up_to_rounding(hidden: int, condition: NamedCondition | None) -> None:
     torch.manual_seed(0)
     net = ResidualMLP(ResidualMLPConfig(dim=3, hidden=hidden, condition=condition)).double()
     state = torch.random.get_rng_state()

@@ -7,9 +7,9 @@ from models.architectures import ArchitectureError, build
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.forms.rows import field_rows
+from models.named_conditions import NamedCondition
 from models.noise import noise
 
 
@@ -27,12 +27,12 @@ def test_a_picture_has_a_velocity_of_its_shape_at_every_size():
 
 
 def test_the_shipped_size_is_small():
-    net = UNet(UNetConfig(shape=(1, 28, 28), condition=LabelCondition(classes=10)))
+    net = UNet(UNetConfig(shape=(1, 28, 28), condition=NamedCondition.label(classes=10)))
     assert sum(p.numel() for p in net.parameters()) < 1_000_000
 
 
 def test_time_and_condition_matter():
-    net = network(condition=LabelCondition(classes=2))
+    net = network(condition=NamedCondition.label(classes=2))
     x = noise(0, 0, 1, (1, 8, 8)).expand(3, 1, 8, 8)
     v = net(x, torch.full((3,), 0.5), torch.tensor([0, 1, 2]))
     assert len({v[row].sum().item() for row in range(3)}) == 3
@@ -40,7 +40,7 @@ def test_time_and_condition_matter():
 
 
 def test_rows_do_not_depend_on_their_neighbours_where_it_is_said():
-    net = network(condition=LabelCondition(classes=3))
+    net = network(condition=NamedCondition.label(classes=3))
     field = field_rows(net, (1, 8, 8), torch.float32, max_rows=128, condition=net.condition)
     assert field.counts.counts
     x, t, labels = noise(1, 0, 40, (1, 8, 8)), torch.linspace(0, 1, 40), torch.arange(40) % 4
@@ -50,7 +50,7 @@ def test_rows_do_not_depend_on_their_neighbours_where_it_is_said():
 
 
 def test_it_is_a_checkpoint_like_any_other(tmp_path: Path):
-    net = network(condition=LabelCondition(classes=2))
+    net = network(condition=NamedCondition.label(classes=2))
     decoder = Decoder.identity((1, 8, 8), data_shape=(8, 8))
     loaded = load(save(tmp_path, "m", net, decoder, dataset={}, training={}, seed=0))
     x = noise(0, 0, 2, (1, 8, 8))

@@ -168,3 +168,11 @@ def test_there_are_not_more_curves_than_the_file_can_have(saved: Path) -> None:
     write_frontier(saved, _frontier(saved, curves=tuple(_curve("rk4-1", guidance=g) for g in range(100))))
     with pytest.raises(FrontierError, match="has 100 strengths of guidance already; delete it"):
         store_frontier(saved, read_card(saved), _frontier(saved, curves=(_curve("rk4-1", guidance=100.0),)))
+
+
+def test_an_edited_frontier_is_refused(saved: Path) -> None:
+    path = write_frontier(saved, _frontier(saved))
+    path.write_bytes(path.read_bytes().replace(b'"nfe_most"', b'"nfe_most" ').replace(b"rk4-4", b"rk4-9"))
+    with pytest.raises(FrontierError, match=r"is damaged or was edited: sha256 found .* expected .*; measure it again"):
+        read_frontier(saved, read_card(saved))
+    assert store_frontier(saved, read_card(saved), _frontier(saved)).endswith("in place of one that cannot be used")

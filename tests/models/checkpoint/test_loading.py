@@ -17,7 +17,10 @@ from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from models.noise import noise
+from models.program.network import Program, ProgramConfig
+from models.program.steps import Step
 
 
 def edit(folder: Path, **fields: Any) -> None:
@@ -313,3 +316,21 @@ def test_a_file_far_larger_than_its_tensors_is_not_hashed(folder: Path, monkeypa
         file.truncate(1 << 40)  # a sparse file, which takes no space on the disk
     monkeypatch.setattr(hashlib, "file_digest", None)
     assert "it has 1099511627776 bytes, but the tensors of this architecture take " in refused(folder)
+
+
+@pytest.mark.parametrize(("states", "numbers"), [((1 << 26,), 1), ((4,), 1 << 24)])
+def test_a_small_card_of_large_rows_is_refused_before_any_is_made(
+    tmp_path: Path, states: tuple[int, ...], numbers: int
+) -> None:
+    """Such a card has a kilobyte, and took two gigabytes to check."""
+    step = Step(op="torch.ops.aten.mul.Tensor", args=({"value": "x"}, 0.5), out=("v",))
+    config = ProgramConfig(
+        event_shape=states,
+        dtype="float32",
+        tensors={},
+        steps=(step,),
+        output="v",
+        conditions={"c": NamedCondition(shape=(numbers,))},
+    )
+    with pytest.raises(CheckpointError, match="numbers at typical sizes; at most"):
+        save(tmp_path, "large", Program(config), Decoder.identity(states), dataset={}, training={}, seed=0)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from models.checkpoint.bound import _sha256
 from models.checkpoint.card import read_card
 from models.checkpoint.frontier import FrontierFile
 from models.checkpoint.loading import load
-from models.checkpoint.plans import PLANS_FILE, Plans, PlansError, StoredPlan, _sha256, read_plans, write_plans
+from models.checkpoint.plans import PLANS_FILE, Plans, PlansError, StoredPlan, read_plans, write_plans
 from models.noise import noise
 from solvers import integrate
 
@@ -77,11 +78,10 @@ def test_weights_that_a_plan_does_not_have_are_left_out_and_null_is_read_too(fol
     digest = read_card(folder).weights_sha256
     plans = read_plans(folder, digest)
     learned["x0_weights"] = grid["x0_weights"] = grid["weights"] = None
-    del fields["plans_sha256"]
-    path.write_bytes(json.dumps({**fields, "plans_sha256": _sha256(fields)}).encode())
+    path.write_bytes(json.dumps({**fields, "sha256": _sha256(fields)}).encode())
     found = read_plans(folder, digest)
     assert found is not None
-    assert found.signed() == plans
+    assert found == plans
 
 
 def change(edit: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
@@ -102,7 +102,7 @@ def change(edit: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]
         (lambda content: b"", "plans.json: "),
         (lambda content: b"\x00" * 100, "plans.json: "),
         (lambda content: b"[" * 100_000, "plans.json: "),
-        (lambda content: content.replace(b"0.7", b"0.8"), "is damaged or was edited: plans_sha256 found .*, expected"),
+        (lambda content: content.replace(b"0.7", b"0.8"), "is damaged or was edited: sha256 found .*, expected"),
         (lambda content: content.replace(b"0.7", b"NaN"), "weights"),
         (lambda content: content.replace(b"0.7", b"1e999"), "weights"),
         (lambda content: content.replace(b"0.5", b"0.1"), "strictly from 0 to 1"),
@@ -191,9 +191,7 @@ def test_a_link_within_the_repository_is_read(folder: Path) -> None:
     assert read_plans(folder, digest) is not None
 
 
-@pytest.mark.parametrize(
-    "content", ['{"format": "hunter2"}', '{"plans_sha256": "hunter2", "plans": "hunter2"}', "hunter2"]
-)
+@pytest.mark.parametrize("content", ['{"format": "hunter2"}', '{"sha256": "hunter2", "plans": "hunter2"}', "hunter2"])
 def test_values_of_a_bad_file_are_not_quoted(folder: Path, content: str) -> None:
     (folder / "plans.json").write_text(content)
     (folder / "frontier.json").write_text(content)

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from models.checkpoint.loading import load
-from models.conditions import ConditionError, LabelCondition, VectorCondition
+from models.conditions import ConditionError
 from models.forms.rows import field_rows
 from models.importing.archive import SCALAR_TYPES
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
+from models.named_conditions import NamedCondition
 from models.program.steps import TENSOR_DTYPES
 from models.shapes import Axis
 from models.velocity import rows_of
@@ -497,15 +498,15 @@ def test_class_labels_and_their_null(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = Labelled().eval()
     path = export(network, (torch.rand(4), torch.randn(4, 3), torch.tensor([0, 1, 2, 3])), tmp_path / "net.pt2")
-    imported = take(path, tmp_path, labels=LabelCondition(classes=3))
-    assert imported.report[0].endswith("arguments (t, x, c)")
+    imported = take(path, tmp_path, labels=NamedCondition.label(classes=3))
+    assert imported.report[0].endswith("arguments (t, x, condition)")
     checkpoint = load(imported.path)
-    assert checkpoint.card.condition == LabelCondition(classes=3)
+    assert checkpoint.card.condition == NamedCondition.label(classes=3)
     t, x, y = torch.rand(5), torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 0])
     with torch.no_grad():
         torch.testing.assert_close(checkpoint.velocity(x, t, y), network(t, x, y))
         torch.testing.assert_close(checkpoint.velocity(x, t), network(t, x, torch.full((5,), 3)))
-    with pytest.raises(ConditionError, match="this model takes class labels"):
+    with pytest.raises(ConditionError, match=r"this model takes torch\.int64 of shape"):
         checkpoint.velocity(x, t, torch.randn(5, 2))
 
 
@@ -525,7 +526,7 @@ def test_a_vector_as_condition(tmp_path: Path) -> None:
         tmp_path / "net.pt2",
     )
     checkpoint = load(take(path, tmp_path).path)
-    assert checkpoint.card.condition == VectorCondition(width=2, null=False)
+    assert checkpoint.card.condition == NamedCondition.vector(width=2, null=False)
     x, t, c = torch.randn(5, 2), torch.rand(5), torch.randn(5, 2)
     torch.testing.assert_close(checkpoint.velocity(x, t, c), x * t[:, None] + c.sum(1, keepdim=True))
     with pytest.raises(ConditionError, match="condition is missing"):
@@ -536,7 +537,7 @@ def test_a_vector_as_condition(tmp_path: Path) -> None:
     ("condition", "labels", "words"),
     [
         (torch.zeros(4, dtype=torch.int64), None, "give their number with --classes"),
-        (torch.zeros(4, 2), LabelCondition(classes=3), "takes no class labels"),
+        (torch.zeros(4, 2), NamedCondition.label(classes=3), "takes no class labels"),
         (torch.zeros(4, 2, 2), None, "its condition is float32 of 3 dimensions"),
         (torch.zeros(4, 2, dtype=torch.float64), None, "velocities float32, its condition float64"),
         (torch.zeros(4), None, "takes 3 tensors of"),
@@ -567,6 +568,53 @@ def test_a_tensor_that_repeats_few_numbers_without_end_is_refused(archive: Path,
 
     with pytest.raises(ForeignError, match=r"of shape \[1099511627776\] repeats the numbers of its \d+ bytes"):
         take(rewritten(archive, tmp_path / "expanded.pt2", expand), tmp_path)
+
+
+def retold(members: dict[str, bytes], change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what an archive says of its first weight."""
+    name = "data/weights/model_weights_config.json"
+    table = json.loads(members[name])
+    change(next(iter(table["config"].values()))["tensor_meta"])
+    members[name] = json.dumps(table).encode()
+
+
+def test_many_tensors_that_repeat_a_few_numbers_are_bounded_together(archive: Path, tmp_path: Path) -> None:
+    def bomb(members: dict[str, bytes], marker: Path) -> None:
+        name = "data/weights/model_weights_config.json"
+        table = json.loads(members[name])
+        for entry in table["config"].values():
+            meta = entry["tensor_meta"]
+            meta["sizes"], meta["strides"] = [{"as_int": 1 << 22}], [{"as_int": 0}]
+        members[name] = json.dumps(table).encode()
+
+    with pytest.raises(ForeignError, match="its tensors repeat the numbers of the archive too often"):
+        take(rewritten(archive, tmp_path / "bomb.pt2", bomb), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([0, 2**62, 2**62], "which no memory holds"),
+        ([2**70], "which no memory holds"),
+        ([-1], "is larger than its"),
+        ([2**31, 2], "repeats the numbers|is larger than its"),
+    ],
+)
+def test_impossible_shapes_are_told(archive: Path, tmp_path: Path, sizes: list[int], message: str) -> None:
+    def change(meta: dict[str, Any]) -> None:
+        meta.update(sizes=[{"as_int": size} for size in sizes], strides=[{"as_int": 0}] * len(sizes))
+
+    path = rewritten(archive, tmp_path / "odd.pt2", lambda members, marker: retold(members, change))
+    with pytest.raises(ForeignError, match=message):
+        take(path, tmp_path)
+
+
+def test_too_many_steps_are_refused_before_they_are_read(archive: Path, tmp_path: Path) -> None:
+    def grow(members: dict[str, bytes], marker: Path) -> None:
+        edit(members, "models/model.json", lambda d: d["graph_module"]["graph"].update(nodes=[{}] * 50_001))
+
+    with pytest.raises(ForeignError, match="has 50001 steps; at most 50000"):
+        take(rewritten(archive, tmp_path / "long.pt2", grow), tmp_path)
 
 
 def test_a_tensor_of_another_type_is_named(archive: Path, tmp_path: Path) -> None:

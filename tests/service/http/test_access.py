@@ -154,6 +154,32 @@ DOORS = ["/v1/sample", "/sample", "/v1/sample/stream", "/v1/models/moons/encode"
 INFER = "/v2/models/moons/infer"
 
 
+async def test_a_page_may_send_and_read_binary_tensors_and_traces(serve: Serve) -> None:
+    names = ["inference-header-content-length", "tracestate", "baggage", "traceparent", "content-type"]
+    async with serve(cors_origins=("https://Lab.Example:443",)) as http:
+        page = {"Origin": "https://lab.example"}
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": ", ".join(names)}
+        preflighted = await http.options("/v2/models/moons/infer", headers=page | asked)
+        assert (preflighted.status_code, preflighted.headers["access-control-allow-origin"]) == (200, page["Origin"])
+        content = b'{"parameters": {"num_samples": 1, "binary_data_output": true}}'
+        head = {"Inference-Header-Content-Length": str(len(content)), "Content-Type": "application/octet-stream"}
+        answer = await http.post("/v2/models/moons/infer", content=content, headers=page | head)
+        assert answer.status_code == 200
+        assert "inference-header-content-length" in answer.headers
+        assert "Inference-Header-Content-Length" in answer.headers["access-control-expose-headers"].split(", ")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["[::1].evil.example", "[::1]evil", "[::1", "127.0.0.1:80.evil.example", "127.0.0.1:evil", "a.example", "[x]y:1"],
+)
+async def test_host_names_that_only_begin_like_an_address(serve: Serve, host: str) -> None:
+    async with serve() as http:
+        assert (await http.get("/livez", headers={"Host": host})).status_code == 403
+        for own in ("[::1]", "[::1]:8000", "127.0.0.1:8000", "localhost", "LOCALHOST.:80", "lab", "127.1", ""):
+            assert (await http.get("/livez", headers={"Host": own})).status_code == 200
+
+
 @pytest.mark.parametrize("headers", FOREIGN)
 async def test_pages_of_other_origins_run_nothing(serve: Serve, engine: Any, headers: dict[str, str]) -> None:
     async with serve() as http:
@@ -258,3 +284,42 @@ async def test_a_short_form_of_a_loopback_address_is_one(serve: Serve) -> None:
     async with serve(host="127.1") as http:
         assert (await http.get("/v1/models", headers={"Host": "evil.example"})).status_code == 403
         assert (await http.get("/v1/models", headers={"Host": "127.1:8000"})).status_code == 200
+
+
+REFUSED = [
+    ({}, 401),
+    ({"Authorization": "Bearer wrong"}, 401),
+    ({"X-API-Key": "first-key", "Host": "evil.example"}, 403),
+    ({"X-API-Key": "first-key", "Origin": "https://evil.example"}, 403),
+    ({"X-API-Key": "first-key", "Sec-Fetch-Site": "cross-site"}, 403),
+]
+
+
+@pytest.mark.parametrize(("headers", "status"), REFUSED)
+async def test_headers_are_checked_before_a_body_is_read(
+    repository: Path, engine: Any, headers: dict[str, str], status: int
+) -> None:
+    app = create_app(Settings(models_dir=repository, api_keys=KEYS, admin_key=SecretStr("admin")), engine)
+    posted = [path for path, operations in app.openapi()["paths"].items() if "post" in operations]
+    paths = ["/sample"] + [path.format(name="moons", model_name="moons", version="2") for path in posted]
+    assert {"/v1/sample", "/v1/sample/stream", "/v2/models/moons/infer", "/v2/repository/index"} < set(paths)
+    app.state.service.start()
+    try:
+        for path in (*paths, "/nowhere"):
+            raw = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"9999999")]
+            named = {name.lower().encode(): value.encode() for name, value in headers.items()}
+            raw = [(name, named.pop(name, value)) for name, value in raw] + list(named.items())
+            scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": raw, "app": app}
+            sent: list[Any] = []
+
+            async def send(message: Any, sent: list[Any] = sent) -> None:
+                sent.append(message)
+
+            async def receive(sent: list[Any] = sent) -> Any:
+                assert sent  # answered before
+                return {"type": "http.disconnect"}
+
+            await app(scope, receive, send)
+            assert (path, sent[0]["status"]) == (path, status)
+    finally:
+        app.state.service.stop()

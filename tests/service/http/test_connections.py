@@ -267,6 +267,24 @@ def test_every_byte_may_come_alone(address: tuple[str, int]) -> None:
     assert _statuses(received) == [200, 200]
 
 
+@pytest.mark.parametrize(("path", "samples"), [("/v1/sample", 1), ("/v1/sample", 20_000), ("/v1/sample/stream", 1)])
+def test_http_1_0_gets_no_chunks(address: tuple[str, int], path: str, samples: int) -> None:
+    body = BODY.replace(b'"num_samples": 1', b'"num_samples": %d' % samples)
+    head = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"/v1/sample", path.encode())
+    status, headers, received = _ask(address, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert status == 200
+    assert "transfer-encoding" not in headers
+    assert headers["connection"] == "close"
+    assert "content-length" not in headers or int(headers["content-length"]) == len(received)
+    if path == "/v1/sample":
+        assert json.loads(received)["shape"] == [samples, 2]
+    else:
+        assert received.startswith(b"event: start")
+        assert received.endswith(b"}\n\n")
+    again = _all(address, WHOLE + head + b"Content-Length: %d\r\n\r\n" % len(body) + body + LIVE)
+    assert _statuses(again) == [200, 200]  # and nothing after it
+
+
 def test_a_client_that_never_reads_is_cut_off(address: tuple[str, int]) -> None:
     def metric(name: str) -> float:
         text = httpx.get(f"http://{address[0]}:{address[1]}/metrics").text

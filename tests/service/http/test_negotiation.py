@@ -1,9 +1,10 @@
 """Accept headers as RFC 9110 reads them."""
 
 import pytest
+from starlette.datastructures import Headers
 
 from service.errors import ProblemError
-from service.http.negotiation import choose
+from service.http.negotiation import accepts_coding, choose, joined
 
 OFFERED = ("application/json", "application/x-npz", "application/x-npy")
 
@@ -36,3 +37,29 @@ def test_nothing_fits(accept: str) -> None:
     with pytest.raises(ProblemError, match="application/x-npz") as caught:
         choose(accept, OFFERED)
     assert caught.value.kind.value.status == 406
+
+
+@pytest.mark.parametrize(
+    ("accepted", "gzip"),
+    [
+        (None, False),
+        ("", False),
+        ("gzip", True),
+        ("GZIP;q=0.5, br", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, *", False),
+        ("*", True),
+        ("*;q=0", False),
+        ("br, identity", False),
+        ("gzip;q=x", False),
+        ("notgzip", False),
+    ],
+)
+def test_codings(accepted: str | None, gzip: bool) -> None:
+    assert accepts_coding("gzip", accepted) is gzip
+
+
+def test_a_list_may_come_on_several_lines() -> None:
+    lines = Headers(raw=[(b"accept", b"text/html"), (b"x", b"y"), (b"accept", b"application/x-npz, */*;q=0.1")])
+    assert joined(lines, "Accept") == "text/html, application/x-npz, */*;q=0.1"
+    assert joined(lines, "Accept-Encoding") is None

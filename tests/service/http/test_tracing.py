@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import httpx
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from starlette.datastructures import Headers
 
 from engine.job import EngineFailed
 from service.app import create_app
 from service.http import tracing
+from service.http.context import Context
 from service.settings import Settings, StartError
 
 pytestmark = pytest.mark.anyio
@@ -90,3 +93,51 @@ def test_nothing_is_imported_where_no_traces_are_asked_for() -> None:
     code = "import sys, service.app, service.server; print('opentelemetry.sdk' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+async def test_the_state_of_a_trace_is_kept(http: httpx.AsyncClient, exporter: InMemorySpanExporter) -> None:
+    parent = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    await http.get("/livez", headers=[parent, ("tracestate", "congo=t61rcWkgMzE"), ("tracestate", "rojo=00f067aa")])
+    [span] = (await _spans(http, exporter)).values()
+    assert span.context.trace_state.to_header() == "congo=t61rcWkgMzE,rojo=00f067aa"
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({}, "pathline"),
+        ({"OTEL_SERVICE_NAME": "lab"}, "lab"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=lab,deployment.environment=test"}, "lab"),
+    ],
+)
+def test_the_name_of_the_service(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], name: str
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    traces = tracing.Traces(exporter)
+    assert traces._provider.resource.attributes["service.name"] == name
+    assert "telemetry.sdk.name" in traces._provider.resource.attributes
+    traces.close()
+
+
+def test_a_collector_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_LAST_S", 0.1)
+    entered, go = threading.Event(), threading.Event()
+
+    class Silent(InMemorySpanExporter):
+        def export(self, spans: Any) -> Any:
+            entered.set()
+            assert go.wait(60)
+            return super().export(spans)
+
+    exporter = Silent()
+    traces = tracing.Traces(exporter)
+    traces.record(Headers(), "GET", "/livez", Context(), "200")
+    traces.close()
+    assert entered.wait(60)
+    assert not exporter.get_finished_spans()  # it has returned before the export has
+    go.set()
+    [last] = [thread for thread in threading.enumerate() if thread.name == "pathline-traces"]
+    last.join(60)
+    assert len(exporter.get_finished_spans()) == 1

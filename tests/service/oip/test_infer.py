@@ -1,6 +1,7 @@
 """Infer requests of the protocol, in JSON and with binary tensors, compared with /v1/sample; and refusals."""
 
 import json
+import time
 from typing import Any
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 
 from service.oip.schemas import InferResponse
 from service.oip.tensors import BINARY, HEADER
+from service.oip.triton import UNTRIED
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +58,6 @@ async def test_the_same_job_as_v1_sample(running: Any) -> None:
         "solver": "rk4",
         "failed": 0,
         "digest": other["digest"],
-        "replay": body["parameters"]["replay"],
     }
     np.testing.assert_array_equal(found["samples"], np.array(other["samples"], dtype=np.float32))
     assert found["nfe"].tolist() == [50, 51, 52]
@@ -244,3 +245,42 @@ async def test_an_older_version(running: Any) -> None:
     answer = await infer(running, version="/versions/1", parameters=FIXED)
     assert answer.json()["model_version"] == "1"
     assert running.engine.jobs[0].version == 1
+
+
+async def test_bytes_that_are_not_there(running: Any) -> None:
+    content = X0.tobytes()
+    body = {"inputs": [x0() | {"parameters": {"binary_data_size": len(content) + 100}}]}
+    del body["inputs"][0]["data"]
+    head = json.dumps(body).encode()
+    answer = await running.http.post("/v2/models/moons/infer", content=head + content, headers={HEADER: str(len(head))})
+    assert answer.status_code == 400
+    assert answer.json()["error"].endswith("has binary_data_size 116, but only 16 bytes follow")
+
+
+async def test_priority_and_timeout_as_tritons_client_sends_them(running: Any) -> None:
+    for sent, priority, timeout_s in (
+        ({"priority": 1, "timeout": 5_000_000}, "interactive", 5.0),
+        ({"priority": 9, "timeout": 0}, "bulk", 30.0),
+        ({"priority": "bulk", "timeout_s": 7.0}, "bulk", 7.0),
+    ):
+        before = time.monotonic()
+        assert (await infer(running, parameters=FIXED | sent)).status_code == 200
+        job = running.engine.jobs[-1]
+        assert (job.priority, round(job.deadline - before)) == (priority, round(timeout_s))
+    for sent in ({"timeout": 1.5}, {"timeout": "1"}, {"timeout": -1}, {"priority": -1}, {"timeout": 9, "timeout_s": 1}):
+        answer = await infer(running, parameters=FIXED | sent)
+        assert (answer.status_code, next(iter(sent)) in answer.json()["error"]) == (400, True)
+
+
+async def test_the_index_says_why_a_version_does_not_answer(running: Any) -> None:
+    found = (await running.http.post("/v2/repository/index")).json()
+    states = {(entry["name"], entry["version"]): (entry["state"], entry["reason"]) for entry in found}
+    assert states["moons", "2"] == ("READY", "")
+    assert states["moons", "1"] == ("UNAVAILABLE", UNTRIED)
+    assert states["broken", "1"][0] == "UNAVAILABLE"
+    assert "is damaged" in states["broken", "1"][1]
+    ready = (await running.http.post("/v2/repository/index", json={"ready": True})).json()
+    assert {entry["name"] for entry in ready} == {"moons", "gaussian", "digits"}
+    assert (await running.http.post("/v2/repository/index", json={"red": True})).status_code == 400
+    assert (await running.http.get("/v2/models/nobody/config")).status_code == 404
+    assert (await running.http.get("/v2/models/broken/stats")).status_code == 503

@@ -6,9 +6,9 @@ import pytest
 from pydantic import SecretStr
 
 from models.checkpoint.card import Card
-from models.conditions import LabelCondition, VectorCondition
+from models.named_conditions import NamedCondition
 from service.app import create_app
-from service.oip.description import metadata
+from service.oip.description import EXTENSIONS, metadata
 from service.oip.outputs import ALWAYS, TRACE
 from service.settings import Settings
 from service.state import VERSION
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_the_server(running: Any) -> None:
     body = (await running.http.get("/v2")).json()
-    assert body == {"name": "pathline", "version": VERSION, "extensions": ["binary_tensor_data"]}
+    assert body == {"name": "pathline", "version": VERSION, "extensions": EXTENSIONS}
 
 
 async def test_a_model(running: Any) -> None:
@@ -35,14 +35,14 @@ async def test_a_model(running: Any) -> None:
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
-        (LabelCondition(classes=10), {"name": "condition", "datatype": "INT64", "shape": [-1]}),
-        (VectorCondition(width=3), {"name": "condition", "datatype": "FP32", "shape": [-1, 3]}),
+        (NamedCondition.label(classes=10), {"name": "condition", "datatype": "INT64", "shape": [-1]}),
+        (NamedCondition.vector(width=3), {"name": "condition", "datatype": "FP32", "shape": [-1, 3]}),
     ],
 )
 async def test_a_conditional_model(running: Any, condition: Any, expected: dict[str, Any]) -> None:
     async with running.service.lease("moons", None) as served:
         pass
-    card: Card = served.card.model_copy(update={"condition": condition})
+    card: Card = served.card.model_copy(update={"conditions": {"condition": condition}})
     object.__setattr__(served, "card", card)
     assert metadata(served, [1])["inputs"][1] == expected
 

@@ -13,8 +13,8 @@ from tritonclient.utils import InferenceServerException
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from tests.service.serving import serving
 
 FIXED = {"num_samples": 64, "seed": 11, "solver": "rk4", "steps": 6}
@@ -28,7 +28,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     config = ResidualMLPConfig(dim=2, hidden=16, blocks=1)
     save(root, "net", ResidualMLP(config), Decoder.identity((2,)), **about)
     save(root, "net", ResidualMLP(config), Decoder.identity((2,)), **about)
-    labelled = ResidualMLP(config.model_copy(update={"condition": LabelCondition(classes=3)}))
+    labelled = ResidualMLP(config.model_copy(update={"condition": NamedCondition.label(classes=3)}))
     save(root, "labelled", labelled, Decoder.identity((2,)), **about)
     with serving(root) as (address, _):
         yield address
@@ -137,3 +137,35 @@ def test_many_numbers_both_ways(client: InferenceServerClient) -> None:
     assert found is not None
     assert found.shape == (100_000, 2)
     assert np.isfinite(found).all()
+
+
+def test_configuration_statistics_and_index(client: InferenceServerClient, url: str) -> None:
+    config: dict[str, Any] = client.get_model_config("net", "2")
+    assert (config["name"], config["max_batch_size"]) == ("net", 0)
+    assert config["input"][0] == {"name": "x0", "data_type": "TYPE_FP32", "dims": [-1, 2], "optional": True}
+    outputs = {output["name"]: output for output in config["output"]}
+    assert (outputs["status"]["data_type"], outputs["nfe"]["data_type"]) == ("TYPE_STRING", "TYPE_INT64")
+    index: Any = client.get_model_repository_index()
+    assert [(entry["name"], entry["version"], entry["state"]) for entry in index] == [
+        ("labelled", "1", "READY"),
+        ("net", "1", "READY"),
+        ("net", "2", "READY"),
+    ]
+    [before] = client.get_inference_statistics("net")["model_stats"]
+    for _ in range(3):
+        client.infer("net", [], parameters=FIXED)
+    [after] = client.get_inference_statistics("net")["model_stats"]
+    assert after["version"] == "2"
+    assert after["inference_count"] - before["inference_count"] == 3
+    assert after["execution_count"] - before["execution_count"] >= 3 * 4
+    for part in ("success", "queue", "compute_infer"):
+        assert after["inference_stats"][part]["count"] == after["inference_count"]
+    assert after["inference_stats"]["success"]["ns"] > before["inference_stats"]["success"]["ns"]
+    assert [each["name"] for each in client.get_inference_statistics()["model_stats"]] == ["labelled", "net"]
+
+
+@pytest.mark.parametrize("priority", [0, 1, 2])
+def test_its_priority_and_its_timeout_in_microseconds(client: InferenceServerClient, priority: int) -> None:
+    assert client.infer("net", [], parameters=FIXED, priority=priority, timeout=60_000_000).as_numpy("nfe") is not None
+    with pytest.raises(InferenceServerException, match="timeout_s"):
+        client.infer("net", [], parameters=FIXED, timeout=10**10)

@@ -80,9 +80,32 @@ async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch:
     refused = await running.post(**FIXED, version=4)
     assert (refused.status_code, refused.json()["type"]) == (429, "/problems/overloaded")
     assert int(refused.headers["Retry-After"]) >= 1
-    assert "3 model versions are already waiting to be loaded" in refused.json()["detail"]
+    assert "3 versions or sizes of model 'moons' are already waiting to be loaded" in refused.json()["detail"]
     gate.open.set()
     assert {answer.status_code for answer in await asyncio.gather(*requests)} == {200}
+
+
+async def test_models_take_turns(running: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "MAX_LOADS", 12)
+    (root := running.service.settings.models_dir).joinpath("suns").mkdir()
+    for number in (1, 2):
+        shutil.copytree(root / "moons" / "1", root / "suns" / str(number))
+    reloading = asyncio.ensure_future(asyncio.to_thread(running.service.registry.refresh))
+    await asyncio.to_thread(gate.entered.acquire)  # the new model, in whose place the requests queue
+    many = [asyncio.ensure_future(running.post(**FIXED, version=number, timeout_s=60)) for number in range(1, 13)]
+    await asyncio.sleep(0)
+    while len(running.service.registry._loads) < 12:
+        await asyncio.sleep(0.01)
+    other = asyncio.ensure_future(running.http.post("/v1/sample", json={"model": "suns", "version": 1, **FIXED}))
+    while len(running.service.registry._loads) < 13:
+        await asyncio.sleep(0.01)
+    assert (await running.post(**FIXED, version=13)).status_code == 429  # its share is used
+    gate.open.set()
+    answers = await asyncio.gather(*many, other)
+    assert {answer.status_code for answer in answers} == {200}
+    await reloading
+    assert gate.loaded.index(("suns", 1)) <= 3  # behind one load of the other model, not behind twelve
+    assert len(gate.loaded) == 14
 
 
 async def test_the_protocol_and_the_operations_keep_to_it_too(running: Any, gate: Gate) -> None:

@@ -1,5 +1,6 @@
 """A registry starts with all models that can be loaded; the others keep their reasons."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,25 @@ def test_a_served_version_whose_files_change_goes_on_as_it_was(models: Registry,
     models.unload("moons").result()  # then the version on disk is loaded
     models.refresh()
     assert answers(models, "moons") == 1
+
+
+def test_equal_files_in_place_of_the_loaded_ones_are_no_change(models: Registry, root: Path) -> None:
+    [served] = models.loaded()
+    folder = root / "moons" / "2"
+    for change in ("touch", "copy"):
+        if change == "touch":
+            for file in folder.iterdir():
+                os.utime(file, (1, 1))
+        else:
+            shutil.copytree(folder, root / ".next")
+            shutil.rmtree(folder)
+            (root / ".next").rename(folder)
+        assert models.refresh().refused == []
+        assert models.describe("moons")["unavailable"] == []
+        assert models.loaded() == [served]
+    card = folder / "card.json"
+    card.write_text(card.read_text().replace("none", "nine"))  # as large as before, and not the same
+    assert "was changed after it was loaded" in models.refresh().refused[0][2]
 
 
 def test_models_appear_and_disappear(models: Registry, root: Path, repository: Path, engine: Any) -> None:

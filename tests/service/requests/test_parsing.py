@@ -13,11 +13,10 @@ from starlette.requests import Request
 from service.errors import ClientGoneError, ProblemError
 from service.http.context import context_of
 from service.ledger import Ledger
-from service.replay import encode
 from service.requests.densities import EncodeRequest, LogProbRequest
 from service.requests.diagnosis import DiagnoseRequest
 from service.requests.parsing import LARGE_BODY, parse, read_body
-from service.requests.replay import ReplayRequest, parse_replay
+from service.requests.replay import ReplayRequest
 from service.requests.schemas import SampleRequest
 
 pytestmark = pytest.mark.anyio
@@ -272,10 +271,3 @@ def test_a_truncated_npz_body_is_not_called_json() -> None:
     with pytest.raises(ProblemError, match="not a valid npz archive") as caught:
         parse(SampleRequest, _npz(b"{}", "request.json")[:40])
     assert caught.value.title == "The body cannot be parsed"
-
-
-@pytest.mark.parametrize(("content", "words"), [([], "must be a JSON object, not []"), ("", "must be a JSON object")])
-def test_faults_of_a_token_speak_of_the_token(content: Any, words: str) -> None:
-    with pytest.raises(ProblemError) as caught:
-        parse_replay(json.dumps({"token": encode(content)}).encode())
-    assert caught.value.detail.startswith(f"the content of the token {words}")

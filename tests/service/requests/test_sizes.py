@@ -87,10 +87,14 @@ async def test_a_job_takes_no_more_memory_than_is_set_aside(
 
 
 def test_a_condition_for_all_takes_the_memory_of_one() -> None:
-    from models.conditions import LabelCondition, VectorCondition
+    from models.condition_values import Values
+    from models.named_conditions import NamedCondition, NamedConditions
 
-    vectors = VectorCondition(width=1_000).tensor([0.5] * 1_000, 100_000, torch.float32)
-    labels = LabelCondition(classes=3).tensor(2, 100_000, torch.float32)
+    def made(entry: NamedCondition, value: Any) -> torch.Tensor:
+        values = Values(NamedConditions({"condition": entry}), {"condition": value}, 100_000, torch.float32)
+        return values.tensors()["condition"].expanded(100_000)
+
+    vectors, labels = made(NamedCondition.vector(width=1_000), [0.5] * 1_000), made(NamedCondition.label(classes=3), 2)
     assert (vectors.shape, labels.shape) == ((100_000, 1_000), (100_000,))
     assert vectors.untyped_storage().nbytes() == 4_000
     assert labels.untyped_storage().nbytes() == 8

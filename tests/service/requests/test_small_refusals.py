@@ -14,8 +14,8 @@ import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.requests import parsing as bodies
 from service.settings import Settings
@@ -36,7 +36,7 @@ SMALL = 2_000_000
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("checkpoints")
-    conditions = {"net": None, "vectors": VectorCondition(width=2), "labels": LabelCondition(classes=3)}
+    conditions = {"net": None, "vectors": NamedCondition.vector(width=2), "labels": NamedCondition.label(classes=3)}
     for name, condition in conditions.items():
         torch.manual_seed(0)
         model = ResidualMLP(ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=condition))

@@ -10,8 +10,8 @@ import torch
 
 from models.architectures.residual_mlp import ResidualMLPSize
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.settings import Settings
 from tests.service.conftest import FakeEngine
@@ -25,7 +25,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("checkpoints")
     size = ResidualMLPSize(hidden=8, blocks=1, time_width=4)
     student: dict[str, Any] = {"student": {"parent": "teacher"}}
-    labels = LabelCondition(classes=3, null=False)
+    labels = NamedCondition.label(classes=3, null=False)
     for name, condition, dataset in (("quick", None, student), ("labels", labels, {}), ("plain", None, None)):
         torch.manual_seed(0)
         model = size.network((2,), condition, average=dataset is not None)

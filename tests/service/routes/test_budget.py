@@ -20,10 +20,10 @@ from models.checkpoint.card import read_card
 from models.checkpoint.frontier import Curve, Frontier, Point, read_frontier, write_frontier
 from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.endpoint_error import Field
 from models.measure import measure_curve
+from models.named_conditions import NamedCondition
 from models.noise import noise
 from service.app import create_app
 from service.requests.budget import _fits
@@ -92,7 +92,7 @@ async def test_streams_npz_replay_and_v2_echo_the_budget(running: Any) -> None:
     parameters = {"num_samples": 2, "seed": 0, "budget.max_error": 0.01, "budget.max_nfe": 12}
     inferred = await running.http.post("/v2/models/moons/infer", json={"parameters": parameters})
     assert inferred.json()["parameters"]["budget.solver"] == "ab4-9"
-    again = (await running.http.post("/v1/replay", json={"token": completed["replay"]})).json()
+    again = (await running.http.post("/v1/replay", json=completed)).json()
     assert again["solver"] == completed["solver"]
     assert "budget" not in again
 
@@ -142,6 +142,25 @@ async def test_without_a_frontier_the_command_is_named(running: Any, repository:
     assert message.endswith(f"have it measured: python -m models measure {repository}/digits/1")
 
 
+@pytest.mark.parametrize("points", [(), (Point(solver="gone-9", nfe=9, nfe_most=9, error=0.1, error_95=0.1),)])
+async def test_a_frontier_without_a_usable_solver_is_told(
+    labels: Path, tmp_path: Path, engine: Any, points: tuple[Point, ...]
+) -> None:
+    shutil.copytree(labels / "labels", tmp_path / "labels")
+    folder = tmp_path / "labels" / "1"
+    frontier = read_frontier(folder, read_card(folder))
+    assert frontier is not None
+    curves = tuple(curve.model_copy(update={"points": points}) for curve in frontier.curves)
+    write_frontier(folder, frontier.model_copy(update={"curves": curves}))
+    app = create_app(Settings(models_dir=tmp_path), engine)
+    async with calling(app) as http:
+        ask = {"model": "labels", "num_samples": 1, "condition": 1}
+        for budget in ({"max_error": 0.1}, {"max_nfe": 5}, {"max_ms": 100}):
+            answer = await http.post("/v1/sample", json={**ask, "budget": budget})
+            assert answer.status_code == 422
+            assert "has no solver that can be used; name a solver, or have it measured:" in answer.json()["detail"]
+
+
 async def test_an_unfinished_frontier_is_to_be_measured_on(labels: Path, tmp_path: Path, engine: Any) -> None:
     shutil.copytree(labels / "labels", tmp_path / "my models" / "labels")
     folder = tmp_path / "my models" / "labels" / "1"
@@ -175,7 +194,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("labelled")
     torch.manual_seed(0)
     network = ResidualMLP(
-        ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=LabelCondition(classes=3))
+        ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=NamedCondition.label(classes=3))
     )
     point = Point(solver="rk4-2", nfe=8, nfe_most=8, error=0.01, error_95=0.02)
     curves = tuple(Curve(guidance=g, samples=64, spread=1.0, points=(point,)) for g in (1.0, 2.0))

@@ -106,10 +106,10 @@ async def test_requests_cannot_set_a_flag(http: httpx.AsyncClient) -> None:
 
 async def test_a_replay_needs_the_same_conditions_again(http: httpx.AsyncClient) -> None:
     first = await ask(http, conditions={"text": TEXT}, guidance=3, negative={"text": [1.0, 0.0, 0.0]})
-    own = {"token": first["replay"], "conditions": {"text": TEXT}, "negative": {"text": [1.0, 0.0, 0.0]}}
+    own = first | {"conditions": {"text": TEXT}, "negative": {"text": [1.0, 0.0, 0.0]}}
     again = (await http.post("/v1/replay", json=own)).json()
     assert (again["digest_matches"], again["samples"]) == (True, first["samples"])
-    for lacking in ({"token": first["replay"]}, own | {"conditions": {"text": [0.0] * 3}}):
+    for lacking in (first, own | {"conditions": {"text": [0.0] * 3}}):
         refused = await http.post("/v1/replay", json=lacking)
         assert refused.status_code == 422, refused.text
         assert "hash" in refused.json()["errors"][0]["message"]
@@ -117,7 +117,7 @@ async def test_a_replay_needs_the_same_conditions_again(http: httpx.AsyncClient)
 
 async def test_a_replay_without_conditions_uses_the_nulls(http: httpx.AsyncClient) -> None:
     first = await ask(http)
-    again = (await http.post("/v1/replay", json={"token": first["replay"]})).json()
+    again = (await http.post("/v1/replay", json=first)).json()
     assert (again["digest_matches"], again["samples"]) == (True, first["samples"])
 
 

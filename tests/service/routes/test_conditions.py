@@ -13,8 +13,8 @@ import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
@@ -24,10 +24,11 @@ pytestmark = pytest.mark.anyio
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("checkpoints")
     conditions = {
-        "labels": LabelCondition(classes=3, names=("cat", "dog", "owl")),
-        "vectors": VectorCondition(width=2),
-        "strict": LabelCondition(classes=3, null=False),
-        "years": LabelCondition(classes=3, names=("1", "2", "2020")),
+        "labels": NamedCondition.label(classes=3, names=("cat", "dog", "owl")),
+        "vectors": NamedCondition.vector(width=2),
+        "strict": NamedCondition.label(classes=3, null=False),
+        "years": NamedCondition.label(classes=3, names=("1", "2", "2020")),
+        "scaled": NamedCondition.vector(width=2, mean=[2000.0, 65536.0], scale=[0.25, 2.0**-16]),
         "plain": None,
     }
     for name, condition in conditions.items():
@@ -78,9 +79,9 @@ async def test_where_names_are_numbers_a_number_is_a_name(http: httpx.AsyncClien
     assert found["samples"] == [number for row in mixed["samples"] for number in row]
     for number in (0, 3, 2019):
         refused = await ask(http, "years", condition=number)
-        assert f"condition is {number}; this model takes a class label, one of 1, 2, 2020" in str(refused["errors"])
+        assert f"condition is {number}, expected a class label, one of 1, 2, 2020" in str(refused["errors"])
     for answer in (by_number[2], mixed):
-        again = (await http.post("/v1/replay", json={"token": answer["replay"]})).json()
+        again = (await http.post("/v1/replay", json=answer)).json()
         assert (again["digest_matches"], again["class"]) == (True, answer["class"])
 
 
@@ -116,13 +117,76 @@ async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
     assert mixed["samples"] == [one["samples"][0], two["samples"][1], one["samples"][2]]
 
 
+@pytest.mark.parametrize("correction", [{"projection": True}, {"rescale": 0.75}])
+async def test_corrected_guidance(http: httpx.AsyncClient, correction: dict[str, Any]) -> None:
+    plain = await ask(http, "labels", condition=1, guidance=2.0)
+    found = await ask(http, "labels", condition=1, guidance={"strength": 2.0, **correction})
+    assert (found["network_rows"], found["samples"] == plain["samples"]) == (plain["network_rows"], False)
+    again = (await http.post("/v1/replay", json=found)).json()
+    assert again["digest_matches"]
+    own: dict[str, dict[str, Any]] = {"log_prob": {"samples": [[0.5, 0.25]]}, "diagnose": {"num_samples": 1}}
+    for operation, body in own.items():
+        body |= {"condition": 1, "guidance": {"strength": 2.0, **correction}}
+        refused = await http.post(f"/v1/models/labels/{operation}", json=body)
+        assert refused.json()["errors"][0]["field"] == "guidance"
+
+
+VALUES, SCALED = [0.5, -0.75], [2002, 16384]  # the same to the network
+
+
+async def test_every_door_standardises(http: httpx.AsyncClient) -> None:
+    """`scaled` has the weights of `vectors`, and takes (value - mean) * scale."""
+    plain = await ask(http, "vectors", condition=VALUES)
+    null = await ask(http, "vectors")
+    assert plain["samples"] != null["samples"]
+    assert (await ask(http, "scaled", condition=SCALED))["samples"] == plain["samples"]
+    assert (await ask(http, "scaled"))["samples"] == null["samples"]
+    each = await ask(http, "scaled", conditions={"condition": [SCALED, [float(x) for x in SCALED], SCALED]})
+    assert each["samples"] == plain["samples"]
+    guided = await ask(http, "vectors", condition=VALUES, guidance=2.0, negative=[1.0, 2.0])
+    assert (await ask(http, "scaled", condition=SCALED, guidance=2.0, negative=[2004, 196608]))["samples"] == guided[
+        "samples"
+    ]
+    request = {"model": "scaled", "num_samples": 3, "seed": 0, "solver": "rk4-5"}
+    for dtype in (np.int32, np.float32, np.float64):
+        file = io.BytesIO()
+        np.savez(file, request=json.dumps(request), condition=np.array(SCALED, dtype=dtype))
+        answer = await http.post("/v1/sample", content=file.getvalue(), headers={"content-type": "application/x-npz"})
+        assert answer.json()["samples"] == plain["samples"]
+    tensor = {"name": "condition", "shape": [2], "datatype": "FP64", "data": SCALED}
+    parameters = {"num_samples": 3, "seed": 0, "solver": "rk4-5"}
+    answer = await http.post("/v2/models/scaled/infer", json={"inputs": [tensor], "parameters": parameters})
+    found = {each["name"]: each["data"] for each in answer.json()["outputs"]}
+    assert found["samples"] == [number for row in plain["samples"] for number in row]
+
+
+@pytest.mark.parametrize("operation", ["encode", "log_prob", "diagnose"])
+async def test_operations_standardise(http: httpx.AsyncClient, operation: str) -> None:
+    own: dict[str, Any] = {"num_samples": 2, "seed": 0, "times": [0.0, 1.0]} if operation == "diagnose" else {}
+    own = own or {"samples": [[0.5, 0.25], [1.0, -1.0]]}
+    answers = [
+        (await http.post(f"/v1/models/{model}/{operation}", json={**own, "solver": "rk4-5", "condition": value})).json()
+        for model, value in (("vectors", VALUES), ("scaled", SCALED))
+    ]
+    member = {"encode": "x0", "log_prob": "log_prob", "diagnose": "stiffness"}[operation]
+    assert answers[0][member] == answers[1][member]
+
+
+async def test_a_standardised_condition_is_replayed_as_it_came(http: httpx.AsyncClient) -> None:
+    first = await ask(http, "scaled", condition=SCALED)
+    again = await http.post("/v1/replay", json=first | {"condition": SCALED})
+    assert (again.json()["digest_matches"], again.json()["samples"]) == (True, first["samples"])
+    other = await http.post("/v1/replay", json=first | {"condition": VALUES})
+    assert other.status_code == 422
+
+
 @pytest.mark.parametrize(
     ("model", "body", "field", "words"),
     [
         ("labels", {"condition": 3}, "condition", "whole number from 0 to 2 or one of cat, dog, owl"),
         ("labels", {"condition": "cow"}, "condition", "one of cat, dog, owl"),
         ("labels", {"condition": True}, "condition", "class label"),
-        ("labels", {"condition": [0, 1]}, "condition", "has 2 labels"),
+        ("labels", {"condition": [0, 1]}, "condition", "has the shape [2], expected a class label"),
         ("labels", {"condition": [0, 1, -1]}, "condition", "class label"),
         ("labels", {"condition": {"a": 1}}, "condition", "class label"),
         ("labels", {"condition": 10**400}, "condition", "class label"),

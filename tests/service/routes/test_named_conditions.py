@@ -104,7 +104,7 @@ async def test_json_npz_and_the_protocol_agree(http: httpx.AsyncClient) -> None:
 
 
 async def test_the_protocol_takes_guidance_of_several_terms_as_text(http: httpx.AsyncClient) -> None:
-    guidance = {"terms": [{"weight": 2, "condition": "all"}, {"weight": -1, "drop": ["label"]}], "channels": 2}
+    guidance = {"terms": [{"weight": 2, "condition": "all"}, {"weight": -1, "drop": ["label"]}], "rescale": 0.5}
     wanted = await ask(http, conditions={"label": 1}, negative={"label": 2}, guidance=guidance)
     inputs = [
         {"name": f"{member}.label", "shape": [1], "datatype": "INT64", "data": [label]}
@@ -170,8 +170,8 @@ async def test_stream_and_operations_accept_named_conditions(http: httpx.AsyncCl
         ({"mask": [1, 1, 0]}, "conditions.mask", "bool"),
         ({"image": [[[256] * 2] * 2] * 3}, "conditions.image", "outside 0 to 255"),
         ({"image": [[[0.5] * 2] * 2] * 3}, "conditions.image", "int"),
-        ({"label": "x"}, "conditions.label", "expected a whole number from 0 to 4 or one of a, b, c, d, e"),
-        ({"label": 5}, "conditions.label", "is 5, expected a whole number from 0 to 4"),
+        ({"label": "x"}, "conditions.label", "a whole number from 0 to 4 or one of a, b, c, d, e"),
+        ({"label": 5}, "conditions.label", "is 5, expected a class label, a whole number from 0 to 4"),
         ({"label": [1, 2]}, "conditions.label", "has the shape [2]"),
         ({"strength": "much"}, "conditions.strength", '"much"'),
     ],
@@ -195,7 +195,10 @@ async def test_refused_conditions_are_named(
         ({"guidance": {"terms": [{"weight": w, "condition": "all"} for w in (1e20, 1, -1e20)]}}, "guidance"),
         ({"guidance": {"terms": [{"weight": 1, "drop": ["strength"]}]}}, "guidance"),
         ({"guidance": {"strength": 2, "interval": [0.5, 0.1]}}, "guidance"),
-        ({"guidance": {"strength": 2, "channels": 4}}, "guidance"),
+        ({"guidance": {"strength": 2, "channels": 4}}, "guidance.channels"),
+        ({"guidance": {"strength": 2, "rescale": 1.5}}, "guidance.rescale"),
+        ({"guidance": {"strength": 0, "rescale": 0.5}}, "guidance"),
+        ({"guidance": {"strength": 0, "projection": True}}, "guidance"),
         ({"guidance": "2"}, "guidance"),
         ({"negative": {"label": 1}}, "negative"),
         ({"condition": 1}, "condition"),

@@ -1,10 +1,8 @@
 """``POST /v1/replay``: the same samples again, and every reason for a refusal."""
 
 import asyncio
-import base64
 import io
 import json
-import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,10 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
 from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from service.app import create_app
-from service.replay import PREFIX, decode, encode
+from service.replay import Answer
 from service.responses.schemas import ReplayResponse
 from service.settings import Settings
 from tests.service.serving import calling
@@ -36,7 +34,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
     torch.manual_seed(0)
     size: dict[str, Any] = {"hidden": 8, "blocks": 1, "time_width": 4}
-    conditions = {"plain": None, "labels": LabelCondition(classes=3), "vectors": VectorCondition(width=80)}
+    conditions = {"plain": None, "labels": NamedCondition.label(classes=3), "vectors": NamedCondition.vector(width=80)}
     for name, condition in conditions.items():
         network = ResidualMLP(ResidualMLPConfig(dim=2, condition=condition, **size))
         save(root, name, network, Decoder.identity((2,)), **about)
@@ -69,14 +67,11 @@ async def _sampled(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     return answer.json()
 
 
-async def _replayed(http: httpx.AsyncClient, token: str, **body: Any) -> httpx.Response:
-    return await http.post("/v1/replay", json={"token": token, **body})
+async def _replayed(http: httpx.AsyncClient, answer: dict[str, Any], **body: Any) -> httpx.Response:
+    return await http.post("/v1/replay", json=answer | body)
 
 
-def _changed(token: str, **changes: Any) -> str:
-    return encode(json.loads(decode(token)) | changes)
-
-
+NO_HASH = "sha256:" + "0" * 64
 VECTORS = [[(-1) ** k * k / 7 for k in range(80)]] * 2 + [[0.5] * 80]
 GRID = [0.0, *(k**1.5 / 100**1.5 for k in range(1, 100)), 1.0]
 
@@ -89,7 +84,7 @@ GRID = [0.0, *(k**1.5 / 100**1.5 for k in range(1, 100)), 1.0]
         ({"solver": "ab3-7/shift(3)+rk", "trace": "full", "save_at": [1.0]}, {}),
         ({"solver": "tsit5@1e-3/1e-6+batch+max_nfe=400", "save_at": [0.1, 0.3000001192]}, {}),
         ({"solver": "rk4", "grid": [0, 0.1 + 0.2, 1], "t_span": [0, 1]}, {}),
-        ({"solver": "euler", "grid": GRID}, {"grid": GRID}),
+        ({"solver": "euler", "grid": GRID}, {}),
         ({"solver": "tuned-3", "trace": "full", "save_at": [1.0]}, {}),
         ({"solver": "ab2", "steps": 3, "grid": "tuned"}, {}),
         ({"x0": [[0.1, 2], [3, 4], [5, 1e-8]], "t_span": [0.3, 0.9], "decode": False}, {}),
@@ -100,19 +95,23 @@ GRID = [0.0, *(k**1.5 / 100**1.5 for k in range(1, 100)), 1.0]
         ({"model": "vectors", "condition": VECTORS, "guidance": 2.0}, {"condition": VECTORS}),
         ({"model": "vectors", "condition": VECTORS[0]}, {"condition": VECTORS[0]}),
         ({"model": "digits", "num_samples": 7}, {}),
+        ({"solver": "rk4-3000", "max_nfe": 20_000}, {}),
+        ({"solver": "rk4-9", "save_at": [k / 9 for k in range(1, 10)], "trace": "none"}, {}),
     ],
 )
 async def test_a_replay_returns_the_same_samples(http: httpx.AsyncClient, body: Any, again: Any) -> None:
     first = await _sampled(http, **body)
-    answer = await _replayed(http, first["replay"], **again)
+    answer = await _replayed(http, first, **again)
     assert answer.status_code == 200, answer.text
     found = answer.json()
     ReplayResponse.model_validate(found)
     assert (found["digest_matches"], found["differences"]) == (True, [])
-    for member in ("samples", "digest", "replay", "solver", "seed", "trace", "saved"):
+    for member in ("samples", "digest", "request", "environment", "solver", "seed", "trace", "saved"):
         assert found.get(member) == first.get(member), member
+    only = {name: first[name] for name in Answer.model_fields if name in first}
+    assert (await _replayed(http, only, **again)).json()["digest_matches"]  # samples may be left out
     if again:
-        refused = await _replayed(http, first["replay"])
+        refused = await _replayed(http, first)
         assert refused.status_code == 422
         assert next(iter(again)) in refused.json()["detail"]
 
@@ -120,47 +119,49 @@ async def test_a_replay_returns_the_same_samples(http: httpx.AsyncClient, body: 
 async def test_repeated_inputs_must_be_the_same(http: httpx.AsyncClient) -> None:
     x0 = [[k, -k] for k in range(40)]
     first = await _sampled(http, x0=x0, num_samples=40)
-    other = await _replayed(http, first["replay"], x0=[[k, 1 - k] for k in range(40)])
+    other = await _replayed(http, first, x0=[[k, 1 - k] for k in range(40)])
     assert other.status_code == 422
-    assert "x0 is not the one that the token was made with" in other.json()["detail"]
-    spare = await _replayed(http, (await _sampled(http))["replay"], x0=x0)
+    assert "x0 is not the one of the first request" in other.json()["detail"]
+    spare = await _replayed(http, await _sampled(http), x0=x0)
     assert spare.status_code == 422
     assert spare.json()["errors"][0]["field"] == "x0"
 
 
-async def test_every_format_has_the_token(http: httpx.AsyncClient) -> None:
+async def test_every_format_can_be_replayed(http: httpx.AsyncClient) -> None:
     body = {"model": "plain", "num_samples": 3, "seed": 5}
-    token = (await _sampled(http, seed=5))["replay"]
+    first = await _sampled(http, seed=5)
+    needed = {name: first[name] for name in Answer.model_fields if name in first}
     npz = await http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
     meta = json.loads(np.load(io.BytesIO(npz.content))["meta"].tobytes())
-    assert meta["replay"] == token
+    assert {name: meta[name] for name in needed} == needed
     for media in ("application/x-npy", "image/png"):
         answer = await http.post("/v1/sample", json=body, headers={"Accept": media})
-        assert answer.headers["x-pathline-replay"] == token
-        again = await http.post("/v1/replay", json={"token": token}, headers={"Accept": media})
+        document = json.loads(answer.headers["x-pathline-replay"])
+        assert document == needed
+        again = await http.post("/v1/replay", json=document, headers={"Accept": media})
         assert again.content == answer.content
         assert again.headers["x-pathline-digest-matches"] == "true"
     stream = await http.post("/v1/sample/stream", json=body)
     completed = json.loads(stream.text.partition("event: completed\ndata: ")[2].partition("\n")[0])
-    assert completed["replay"] == token
-    inferred = await http.post("/v2/models/plain/infer", json={"parameters": {"num_samples": 3, "seed": 5}})
-    assert inferred.json()["parameters"]["replay"] == token
+    assert {name: completed[name] for name in needed} == needed
+
+
+async def test_what_does_not_fit_into_a_header_is_left_out(http: httpx.AsyncClient) -> None:
+    body = {"model": "plain", "num_samples": 1, "solver": "euler", "grid": [k / 2000 for k in range(2001)]}
+    answer = await http.post("/v1/sample", json=body, headers={"Accept": "application/x-npy"})
+    assert (answer.status_code, "x-pathline-replay" in answer.headers) == (200, False)
 
 
 async def test_differences_are_named_and_can_be_overruled(http: httpx.AsyncClient) -> None:
     first = await _sampled(http, seed=5)
-    environment = json.loads(decode(first["replay"]))["environment"]
-    token = _changed(
-        first["replay"],
-        checkpoint="sha256:" + "0" * 64,
-        environment=environment | {"torch": "1.0", "threads": "64"},  # fused: threads do not matter
-    )
-    refused = await _replayed(http, token)
+    environment = first["environment"] | {"torch": "1.0", "threads": "64"}  # fused: threads do not matter
+    other = first | {"checkpoint": "sha256:" + "0" * 64, "environment": environment}
+    refused = await _replayed(http, other)
     assert refused.status_code == 409
     assert refused.json()["type"] == "/problems/replay-differs"
     assert [each["what"] for each in refused.json()["differences"]] == ["checkpoint", "torch"]
     assert all(each["reason"] for each in refused.json()["differences"])
-    anyway = (await _replayed(http, token, force=True)).json()
+    anyway = (await _replayed(http, other, force=True)).json()
     assert anyway["digest_matches"] is True  # the weights are in fact the same
     assert [each["what"] for each in anyway["differences"]] == ["checkpoint", "torch"]
     assert anyway["samples"] == first["samples"]
@@ -180,36 +181,34 @@ async def test_a_tuned_plan_is_streamed_and_batched_like_any_solver(http: httpx.
 
 
 async def test_a_different_tuned_plan_is_named(http: httpx.AsyncClient) -> None:
-    token = _changed((await _sampled(http))["replay"], plan="sha256:" + "0" * 64)
-    refused = await _replayed(http, token)
+    stock, tuned, grid = [await _sampled(http, solver=solver) for solver in ("rk4-3", "tuned-3", "ab2-3/tuned")]
+    refused = await _replayed(http, stock | {"solver": stock["solver"] | {"plan": NO_HASH}})
     assert refused.status_code == 409
     assert [each["what"] for each in refused.json()["differences"]] == ["plan"]
-    gone = _changed((await _sampled(http, solver="tuned-3"))["replay"], plan="sha256:" + "0" * 64, solver="tuned-9")
+    gone = tuned | {"solver": tuned["solver"] | {"plan": NO_HASH, "steps": 9}}
     refused = await _replayed(http, gone)
     assert refused.status_code == 409
     assert refused.json()["differences"][0]["here"] == "none of its tuned plans"
     assert "available: tuned-3" in (await _replayed(http, gone, force=True)).json()["detail"]
-    grid = (await _sampled(http, solver="ab2-3/tuned"))["replay"]
-    assert (await _replayed(http, _changed(grid, solver="tuned-3"))).status_code == 409  # a plan, but not that solver's
-    tuned = _changed((await _sampled(http, solver="tuned-3"))["replay"], plan="sha256:" + "0" * 64)
-    anyway = (await _replayed(http, tuned, force=True)).json()
+    mixed = grid | {"solver": tuned["solver"] | {"plan": grid["solver"]["plan"]}}  # a plan, but not that solver's
+    assert (await _replayed(http, mixed)).status_code == 409
+    anyway = (await _replayed(http, tuned | {"solver": tuned["solver"] | {"plan": NO_HASH}}, force=True)).json()
     assert anyway["digest_matches"] is True
     assert [each["what"] for each in anyway["differences"]] == ["plan"]
 
 
 async def test_threads_matter_where_torch_computes(http: httpx.AsyncClient) -> None:
     first = await _sampled(http, model="digits")
-    environment = json.loads(decode(first["replay"]))["environment"]
-    refused = await _replayed(http, _changed(first["replay"], environment=environment | {"threads": "64"}))
+    refused = await _replayed(http, first, environment=first["environment"] | {"threads": "64"})
     assert [each["what"] for each in refused.json()["differences"]] == ["threads"]
 
 
 async def test_other_samples_are_not_a_replay(http: httpx.AsyncClient) -> None:
-    token = _changed((await _sampled(http))["replay"], digest="sha256:" + "0" * 64)
-    refused = await _replayed(http, token)
+    other = await _sampled(http) | {"digest": NO_HASH}
+    refused = await _replayed(http, other)
     assert refused.status_code == 409
     assert [each["what"] for each in refused.json()["differences"]] == ["samples"]
-    anyway = (await _replayed(http, token, force=True)).json()
+    anyway = (await _replayed(http, other, force=True)).json()
     assert anyway["digest_matches"] is False
 
 
@@ -218,63 +217,50 @@ async def test_a_partial_response_is_not_promised(running: Any) -> None:
 
     running.engine.edit = lambda result: replace(result, status=np.array(["deadline"] * len(result.status)))
     first = (await running.post(num_samples=2, on_timeout="partial")).json()
-    refused = await running.http.post("/v1/replay", json={"token": first["replay"]})
+    refused = await running.http.post("/v1/replay", json=first)
     assert refused.status_code == 409
     assert [each["what"] for each in refused.json()["differences"]] == ["answer"]
 
 
-def _damaged() -> dict[str, str]:
-    bomb = PREFIX + base64.urlsafe_b64encode(zlib.compress(b" " * 6_000_000, 9)).decode().rstrip("=")
-    nested = PREFIX + base64.urlsafe_b64encode(zlib.compress(b"[" * 60_000, 9)).decode().rstrip("=")
-    return {"nothing": "", "other": "a token", "prefix": PREFIX, "long": PREFIX + "A" * 8_250, "longer": "x" * 99_999,
-            "bomb": bomb, "nested": nested, "list": encode([1, 2]), "empty": encode({})}  # type: ignore[arg-type]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", list(_damaged()))
-async def test_a_malformed_token_is_refused(http: httpx.AsyncClient, name: str) -> None:
-    refused = await _replayed(http, _damaged()[name])
+@pytest.mark.parametrize("body", [{}, {"token": "x"}, {"model": "plain"}, [1]], ids=["empty", "token", "model", "list"])
+async def test_what_is_no_answer_is_refused(http: httpx.AsyncClient, body: Any) -> None:
+    refused = await http.post("/v1/replay", json=body)
     assert refused.status_code == 422, refused.text
-    assert refused.json()["errors"][0]["field"] == "token"
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "word"),
+    ("changes", "status", "field"),
     [
-        ({"model": "elsewhere"}, 404, "elsewhere"),
-        ({"version": 7}, 404, "7"),
+        ({"model": "elsewhere"}, 404, ""),
+        ({"version": 7}, 404, ""),
         ({"version": "1"}, 422, "version"),
         ({"seed": -1}, 422, "seed"),
-        ({"num_samples": 10**9}, 422, "num_samples"),
-        ({"num_samples": True}, 422, "num_samples"),
-        ({"solver": "rk5-3"}, 422, "rk5"),
-        ({"solver": "euler-999999999"}, 422, "steps"),
-        ({"t_span": [0.5, 1]}, 422, "x0"),
-        ({"t_span": [0, 7]}, 422, "t_span"),
-        ({"x0": [[1, 2]]}, 422, "x0"),
-        ({"condition": 4}, 422, "unconditional"),
-        ({"save_at": [[]]}, 422, "save_at"),
-        ({"given": {"x0": "sha256:" + "0" * 64}}, 422, "x0"),
-        ({"given": {"model": "sha256:" + "0" * 64}}, 422, "given"),
+        ({"shape": [10**9, 2]}, 422, "num_samples"),
+        ({"shape": [True, 2]}, 422, "shape.0"),
+        ({"shape": []}, 422, "shape"),
+        ({"solver": "rk4-3"}, 422, "solver"),
+        ({"solver": {}}, 422, "solver"),
+        ({"solver": {"name": "rk5", "steps": 3}}, 422, "solver"),
+        ({"solver": {"name": ["rk4"]}}, 422, "solver"),
+        ({"solver": {"name": "euler", "steps": 999999999}}, 422, "steps"),
+        ({"solver": {"name": "rk4", "stepz": 3}}, 422, "stepz"),
+        ({"request": {"t_span": [0.5, 1]}}, 422, "x0"),
+        ({"request": {"t_span": [0, 7]}}, 422, "t_span"),
+        ({"request": {"x0": [[1, 2]]}}, 422, "x0"),
+        ({"request": {"condition": 4}}, 422, "condition"),
+        ({"request": {"hashes": {"x0": "sha256:" + "0" * 64}}}, 422, "x0"),
+        ({"request": {"hashes": {"model": "sha256:" + "0" * 64}}}, 422, "request.hashes.model.[key]"),
+        ({"request": {"seed": 3}}, 422, "request.seed"),
+        ({"saved": {"t": [[]]}}, 422, "saved.t.0"),
         ({"digest": "md5:1"}, 422, "digest"),
-        ({"timeout_s": 5}, 422, "timeout_s"),
-        ({"environment": {"torch": "x" * 1000}}, 422, "environment"),
+        ({"environment": {"torch": "x" * 1000}}, 422, "environment.torch"),
+        ({"timeout_s": 10**9}, 422, "timeout_s"),
     ],
 )
-async def test_the_content_of_a_token_is_validated(
-    http: httpx.AsyncClient, changes: Any, status: int, word: str
+async def test_an_answer_is_validated_like_a_request(
+    http: httpx.AsyncClient, changes: Any, status: int, field: str
 ) -> None:
-    token = _changed((await _sampled(http))["replay"], **changes)
-    refused = await _replayed(http, token)
+    refused = await _replayed(http, await _sampled(http), **changes)
     assert refused.status_code == status, refused.text
-    assert word in refused.json()["detail"]
-    if status == 422 and "given" not in changes:
-        assert {fault["field"] for fault in refused.json()["errors"]} == {"token"}
-
-
-async def test_limits_apply_to_tokens_too(http: httpx.AsyncClient) -> None:
-    token = (await _sampled(http))["replay"]
-    late = await _replayed(http, token, timeout_s=10**9)
-    assert late.status_code == 422
-    assert late.json()["errors"][0]["field"] == "timeout_s"
-    unknown = await _replayed(http, token, seed=1)
-    assert unknown.status_code == 422
+    if field:
+        assert [fault["field"] for fault in refused.json()["errors"]] == [field]

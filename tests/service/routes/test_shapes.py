@@ -174,12 +174,12 @@ async def test_stream_npz_and_the_protocol(http: httpx.AsyncClient) -> None:
 
 async def test_replay(http: httpx.AsyncClient) -> None:
     first = await ask(http, model="picture", shape={"H": 5, "W": 8}, num_samples=3)
-    again = (await http.post("/v1/replay", json={"token": first["replay"]})).json()
+    again = (await http.post("/v1/replay", json=first)).json()
     assert again["digest_matches"] is True, again
     assert again["samples"] == first["samples"]
     conditions = {"mu": mu_of(12).tolist()}
     first = await ask(http, conditions=conditions)
-    again = (await http.post("/v1/replay", json={"token": first["replay"], "conditions": conditions})).json()
+    again = (await http.post("/v1/replay", json=first | {"conditions": conditions})).json()
     assert again["digest_matches"] is True, again
 
 

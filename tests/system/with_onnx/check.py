@@ -15,18 +15,18 @@ from engine.job import Job
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
-from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.decoder import Decoder
 from models.importing.weights import import_program
+from models.named_conditions import NamedCondition
 from models.noise import noise
 from service.settings import Settings
 from solvers import resolve
 
 SHAPE = (1, 8, 8)
-CONDITIONS: dict[str, ConditionConfig | None] = {
+CONDITIONS: dict[str, NamedCondition | None] = {
     "plain": None,
-    "labels": LabelCondition(classes=4),
-    "vectors": VectorCondition(width=3),
+    "labels": NamedCondition.label(classes=4),
+    "vectors": NamedCondition.vector(width=3),
 }
 
 
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
     engine.stop()
 
 
-def _unet(condition: ConditionConfig | None) -> UNet:
+def _unet(condition: NamedCondition | None) -> UNet:
     torch.manual_seed(0)
     network = UNet(UNetConfig(hidden=8, shape=SHAPE, levels=2, condition=condition))
     for parameter in network.parameters():

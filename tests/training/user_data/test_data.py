@@ -6,7 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from models.conditions import LabelCondition
+from models.condition_values import Values
+from models.named_conditions import NamedConditions
 from models.noise import noise
 from training.config import Recipe
 from training.data import prepare
@@ -50,6 +51,36 @@ def test_rows_that_nothing_can_be_learned_from(tmp_path: Path, content: str, mes
         prepare(recipe(name="vectors", path=str(path)))
 
 
+def test_conditions_are_standardised_by_the_training_rows(tmp_path: Path):
+    draws = np.random.default_rng(0)
+    columns = {
+        "u": draws.normal(size=60),
+        "year": draws.integers(1990, 2025, 60),
+        "income": draws.uniform(20_000, 90_000, 60),
+        "time": 1.7e9 + draws.permutation(60),
+        "same": np.full(60, 0.0016),
+    }
+    path = tmp_path / "t.csv"
+    rows = np.stack(list(columns.values()), axis=1)
+    path.write_text(",".join(columns) + "\n" + "\n".join(",".join(map(repr, row)) for row in rows.tolist()))
+    given = ["year", "income", "time", "same"]
+    data = prepare(recipe(name="vectors", path=str(path), columns=["u"], condition=given, held_out=0.1))
+    assert data.condition is not None
+    assert data.conditions is not None
+    assert data.reference_conditions is not None
+    assert data.conditions.dtype == np.float32
+    np.testing.assert_allclose(data.conditions.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(data.conditions.std(0), [1, 1, 1, 0], atol=1e-6)
+    u = data.decoder.decode(torch.from_numpy(np.concatenate([data.train, data.reference]))).numpy()
+    order = np.abs(u - columns["u"]).argmin(1)  # the row of each sample in the table
+    asked = Values(
+        NamedConditions({"condition": data.condition}), {"condition": rows[order, 1:].tolist()}, 60, torch.float32
+    )
+    network = asked.tensors()["condition"].expanded(60).numpy()
+    assert np.array_equal(network, np.concatenate([data.conditions, data.reference_conditions]))
+    assert data.notes[-1] == "conditions that never change, so that samples cannot follow them: same"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_rare_class_is_trained_and_said_to_be_unmeasured(tmp_path: Path, seed: int):
     path = tmp_path / "t.csv"
@@ -66,7 +97,7 @@ def test_folders_whose_names_are_equal_numbers_are_two_classes(tmp_path: Path):
         for number in range(3):
             Image.new("L", (2, 2), 40 * number).save(tmp_path / name / f"{number}.png")
     data = prepare(recipe(name="images", path=str(tmp_path), conditional=True, network={"architecture": "unet"}))
-    assert isinstance(data.condition, LabelCondition)
+    assert data.condition is not None
     assert data.condition.names == ("01", "1")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.conditions import LabelCondition
+from models.named_conditions import NamedCondition
 from training.data_config import ImagesData
 from training.errors import DataError
 from training.user_data.pictures import read_images
@@ -19,7 +19,7 @@ def images(path: Path, **fields: Any) -> ImagesData:
 def test_pictures_of_a_folder_with_their_classes(pictures: Path):
     read = read_images(images(pictures, conditional=True))
     assert read.samples.shape == (12, 1, 8, 4)
-    assert read.condition == LabelCondition(classes=2, names=("left", "right"))
+    assert read.condition == NamedCondition.label(classes=2, names=("left", "right"))
     assert read_images(images(pictures, colour=True)).samples.shape == (12, 3, 8, 4)
 
 
@@ -41,7 +41,7 @@ def test_idx_files_with_their_labels(tmp_path: Path):
     (tmp_path / "l").write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 5) + bytes([3, 1, 3, 1, 1]))
     read = read_images(images(tmp_path / "p", conditional=True, labels=str(tmp_path / "l")))
     assert np.array_equal(read.samples[:, 0] * 255, pixels)
-    assert read.condition == LabelCondition(classes=2, names=("1", "3"))
+    assert read.condition == NamedCondition.label(classes=2, names=("1", "3"))
     with pytest.raises(DataError, match=r"needs data\.labels"):
         read_images(images(tmp_path / "p", conditional=True))
     with pytest.raises(DataError, match=r"5 pictures need \(5,\)"):

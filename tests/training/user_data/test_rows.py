@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.conditions import LabelCondition, VectorCondition
+from models.named_conditions import NamedCondition
 from training.data_config import VectorsData
 from training.errors import DataError
 from training.user_data.rows import read_vectors
@@ -23,12 +23,12 @@ def test_rows_are_read_alike_from_each_kind_of_file(tmp_path: Path, rows: np.nda
         assert np.array_equal(read_vectors(config).samples, rows)
     read = read_vectors(vectors(table, label="kind"))
     assert np.allclose(read.samples, rows)
-    assert read.condition == LabelCondition(classes=2, names=("cat", "dog"))
+    assert read.condition == NamedCondition.label(classes=2, names=("cat", "dog"))
     assert read.conditions is not None
     assert read.conditions.tolist() == [int(a <= 0) for a in rows[:, 0]]
     read = read_vectors(vectors(table, columns=["c"], condition=["a", "b"]))
     assert read.samples.shape == (50, 1)
-    assert read.condition == VectorCondition(width=2)
+    assert read.condition == NamedCondition.vector(width=2)
 
 
 def test_bad_files_are_explained(tmp_path: Path, rows: np.ndarray, table: Path):
@@ -90,7 +90,7 @@ def test_missing_labels_of_an_array_are_refused(tmp_path: Path, labels: list[Any
         read_vectors(vectors(tmp_path / "a.npz", columns=["x"], label="y"))
 
 
-def test_conditions_that_float32_cannot_tell_apart_are_refused(tmp_path: Path):
-    np.savez(tmp_path / "a.npz", x=np.eye(3), c=np.array([[1e9], [1e9 + 1], [1e9 + 2]]))
-    with pytest.raises(DataError, match=r"column 0 of the conditions is near 1000000000 .* which float32 resolves too"):
+def test_conditions_that_float64_cannot_tell_apart_are_refused(tmp_path: Path):
+    np.savez(tmp_path / "a.npz", x=np.eye(3), c=np.array([[1e17], [1e17 + 16], [1e17 + 32]]))
+    with pytest.raises(DataError, match=r"column 0 of the conditions is near 1e\+17 .* which float64 resolves too"):
         read_vectors(vectors(tmp_path / "a.npz", columns=["x"], condition=["c"]))

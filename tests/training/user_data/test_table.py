@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.conditions import LabelCondition
+from models.named_conditions import NamedCondition
 from training.data_config import VectorsData
 from training.errors import DataError
 from training.user_data.read import Read
@@ -138,7 +138,7 @@ def test_labels_that_are_numbers_are_numbers_and_long_ones_keep_their_digits(
     path = tmp_path / "t.csv"
     path.write_text("x,k\n" + "".join(f"{row},{label}\n" for row, label in enumerate(labels.split())))
     read = read_table(path, VectorsData(name="vectors", path=str(path), label="k"))
-    assert isinstance(read.condition, LabelCondition)
+    assert isinstance(read.condition, NamedCondition)
     assert read.condition.names == names
 
 
@@ -147,6 +147,9 @@ def test_labels_that_differ_only_as_text_are_pointed_out(tmp_path: Path):
     path.write_text("x,k\n1,7\n2,007\n3,7\n")
     notes = read_table(path, VectorsData(name="vectors", path=str(path), label="k")).notes
     assert notes[-1] == "2 classes: 007 1, 7 2; 007 and 7 are different texts, so different classes"
+    path.write_text("x,k\n1,9007199254740993\n2,9007199254740992\n3,9007199254740992\n")
+    notes = read_table(path, VectorsData(name="vectors", path=str(path), label="k")).notes
+    assert notes[-1] == "2 classes: 9007199254740992 2, 9007199254740993 1"
 
 
 def test_codes_that_become_numbers_are_pointed_out(tmp_path: Path):

@@ -20,7 +20,7 @@ from pathline.cli.output import FORMATS
 
 _NAMES = (
     *("first_index", "grid", "start", "error_control", "controller", "first_step", "max_step", "max_nfe"),
-    *("trace", "on_timeout", "priority"),
+    *("noise_scale", "trace", "on_timeout", "priority"),
 )
 _MODEL = ("version", "guidance")
 _HELP = {
@@ -32,12 +32,13 @@ _HELP = {
     "first_step": "first step of error control",
     "max_step": "longest step of error control, in units of t",
     "max_nfe": "maximum network evaluations per sample",
+    "noise_scale": "factor of the starting noise, its temperature",
     "trace": "how much detail to report about the steps",
     "on_timeout": "what to do when the time limit passes",
     "priority": "bulk yields to interactive requests",
     "condition": "label, JSON such as [0.5, 1], or, for each of several, NAME=FILE.npy or NAME=JSON",
     "negative": "condition that replaces a null in guidance, in the same forms",
-    "guidance": "strength of classifier-free guidance, or JSON with terms, interval and channels",
+    "guidance": "strength of classifier-free guidance, or JSON with terms, interval, projection and rescale",
     "shape": "size of a free axis of the samples, such as T=344; can be repeated",
 }
 _CHOICES = {
@@ -95,7 +96,7 @@ def _guidance(text: str) -> Any:
 
 
 _KINDS = {"first_index": int, "max_nfe": int, "condition": _condition, "negative": _condition, "guidance": _guidance}
-_KINDS |= dict.fromkeys(("first_step", "max_step"), float)
+_KINDS |= dict.fromkeys(("first_step", "max_step", "noise_scale"), float)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -144,7 +145,9 @@ def parser() -> argparse.ArgumentParser:
         "replay", parents=[common], help="reproduce the samples of an earlier response, bit for bit"
     )
     replay.add_argument(
-        "token", metavar="TOKEN|FILE", help="a replay token, or a .json or .npz file written by `pathline sample -o`"
+        "file",
+        metavar="FILE",
+        help="a .json or .npz file written by `pathline sample -o`, or a response of the service",
     )
     replay.add_argument("--force", action="store_true", help="sample even if the same bits cannot be guaranteed")
     for name in ("condition", "negative"):

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pathline._answers import answers_in
 from pathline._bar import Bar
 from pathline._client import Client
 from pathline._files import numbers, replacing
@@ -23,7 +24,6 @@ from pathline.cli.arguments import conditions, options
 from pathline.cli.bench import measure
 from pathline.cli.output import FORMATS, show
 from pathline.cli.tally import Tally
-from pathline.cli.tokens import tokens_in
 
 _REMEDY = "a looser tolerance, more steps or another solver may help"
 _REMEDIES = {
@@ -63,12 +63,12 @@ def sample(arguments: argparse.Namespace) -> int:
 
 def replay(arguments: argparse.Namespace) -> int:
     """Reproduce the samples of earlier responses, and write them to a file or show them."""
-    tokens = tokens_in(arguments.token)
+    answers = answers_in(arguments.file)
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None
         given = {"force": arguments.force, "timeout_s": arguments.timeout, **conditions(arguments)}
-        results = [client.replay(token, **given) for token in tokens]
+        results = [client.replay(answer, **given) for answer in answers]
         tally = Tally(iter(results), sum(map(len, results)))
         if file:
             FORMATS[path.suffix.lower()](file, tally)
@@ -78,7 +78,7 @@ def replay(arguments: argparse.Namespace) -> int:
     other = sum(not result.digest_matches for result in results)
     if other:
         causes = {
-            f"{each['what']} ({each['token']} -> {each['here']})": None for r in results for each in r.differences
+            f"{each['what']} ({each['answer']} -> {each['here']})": None for r in results for each in r.differences
         }
         print(f"pathline: the bits differ from those of the original response: {'; '.join(causes)}", file=sys.stderr)
     elif not arguments.json:

@@ -11,6 +11,7 @@ import numpy as np
 from pathline._results import SampleResult
 from pathline._solver_text import format_solver
 
+_OF_A_PAGE = ("first_index", "shape", "status", "digest", "request")
 _COLUMNS = ("sample", "t", "h", "error", "accepted")
 
 
@@ -50,7 +51,8 @@ class Tally:
         whole: dict[str, Any] = {"num_samples": self._done, "nfe": max(meta["nfe"] for meta in metas)}
         whole["status"] = self.status
         if len(metas) > 1:  # each page has its own
-            whole |= {name: [meta[name] for meta in metas] for name in ("digest", "replay") if name in metas[0]}
+            whole["pages"] = [{name: meta[name] for name in _OF_A_PAGE if name in meta} for meta in metas]
+            whole["shape"] = [self._done, *metas[0]["shape"][1:]]
         return {**metas[0], **whole, "failed": self.failed, "latency": latency}
 
     def entries(self) -> dict[str, np.ndarray]:

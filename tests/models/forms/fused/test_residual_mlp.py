@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.conventions import TimeCard, adapt
 from models.forms.choice import choose
 from models.forms.fused import FusedError, FusedResidualMLP, can_fuse
 from models.forms.rows import field_rows
+from models.named_conditions import NamedCondition
 from models.noise import noise
 from models.velocity import VelocityError
 
-LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)
+LABELS, VECTORS = NamedCondition.label(classes=3), NamedCondition.vector(width=5)
 ROWS = [*range(1, 52), 95, 96, 97, 143, 144, 145, 287, 300, 511, 1023, 1100]
 
 
@@ -26,7 +26,7 @@ def network(**sizes: Any) -> ResidualMLP:
     return made
 
 
-def inputs(rows: int, dim: int, condition: ConditionConfig | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+def inputs(rows: int, dim: int, condition: NamedCondition | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
     t = torch.rand(rows, generator=torch.Generator().manual_seed(1))
     return noise(5, 0, rows, (dim,)), t, None if condition is None else condition.examples(rows, torch.float32)
 
@@ -42,7 +42,7 @@ def rms(error: Tensor) -> float:
     return float(error.square().mean().sqrt())
 
 
-@pytest.mark.parametrize("condition", [None, LABELS, VECTORS, VectorCondition(width=1, null=False)])
+@pytest.mark.parametrize("condition", [None, LABELS, VECTORS, NamedCondition.vector(width=1, null=False)])
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -55,9 +55,7 @@ def rms(error: Tensor) -> float:
         {"dim": 2, "hidden": 64, "blocks": 2, "max_frequency": 1e6},
     ],
 )
-def test_it_is_as_near_to_float64_as_the_eager_network(
-    sizes: dict[str, Any], condition: ConditionConfig | None
-) -> None:
+def test_it_is_as_near_to_float64_as_the_eager_network(sizes: dict[str, Any], condition: NamedCondition | None) -> None:
     net = network(condition=condition, **sizes)
     asks = inputs(300, net.config.dim, condition)
     true = exact(net, *asks)
@@ -74,7 +72,7 @@ def test_every_width_from_1_to_300_agrees_with_the_eager_network() -> None:
 
 @pytest.mark.parametrize("condition", [None, LABELS, VECTORS])
 @pytest.mark.parametrize("hidden", [256, 130, 24])
-def test_the_bits_of_a_row_are_the_same_in_any_company(hidden: int, condition: ConditionConfig | None) -> None:
+def test_the_bits_of_a_row_are_the_same_in_any_company(hidden: int, condition: NamedCondition | None) -> None:
     fused = FusedResidualMLP(network(dim=2, hidden=hidden, blocks=2, condition=condition))
     asks = [part for part in inputs(max(ROWS), 2, condition) if part is not None]
     whole = fused(*asks)
@@ -85,7 +83,7 @@ def test_the_bits_of_a_row_are_the_same_in_any_company(hidden: int, condition: C
 
 
 @pytest.mark.parametrize("condition", [None, LABELS, VECTORS])
-def test_the_number_of_threads_changes_no_bit(condition: ConditionConfig | None) -> None:
+def test_the_number_of_threads_changes_no_bit(condition: NamedCondition | None) -> None:
     fused = FusedResidualMLP(network(dim=3, hidden=40, blocks=2, condition=condition))
     asks = [part for part in inputs(500, 3, condition) if part is not None]
     before, found = torch.get_num_threads(), []

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.forms.fused import FusedResidualMLP
+from models.named_conditions import NamedCondition
 from models.noise import noise
 from models.velocity import VelocityError
 from solvers import resolve
@@ -19,17 +19,17 @@ from solvers.catalogue import solvers
 from solvers.lanes import Admission, Finished, Lanes
 from solvers.trace import COLUMNS
 
-LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)
+LABELS, VECTORS = NamedCondition.label(classes=3), NamedCondition.vector(width=5)
 
 
-def fused(condition: ConditionConfig | None = None) -> FusedResidualMLP:
+def fused(condition: NamedCondition | None = None) -> FusedResidualMLP:
     torch.manual_seed(0)
     return FusedResidualMLP(
         ResidualMLP(ResidualMLPConfig(dim=2, hidden=40, blocks=2, condition=condition)).requires_grad_(False)
     )
 
 
-def admitted(condition: ConditionConfig | None, saving: bool = True) -> tuple[Lanes, Callable[[], Tensor | None]]:
+def admitted(condition: NamedCondition | None, saving: bool = True) -> tuple[Lanes, Callable[[], Tensor | None]]:
     """Lanes of every solver, some under batch error control, some saving if requested; and each lane's condition."""
     lanes, admissions = Lanes((2,)), []
     for owner, name in enumerate(solvers()):
@@ -73,7 +73,7 @@ def outcome(lanes: Lanes, turn: Callable[[], Finished | None]) -> dict[tuple[int
 @pytest.mark.parametrize(("most", "more"), [(1, 0), (3, 0), (1000, 0), (3, 3), (1000, 5), (1000, 1000)])
 @pytest.mark.parametrize("saving", [True, False])
 def test_running_gives_the_bits_of_single_calls(
-    saving: bool, most: int, more: int, condition: ConditionConfig | None
+    saving: bool, most: int, more: int, condition: NamedCondition | None
 ) -> None:
     field = fused(condition)
     lanes, conditions = admitted(condition, saving)

@@ -15,14 +15,14 @@ import models.forms.onnx
 from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
-from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.forms.choice import choose
 from models.forms.onnx import _kept, can_export
+from models.named_conditions import NamedCondition
 
 UNFUSED = "UNet has no fused form"
 
 
-def unet(condition: ConditionConfig | None = None, **fields: Any) -> UNet:
+def unet(condition: NamedCondition | None = None, **fields: Any) -> UNet:
     torch.manual_seed(0)
     net = UNet(UNetConfig(hidden=4, shape=(1, 4, 4), levels=2, condition=condition, **fields))
     return net.eval().requires_grad_(False)
@@ -39,7 +39,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
     ("network", "message"),
     [
         (unet(), None),
-        (unet(LabelCondition(classes=3)), None),
+        (unet(NamedCondition.label(classes=3)), None),
         (ResidualMLP(ResidualMLPConfig(dim=2, hidden=8)), None),
         (unet(average=True), "a field of average velocity is not exported"),
         (unet().double(), "weights are float32, float64; only float32 is exported"),
@@ -74,7 +74,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[nn.Module], Cal
 
 @pytest.mark.usefixtures("present")
 def test_a_form_that_is_as_good_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = unet(VectorCondition(width=3))
+    net = unet(NamedCondition.vector(width=3))
 
     def row_by_row(network: nn.Module) -> Callable[..., Tensor]:
         return lambda x, t, c: torch.cat([network(x[k : k + 1], t[k : k + 1], c[k : k + 1]) for k in range(len(x))])
@@ -142,8 +142,33 @@ def test_an_export_is_kept_once_and_made_again_if_it_cannot_be(tmp_path: Path, m
 
 
 def test_an_export_with_labels_takes_any_number_of_rows() -> None:
-    condition, rows = LabelCondition(classes=3), torch.export.Dim("rows")
+    condition, rows = NamedCondition.label(classes=3), torch.export.Dim("rows")
     arguments = (torch.zeros(3, 1, 4, 4), torch.zeros(3), condition.examples(3, torch.float32))
     program = torch.export.export(unet(condition), arguments, dynamic_shapes=tuple({0: rows} for _ in arguments))
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"][-len(arguments) :]
     assert all(not isinstance(each.shape[0], int) for each in inputs)
+
+
+@pytest.mark.usefixtures("present")
+def test_a_damaged_export_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path, to: Path) -> None:
+        made.append(folder)
+        to.write_bytes(b"onnx")
+
+    def field(network: nn.Module, content: bytes) -> Callable[..., Tensor]:
+        if content != b"onnx":
+            raise RuntimeError("INVALID_PROTOBUF")
+        return network
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(models.forms.onnx, "version", lambda name: "1.0")
+    monkeypatch.setattr(models.forms.onnx, "_in_a_process", make)
+    monkeypatch.setattr(models.forms.onnx, "OnnxField", field)
+    net = unet()
+    models.forms.onnx.make(net, tmp_path / "net", "sha256:")
+    [kept] = (tmp_path / "onnx").glob("*.onnx")
+    kept.write_bytes(b"")
+    assert models.forms.onnx.make(net, tmp_path / "net", "sha256:") is net
+    assert (len(made), kept.read_bytes()) == (2, b"onnx")

@@ -16,8 +16,8 @@ from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, Mix
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.saving import save
-from models.conditions import LabelCondition
 from models.decoder import Column, Decoder
+from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
@@ -54,7 +54,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(root, "table-unrounded", three, Decoder.affine(torch.ones(3).double(), shift), **about)
     unet = UNet(UNetConfig(shape=(1, 6, 6), hidden=4, levels=2))
     save(root, "pictures", unet, Decoder.identity((1, 6, 6)), **about)
-    labels = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=LabelCondition(classes=3)))
+    labels = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=NamedCondition.label(classes=3)))
     save(root, "labels", labels, Decoder.identity((2,)), **about)
     return root
 

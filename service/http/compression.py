@@ -1,0 +1,77 @@
+"""Responses in gzip for clients that accept it: JSON and the metrics, from a size on at which it saves time."""
+
+import asyncio
+import zlib
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.http.negotiation import accepts_coding, joined
+
+LEAST_BYTES = 4096
+"""Smaller responses are sent as they are: compressing one takes longer than sending it."""
+
+_LEVEL = 1  # numbers as text hardly get smaller at higher levels
+_LARGE = 1 << 16  # pieces from this size on are compressed in a worker thread
+_TYPES = ("application/json", "text/plain")
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
+
+
+class Compress:
+    """ASGI middleware: compresses piece by piece what is JSON or plain text; other formats are sent as they are."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] == "http" and scope["method"] != "HEAD":
+            send = _Compressor(send, accepts_coding("gzip", joined(Headers(scope=scope), "accept-encoding"))).send
+        await self._app(scope, receive, send)
+
+
+class _Compressor:
+    def __init__(self, send: Send, accepted: bool) -> None:
+        self._send, self._accepted = send, accepted
+        self._start: Message | None = None  # held back until the first piece shows the size
+        self._packer: Any = None  # none: pieces are sent as they are
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message["headers"])
+            if headers.get("content-type", "").partition(";")[0] in _TYPES and "content-encoding" not in headers:
+                headers.add_vary_header("Accept-Encoding")
+                if self._accepted:
+                    self._start = message
+                    return
+        elif self._start is not None:
+            message = await self._begin(self._start, message)
+        elif self._packer is not None:
+            message = await self._packed(message)
+        await self._send(message)
+
+    async def _begin(self, start: Message, message: Message) -> Message:
+        """Send the head, and return the first piece."""
+        self._start = None
+        whole = not message.get("more_body", False)
+        if not whole or len(message.get("body", b"")) >= LEAST_BYTES:
+            self._packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
+            message = await self._packed(message)
+            headers = MutableHeaders(raw=start["headers"])
+            headers["Content-Encoding"] = "gzip"
+            if whole:
+                headers["Content-Length"] = str(len(message["body"]))
+            else:
+                del headers["Content-Length"]
+        await self._send(start)
+        return message
+
+    async def _packed(self, message: Message) -> Message:
+        body, more = message.get("body", b""), message.get("more_body", False)
+
+        def pack() -> bytes:
+            return self._packer.compress(body) + (b"" if more else self._packer.flush())
+
+        packed = await asyncio.to_thread(pack) if len(body) >= _LARGE else pack()
+        return {"type": "http.response.body", "body": packed, "more_body": more}
