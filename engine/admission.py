@@ -1,5 +1,9 @@
 """Admission: decides at once whether a job is accepted, off the thread that runs the jobs.
 
+A job is accepted if the work ahead of it (what runs, and waiting jobs with an earlier deadline) and its own fit into
+half of its time limit, at the rate that was measured. The other half is for what such a sum does not know: jobs with
+earlier deadlines that come later, samples that are harder than others of their kind, a machine that becomes slower.
+
 Only the submitting threads use it, one at a time: the engine's thread writes none of its state, and it writes none of
 that thread's. It reads the newest snapshot, and adds the jobs that it has accepted but that the snapshot does not show
 yet: those with a higher number than the newest job that the engine's thread has seen.
@@ -13,26 +17,19 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from engine.cost import Cost
-from engine.forecast import KEPT, Demand, Lot, Prospects, alone_s, wall
+from engine.cost import Cost, TickCostModel
 from engine.job import Job, Overloaded, Priority, TooSlow
-from engine.scheduler import Entry, Place
+from engine.scheduler import BULK_SHARE, Entry, Place, SchedulerSnapshot
 from engine.snapshot import ArenaLoad, ArenaSnapshot, EngineSnapshot
 from models.guidance import network_rows
 
-_LOT_S = 0.02
-"""Seconds for which a forecast is reused, if no job has joined its queue since."""
+_SHARE = 0.5
+"""Share of a job's time that the work ahead of it and its own may take up."""
 
-_LEAST_RETRY_S, _LONGEST_RETRY_S = 0.1, 3600.0
-
-_REFUSAL_REUSE_S = 0.1
-"""Seconds for which an equal request is refused without a new forecast, at most half of its Retry-After:
-under overload, forecasts would cost as much as the accepted requests."""
-
-_MAX_REFUSALS = 64
+_LEAST_RETRY_S, _LONGEST_LINE_S = 0.1, 60.0
 
 _FULL = "the queue is full (PATHLINE_MAX_QUEUE)"
-_LATE = "at capacity: this request would miss its timeout_s, or make another one miss its own"
+_LATE = "at capacity: this request would miss its timeout_s"
 
 
 class _Coming(NamedTuple):
@@ -59,8 +56,7 @@ class Admission:
         self._numbers = itertools.count()
         self._fresh: dict[int, ArenaSnapshot] = {}  # arenas as they were opened
         self._coming: deque[_Coming] = deque()
-        self._lots: dict[tuple[int, bool], tuple[float, Lot]] = {}  # by arena, and whether for its bulk jobs
-        self._refusals: dict[tuple[float, ...], tuple[float, float]] = {}  # when refused, and seconds to wait
+        self._line_ends = dict.fromkeys(Priority, -math.inf)  # when the refused jobs would be done, if all come back
 
     def open(self, arena: int, fresh: ArenaSnapshot) -> None:
         """Expect jobs for an arena."""
@@ -69,8 +65,6 @@ class Admission:
     def close(self, arena: int) -> None:
         """Expect no more jobs for an arena."""
         del self._fresh[arena]
-        self._lots.clear()
-        self._refusals.clear()
 
     @property
     def jobs(self) -> int:
@@ -95,27 +89,16 @@ class Admission:
             since = self._coming[0].since if self._coming else self._clock()
         return max(0.0, self._clock() - since)
 
-    def ends_s(self) -> dict[int, float]:
-        """Return the forecast of seconds until each job (by number) is done, if no other job arrives."""
-        lots, ends = self._all_lots(self._snapshot(), self._clock()), dict[int, float]()
-        for lot in lots:
-            others = [(other, other.total) for other in lots if other is not lot]
-            seconds = wall(lot, lot.ends, others).tolist()
-            ends.update(zip((demand.number for demand in lot.demands), seconds, strict=True))
-        return ends
-
     def loads(self, arenas: Iterable[int]) -> tuple[dict[int, ArenaLoad], float]:
-        """Return the load of each of these open arenas, and the forecast of seconds until everything is done."""
-        snapshot, now, busy = self._snapshot(), self._clock(), self._busy(self._snapshot())
-        found: dict[int, ArenaLoad] = {}
+        """Return the load of each of these open arenas, and about how many seconds all work takes."""
+        snapshot, loads = self._snapshot(), dict[int, ArenaLoad]()
         for arena in arenas:
             here = self._here(snapshot, arena)
-            lots = [self._lot(snapshot, arena, each, now) for each in Priority] if arena in busy else []
-            work = {lot.bulk: sum(demand.work for demand in lot.demands) for lot in lots}
-            curve, budget = here.curve, here.interactive.budget
-            tick_s = tuple((rows, curve.stretch * cost) for rows, cost in curve.known)
-            found[arena] = ArenaLoad(work.get(False, 0.0), work.get(True, 0.0), budget, tick_s)
-        return found, max(self.ends_s().values(), default=0.0)
+            interactive, bulk = (self._work(here, arena, each) for each in Priority)
+            ticks, budget = here.ticks, here.interactive.budget
+            tick_s = tuple((rows, ticks.stretch * cost) for rows, cost in ticks.sizes)
+            loads[arena] = ArenaLoad(interactive, bulk, budget, tick_s)
+        return loads, self._all_s(snapshot)
 
     def take(self, arena: int, job: Job, stages_s: float = 0.0) -> Entry:
         """Accept a job for an open arena; send it to the engine's thread before another is accepted.
@@ -127,28 +110,42 @@ class Admission:
 
         Raises:
             TooSlow: it would be late even with the machine to itself, and a partial result is no use.
-            Overloaded: the queue is full, or the job would be late or make another one late; with the time until the
-                same job would be accepted.
+            Overloaded: the queue is full, or the job would be late; with the time until the same job would be accepted.
         """
         snapshot, now = self._snapshot(), self._clock()
         here = self._here(snapshot, arena)
+        budget = here.queue(job.priority).budget
         cost = here.nfe.of(job)
         entry = self._entry(here, job, cost, now, stages_s)
-        if snapshot.jobs + len(self._coming) >= self._max_queue:
+        if self.jobs >= self._max_queue:
             raise Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(snapshot, now)))
         if job.deadline is not None:
             _check_speed(here, job, cost, job.deadline - now, stages_s)
-            self._check_promises(snapshot, arena, here, job.priority, entry, now)
-        place = Place.of(entry, here.queue(job.priority).budget)
-        self._coming.append(_Coming(arena, job.priority, place, here, now))
-        self._lots.pop((arena, job.priority is Priority.BULK), None)
+            self._check_time(snapshot, arena, here, job.priority, entry, now)
+        self._coming.append(_Coming(arena, job.priority, Place.of(entry, budget), here, now))
         return entry
+
+    def check_early(self, arena: int, rows: int, limit_s: float) -> None:
+        """Refuse an interactive job whose steps are not known yet, if what is ahead leaves too little time for any.
+
+        Raises:
+            Overloaded: with the time until there is room.
+        """
+        here, now = self._here(self._snapshot(), arena), self._clock()
+        queue, places = here.interactive, self._places(here, arena, Priority.INTERACTIVE)
+        if not places or not queue.is_small(rows):
+            return
+        ahead, together = _ahead(places, Entry(-1, rows, cost=0.0, deadline=now + limit_s), queue)
+        ahead_s = ahead * here.ticks.seconds(together) / together
+        if ahead_s > _SHARE * limit_s:
+            own_s = ahead_s / len(places)
+            raise Overloaded(_LATE, ahead_s - _SHARE * limit_s + own_s + self._line_s(Priority.INTERACTIVE, now, own_s))
 
     def pace(self, arena: int, calls: float, work: float, rows: float, priority: Priority) -> float:
         """Return the seconds that a job would take alone, given its calls, total rows, and rows per call."""
         here = self._here(self._snapshot(), arena)
         group = priority if here.interactive.is_small(math.ceil(rows)) else Priority.BULK
-        return alone_s(calls, work, rows, here.queue(group).budget, here.curve)
+        return _alone_s(calls, work, rows, here.queue(group).budget, here.ticks)
 
     def _snapshot(self) -> EngineSnapshot:
         """The newest snapshot; the jobs that it shows are dropped from those on their way."""
@@ -159,100 +156,128 @@ class Admission:
 
     def _here(self, snapshot: EngineSnapshot, arena: int) -> ArenaSnapshot:
         """An arena in the snapshot, or as it was opened if the engine's thread does not know it yet."""
-        found = snapshot.arenas.get(arena) or self._fresh.get(arena)
-        return found or next(each.here for each in self._coming if each.arena == arena)
+        here = snapshot.arenas.get(arena) or self._fresh.get(arena)
+        return here or next(each.here for each in self._coming if each.arena == arena)
 
     def _entry(self, here: ArenaSnapshot, job: Job, cost: Cost, now: float, stages_s: float) -> Entry:
-        width, budget, curve = network_rows(job.guidance), here.queue(job.priority).budget, here.curve
-        rows, calls = job.num_samples * width, max(cost.slowest, cost.mean)
+        width, mean, calls = network_rows(job.guidance), cost.mean, max(cost.slowest, cost.mean)
         deadline = math.inf if job.deadline is None else max(now, job.deadline - stages_s)
-        left_s, bears_s, relaxed = deadline - now, 0.0, False
-        if job.priority is Priority.INTERACTIVE and here.interactive.is_small(rows):
-            bears_s = KEPT * left_s / calls
-            relaxed = curve.seconds(here.interactive.budget + here.bulk.budget) <= bears_s
+        if job.partial:  # it ends at its deadline, done or not
+            most = max(1.0, (deadline - now) / here.ticks.seconds(job.num_samples * width))
+            mean, calls = min(mean, most), min(calls, most)
         return Entry(
             next(self._numbers),
             job.num_samples,
-            cost.mean,
+            mean,
             whole=job.solve.batch,
             width=width,
             calls=calls,
             known=cost.typical is not None,
             deadline=deadline,
-            promised=job.deadline is not None and not job.partial,
-            tight=alone_s(calls, rows * cost.mean, rows, budget, curve) > 0.5 * left_s,
-            bears_s=bears_s,
-            relaxed=relaxed,
+            partial=job.partial,
         )
 
+    def _places(self, here: ArenaSnapshot, arena: int, priority: Priority) -> list[Place]:
+        """The jobs of a queue, present or on their way."""
+        coming = [each.place for each in self._coming if each.arena == arena and each.priority is priority]
+        return [*here.queue(priority).places, *coming]
+
+    def _work(self, here: ArenaSnapshot, arena: int, priority: Priority) -> float:
+        """Network rows that the jobs of a queue still need."""
+        tick = here.queue(priority).tick
+        return sum([place.work(tick) for place in self._places(here, arena, priority)])
+
+    def _queue_s(self, here: ArenaSnapshot, arena: int, priority: Priority) -> float:
+        """About how many seconds the jobs of a queue take together."""
+        queue, places = here.queue(priority), self._places(here, arena, priority)
+        if not places:
+            return 0.0
+        rows = min(queue.enough, sum([place.entry.width * (place.waiting + place.active) for place in places]))
+        slowest = max([place.calls_left(queue.tick) for place in places]) * here.ticks.seconds(1)
+        return max(slowest, self._work(here, arena, priority) / _rate(here.ticks, rows))
+
+    def _other_s(self, snapshot: EngineSnapshot, arena: int, priority: Priority) -> Iterable[tuple[float, float]]:
+        """Seconds of each other queue and of the stages; and the time they get for each second of this queue."""
+        for number in {*snapshot.arenas, *(coming.arena for coming in self._coming)}:
+            here = self._here(snapshot, number)
+            for other in Priority:
+                if (number, other) == (arena, priority):
+                    continue
+                seconds = self._queue_s(here, number, other)
+                if number == arena and other is Priority.INTERACTIVE:
+                    seconds += max(0.0, self._line_ends[other] - self._clock())  # those come back
+                if seconds:
+                    weight = 1.0 if other is priority else BULK_SHARE - 1.0
+                    yield seconds, weight if priority is Priority.BULK else 1 / weight
+        if snapshot.stages_s:
+            yield snapshot.stages_s, 1.0
+
+    def _all_s(self, snapshot: EngineSnapshot) -> float:
+        return sum(seconds for seconds, _ in self._other_s(snapshot, -1, Priority.INTERACTIVE))
+
     def _until_one_ends(self, snapshot: EngineSnapshot, now: float) -> float:
-        """Return the seconds until a job ends: by the forecast, but not after its deadline."""
-        lots = [lot for lot in self._all_lots(snapshot, now) if lot.demands]
-        soonest = min((float(lot.ends.min()) for lot in lots), default=0.0)
-        forecast = min(soonest, _LONGEST_RETRY_S) * max(1, len(self._busy(snapshot)))
-        queues = [queue for here in snapshot.arenas.values() for queue in (here.interactive, here.bulk)]
-        places = [*(place for queue in queues for place in queue.places), *(each.place for each in self._coming)]
-        return min(forecast, min((place.entry.deadline for place in places), default=math.inf) - now)
+        """Seconds until a job ends: the mean of all, but not after the first deadline."""
+        places = [
+            *(place for queue in snapshot.queues for place in queue.places),
+            *(each.place for each in self._coming),
+        ]
+        first = min((place.entry.deadline for place in places), default=math.inf)
+        return min(self._all_s(snapshot) / max(1, len(places)), first - now)
 
-    def _busy(self, snapshot: EngineSnapshot) -> set[int]:
-        """Arenas with jobs, present or on their way."""
-        busy = {number for number, each in snapshot.arenas.items() if each.interactive.places or each.bulk.places}
-        busy.update([coming.arena for coming in self._coming])
-        return busy
-
-    def _all_lots(self, snapshot: EngineSnapshot, now: float) -> list[Lot]:
-        """The lots of all queues with jobs, and one for the waiting preludes and decoders."""
-        lots = [self._lot(snapshot, arena, each, now) for arena in sorted(self._busy(snapshot)) for each in Priority]
-        found = [lot for lot in lots if lot.demands]
-        if found and snapshot.stages_s:
-            found.append(Lot.of_stages(snapshot.stages_s, found[0].curve))
-        return found
-
-    def _lot(self, snapshot: EngineSnapshot, arena: int, priority: Priority, now: float) -> Lot:
-        """The jobs of a queue: as of now, or of up to 20 ms ago if none has joined since."""
-        bulk = priority is Priority.BULK
-        made = self._lots.get((arena, bulk))
-        if made is None or not made[0] <= now <= made[0] + _LOT_S:
-            here = self._here(snapshot, arena)
-            coming = [each.place for each in self._coming if each.arena == arena and each.priority is priority]
-            lot = Lot.of(bulk, here.queue(priority), coming, here.curve, now)
-            made = self._lots[arena, bulk] = now, lot
-        return made[1]
-
-    def _check_promises(
+    def _check_time(
         self, snapshot: EngineSnapshot, arena: int, here: ArenaSnapshot, priority: Priority, entry: Entry, now: float
     ) -> None:
-        busy, left_s = self._busy(snapshot), entry.deadline - now
-        if not busy or self._enters_easily(busy, arena, here, priority, entry):
+        """Refuse a job for which the work ahead of it leaves too little time."""
+        left_s, queue, ticks = entry.deadline - now, here.queue(priority), here.ticks
+        ahead, rows = _ahead(self._places(here, arena, priority), entry, queue)
+        rate, own_work = rows / ticks.seconds(rows), entry.rows * entry.cost
+        alone_s = _alone_s(entry.calls, own_work, entry.rows, queue.budget, ticks)
+        needed_s = ahead / rate + max(alone_s, entry.calls * ticks.seconds(rows) if queue.is_small(entry.rows) else 0)
+        others = [min(total, weight * needed_s) for total, weight in self._other_s(snapshot, arena, priority)]
+        needed_s += sum(others) - (alone_s if entry.partial else 0.0)
+        # A job that hardly fits even alone is accepted if nothing holds it up.
+        if needed_s <= max(_SHARE * left_s, 1.1 * alone_s):
             return
-        kind = (arena, priority is Priority.BULK, entry.rows, entry.promised, round(entry.calls), round(left_s, 1))
-        since, wait_s = self._refusals.get(kind, (0.0, 0.0))
-        if 0 <= now - since < min(_REFUSAL_REUSE_S, 0.5 * wait_s):
-            raise Overloaded(_LATE, max(_LEAST_RETRY_S, wait_s - (now - since)))
-        mine = self._lot(snapshot, arena, priority, now)
-        lots = [mine, *(lot for lot in self._all_lots(snapshot, now) if lot is not mine)]
-        queue = here.queue(priority)
-        prospects = Prospects(lots, mine, Demand.of(Place.of(entry, queue.budget), queue.tick, now))
-        if not prospects.fits():
-            wait_s = max(_LEAST_RETRY_S, prospects.fits_in_s())
-            if len(self._refusals) >= _MAX_REFUSALS:
-                self._refusals = {}
-            self._refusals[kind] = now, wait_s
-            raise Overloaded(_LATE, wait_s)
+        wait_s = max(_LEAST_RETRY_S, min(needed_s - alone_s, needed_s - _SHARE * left_s))
+        raise Overloaded(_LATE, wait_s + self._line_s(priority, now, own_work / rate))
 
-    def _enters_easily(self, busy: set[int], arena: int, here: ArenaSnapshot, priority: Priority, entry: Entry) -> bool:
-        """Return whether all jobs tolerate ticks of all rows present, so that no forecast is needed.
+    def _line_s(self, priority: Priority, now: float, own_s: float) -> float:
+        """Seconds of the jobs refused before, which come back too: each is told a time of its own."""
+        line_s = max(0.0, self._line_ends[priority] - now)
+        self._line_ends[priority] = now + (line_s + own_s) % _LONGEST_LINE_S
+        return line_s
 
-        A later job, which makes ticks longer, is checked against all of them in turn.
-        """
-        if busy != {arena} or here.bulk.places or self._snapshot().stages_s:
-            return False
-        coming, queue = [each.place for each in self._coming], here.queue(priority)
-        before = sum([place.entry.rows for place in coming])
-        if not queue.enters_at_once(entry.rows, before):
-            return False
-        tick_s = here.curve.seconds(entry.rows + before + sum([place.entry.rows for place in queue.places]))
-        return min([entry.bears_s, *(place.bears_s for place in (*queue.places, *coming))]) >= tick_s
+
+def _rate(ticks: TickCostModel, rows: float) -> float:
+    """Network rows a second, in ticks of this many."""
+    return rows / ticks.seconds(rows)
+
+
+def _alone_s(calls: float, work: float, rows: float, budget: int, ticks: TickCostModel) -> float:
+    """Seconds of a job that runs alone, given its calls, total rows, and rows per call."""
+    return max(calls, work / budget) * ticks.seconds(min(rows, budget))
+
+
+def _ahead(places: Iterable[Place], entry: Entry, queue: SchedulerSnapshot) -> tuple[float, float]:
+    """The network rows that are solved before a new job runs, and the rows of the ticks in which it runs then.
+
+    A small job waits for those with an earlier deadline, as far as they do not find room at once, and shares its ticks
+    with what runs. Large jobs share all ticks equally: until one is done, each other gets as much as it needs at most.
+    """
+    if not queue.is_small(entry.rows):
+        work = entry.rows * entry.cost
+        return sum(min(place.entry.rows * place.entry.cost, work) for place in places), queue.budget
+    ahead = waiting = later = 0.0
+    running = float(entry.rows)
+    for place in places:
+        rows = place.waiting * place.entry.width
+        if place.small and (place.active or place.entry.deadline <= entry.deadline):
+            waiting, ahead = waiting + rows, ahead + rows * place.cost
+        else:
+            later += rows
+        running += place.active_rows
+    room = max(0.0, queue.enough - running)
+    return ahead * max(0.0, 1 - room / max(waiting, 1.0)), min(queue.enough, running + waiting + later)
 
 
 def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float, stages_s: float) -> None:
@@ -263,6 +288,6 @@ def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float, stage
         return
     rows, budget = job.num_samples * network_rows(job.guidance), here.queue(job.priority).budget
     # The load on the cores may change: only the cost of the work itself proves that it never fits.
-    needed_s = stages_s + max(calls, rows * calls / budget) * here.curve.cost(min(rows, budget))
+    needed_s = stages_s + max(calls, rows * calls / budget) * here.ticks.cost(min(rows, budget))
     if needed_s > left_s:
         raise TooSlow(needed_s)

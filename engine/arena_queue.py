@@ -67,6 +67,7 @@ class ArenaQueue:
         self.number, self.name, self.arena = number, name, arena
         bulk = max(1, arena.budget // _BULK_PART)
         self._schedulers = {Priority.INTERACTIVE: Scheduler(arena.budget), Priority.BULK: Scheduler(bulk)}
+        self._limit()
         self._turns = Turns()
         self.jobs: dict[int, ActiveJob] = {}
         self.watched: set[int] = set()
@@ -76,17 +77,17 @@ class ArenaQueue:
         self._reprice_at = dict.fromkeys(Priority, 0)
         self._snapshot: ArenaSnapshot | None = None
 
+    def _limit(self) -> None:
+        """Let small jobs wait where sharing ticks would make all of them later and none much cheaper."""
+        scheduler = self._schedulers[Priority.INTERACTIVE]
+        scheduler.enough = self.arena.tick_cost.enough(scheduler.budget)
+
     def snapshot(self) -> ArenaSnapshot:
         """Return an immutable snapshot of the arena; the previous one if nothing has changed."""
         if self._snapshot is None:
             interactive, bulk = (scheduler.snapshot() for scheduler in self._schedulers.values())
-            self._snapshot = ArenaSnapshot(interactive, bulk, self.arena.tick_cost.curve(), self.nfe)
+            self._snapshot = ArenaSnapshot(interactive, bulk, self.arena.tick_cost, self.nfe)
         return self._snapshot
-
-    @property
-    def strained(self) -> bool:
-        """Whether some jobs could miss their deadline if every tick took as long as a full one."""
-        return any(scheduler.strained for scheduler in self._schedulers.values())
 
     @property
     def in_calls(self) -> tuple[int, int]:
@@ -152,6 +153,7 @@ class ArenaQueue:
             if scheduler.tick < self._reprice_at[group]:
                 continue
             self._reprice_at[group] = scheduler.tick + _REPRICE_EVERY
+            self._limit()
             for number, progress in self.arena.paces(group).items():
                 place = scheduler.reprice(number, *progress)
                 if place is not None and number in self.jobs:

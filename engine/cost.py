@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TypeVar
 
 from engine.job import Job
@@ -129,17 +128,17 @@ def _bounded(job: Job) -> bool:
     return job.solve.spec.max_step is not None
 
 
-_TICKS_KEPT = 15
-"""Maximum number of ticks remembered for each size."""
+_NEWEST = 0.15
+"""Weight of the newest tick in the mean cost of its size."""
 
-_ENOUGH = 5
-"""Ticks of a size needed for an estimate: the first ones touch new memory, and a median of fewer is not robust."""
+_EFFICIENT = 1.1
+"""Times the least cost of a row that is about as little."""
 
 _WORST = 3.0
-"""A tick counts for at most this many medians."""
+"""A tick counts for at most this many means: the first ones touch new memory, and any may be held up."""
 
 _HORIZON_S = 3.0
-"""Seconds over which the ratio is taken."""
+"""Seconds over which the ratio of time to cost is taken."""
 
 _PRIOR_S = 0.3
 """Weight, in seconds, of a ratio of 1 before any tick."""
@@ -147,103 +146,27 @@ _PRIOR_S = 0.3
 _LONGEST_STALL_S = 0.5
 """Longest stall counted for one tick: a longer one (process stopped, machine asleep) says nothing about the next."""
 
-_FRESH_S = 0.005
-"""Minimum seconds between two rebuilds of the curve, which would take longer than short ticks do."""
-
 _STALE_S = 30.0
 """Seconds without a tick after which the machine's load may have changed."""
 
 
-@dataclass
-class _Size:
-    """Ticks of about the same number of rows.
-
-    Attributes:
-        rows: running mean.
-        measured: cost of the network alone, measured at load; None if it was not.
-        newest: cost of the newest ticks in seconds.
-    """
-
-    rows: float
-    measured: float | None = None
-    newest: deque[float] = field(default_factory=lambda: deque(maxlen=_TICKS_KEPT))
-    _mean: tuple[float | None] | None = None  # of `newest`, computed on first use
-
-    def learn(self, rows: int, cost: float) -> None:
-        self.rows += 0.1 * (rows - self.rows)
-        self.newest.append(cost)
-        self._mean = None
-
-    @property
-    def learned(self) -> float | None:
-        """Their mean without outliers; None until there are enough."""
-        found = self._mean
-        if found is None:
-            found = self._mean = (self._of_newest(),)
-        return found[0]
-
-    def _of_newest(self) -> float | None:
-        newest = sorted(self.newest)
-        if len(newest) < _ENOUGH:
-            return None
-        median = newest[len(newest) // 2]
-        return sum(min(each, _WORST * median) for each in newest) / len(newest)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Seconds of a tick by its rows, at one moment: interpolated; above the largest size seen, proportional to rows.
-
-    Attributes:
-        known: (rows, cost) of the sizes seen, rising in both.
-        stretch: how many times its cost a tick lasts.
-    """
-
-    known: Sequence[tuple[float, float]]
-    stretch: float = 1.0
-
-    def seconds(self, rows: float) -> float:
-        """How long a tick of this many rows will last."""
-        return self.stretch * self.cost(rows)
-
-    def cost(self, rows: float) -> float:
-        """How long it would last with the cores to itself."""
-        known = self.known
-        if not known:
-            return 1e-3
-        place = bisect_right(known, (float(rows), float("inf")))
-        if place == 0:
-            return known[0][1]  # a smaller tick costs about as much as the smallest seen, at most
-        r0, s0 = known[place - 1]
-        if place == len(known):
-            return s0 * rows / r0
-        r1, s1 = known[place]
-        return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
-
-
 class TickCostModel:
-    """Seconds of a whole tick (network, lanes, delivery) by its rows, one cost for each power of two.
+    """Seconds of a whole tick (network, lanes, delivery) by its rows: a mean for each power of two, and one ratio.
 
-    A forecast that is too long turns away clients who would have been served in time, so an estimate rests on several
-    ticks, and one that was held up hardly moves it.
+    Between the sizes seen it interpolates; above the largest, seconds are proportional to rows. The engine's thread
+    teaches it, and any thread may ask.
     """
 
     def __init__(self) -> None:
-        self._sizes: dict[int, _Size] = {}  # by bit length of the rows
+        self._sizes: list[tuple[float, float, bool] | None] = [None] * 64  # mean rows, mean cost, whether from ticks
+        self._rising: tuple[tuple[float, float], ...] | None = None
         self._elapsed = self._cost = _PRIOR_S
         self._last = 0.0
-        self._changes = 0
-        self._made: tuple[int, float, list[tuple[float, float]]] = (
-            0,
-            0.0,
-            [],
-        )  # number of changes, time and sizes at the last rebuild
 
     def measured(self, rows: int, cost: float) -> None:
         """Take in a measurement of the network alone, before any tick."""
-        self._sizes[rows.bit_length()] = _Size(float(rows), cost)
-        self._made = (0, 0.0, [])
-        self._changes += 1
+        self._sizes[rows.bit_length()] = float(rows), cost, False
+        self._rising = None
 
     def learn(self, rows: int, cost: float, elapsed: float, now: float, ticks: int = 1) -> None:
         """Take in some ticks of the same lanes.
@@ -255,11 +178,11 @@ class TickCostModel:
             now: their end, in seconds of a monotonic clock.
             ticks: their number.
         """
-        key = rows.bit_length()
-        if key not in self._sizes:
-            self._sizes[key] = _Size(float(rows))
-        self._sizes[key].learn(rows, cost / ticks)
-        self._changes += 1
+        size = rows.bit_length()
+        mean_rows, mean, _ = self._sizes[size] or (float(rows), cost / ticks, True)
+        newest = min(cost / ticks, _WORST * mean)
+        self._sizes[size] = mean_rows + _NEWEST * (rows - mean_rows), mean + _NEWEST * (newest - mean), True
+        self._rising = None
         if now - self._last > _STALE_S:
             self._elapsed = self._cost = _PRIOR_S
         self._last = now
@@ -272,35 +195,37 @@ class TickCostModel:
         """How many times its cost a tick has recently lasted."""
         return max(1.0, self._elapsed / self._cost)
 
-    def seconds(self, rows: int) -> float:
-        """How long a tick of this many rows will last, see `Curve`."""
-        return self.curve().seconds(rows)
+    def seconds(self, rows: float) -> float:
+        """How long a tick of this many rows will last."""
+        return self.stretch * self.cost(rows)
 
-    def curve(self) -> Curve:
-        """Return the current estimates, for many look-ups."""
-        return Curve(self._known(), self.stretch)
+    def cost(self, rows: float) -> float:
+        """How long it would last with the cores to itself."""
+        sizes = self.sizes
+        if not sizes:
+            return 1e-3
+        place = bisect_right(sizes, (float(rows), math.inf))
+        if place == 0:
+            return sizes[0][1]  # a smaller tick costs about as much as the smallest seen, at most
+        r0, s0 = sizes[place - 1]
+        if place == len(sizes):
+            return s0 * rows / r0
+        r1, s1 = sizes[place]
+        return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
 
-    def _known(self) -> list[tuple[float, float]]:
-        """(rows, cost) of each size, rising in both, as of a moment ago."""
-        changes, (made, when, known) = self._changes, self._made
-        if made != changes and not (known and when <= self._last < when + _FRESH_S):
-            known = self._merged()
-            self._made = changes, self._last, known
-        return known
+    def enough(self, budget: int) -> int:
+        """The rows, up to a budget, from which on a row costs about as little as it ever does."""
+        best = _EFFICIENT * min((cost / rows for rows, cost in self.sizes if rows <= budget), default=0.0)
+        return next((int(rows) for rows, cost in self.sizes if rows <= budget and cost <= best * rows), budget)
 
-    def _merged(self) -> list[tuple[float, float]]:
-        sizes = sorted(self._sizes.values(), key=lambda size: size.rows)
-        known: list[tuple[float, float]] = []
-        ceiling = float("inf")  # no tick costs more than a larger one
-        for size in reversed(sizes):
-            if (learned := size.learned) is not None:
-                ceiling = min(ceiling, learned)
-                known.append((size.rows, ceiling))
-            elif size.measured is not None:
-                known.append((size.rows, min(ceiling, size.measured)))
-        known.reverse()
-        floor = 0.0  # costs measured at load are of the network alone
-        for k, (rows, cost) in enumerate(known):
-            floor = max(floor, cost)
-            known[k] = rows, floor
-        return known
+    @property
+    def sizes(self) -> tuple[tuple[float, float], ...]:
+        """(rows, cost) of the sizes seen, rising in both."""
+        if (rising := self._rising) is None:
+            sizes, ceiling = [], math.inf
+            for rows, cost, ticked in reversed([size for size in self._sizes if size is not None]):
+                sizes.append((rows, min(cost, ceiling)))  # no tick costs more than a larger one
+                ceiling = sizes[-1][1] if ticked else ceiling  # (a measurement lacks what is beside the network)
+            floor = accumulate((cost for _, cost in reversed(sizes)), max)
+            rising = self._rising = tuple((rows, cost) for (rows, _), cost in zip(reversed(sizes), floor, strict=True))
+        return rising

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 import torch
 
@@ -120,7 +119,6 @@ class Engine:
         self._admission = Admission(settings.max_queue, clock, lambda: self._loop.snapshot)
         self._versions: dict[tuple[str, int], Arena] = {}  # the newest loaded under a name and version
         self._arenas: dict[Arena, dict[_What, tuple[int, Arena]]] = {}  # all arenas of each loaded version
-        self._futures: WeakValueDictionary[int, Future[JobResult]] = WeakValueDictionary()  # by number of the job
 
     @property
     def alive(self) -> bool:
@@ -155,12 +153,6 @@ class Engine:
         """Samples that are being solved."""
         with self._lock:
             return self._admission.lanes
-
-    def ends_s(self) -> dict[Future[JobResult], float]:
-        """Return the forecast of seconds until each job is done, if no other job arrives."""
-        with self._lock:
-            ends = self._admission.ends_s()
-            return {future: ends[number] for number, future in self._futures.items() if number in ends}
 
     def workload(self) -> Workload:
         """Return the work left, for every arena."""
@@ -340,11 +332,27 @@ class Engine:
             arena, made = arenas[job.operation, job.sizes]
             job = _grouped(job, made.budget)
             entry = self._admission.take(arena, job, made.stages_s(job) if made.stages else 0.0)
-            future = self._futures[entry.number] = Future[JobResult]()
+            future = Future[JobResult]()
             self._loop.commands.put(Submit(arena, job, entry, future))
         if self._loop.closed:  # it has ended meanwhile, perhaps without seeing this command
             settle([(future, EngineFailed(STOPPED))])
         return future
+
+    def check_early(self, name: str, rows: int, limit_s: float) -> None:
+        """Refuse a job of samples that is not made yet, if what is ahead of it leaves too little time for any.
+
+        Args:
+            name: of a model; one that is not loaded, or not in a single version, is not refused.
+            rows: network rows of one call of all its samples, at least.
+            limit_s: its time limit in seconds.
+
+        Raises:
+            Overloaded: as `submit` would.
+        """
+        with self._lock:
+            loaded = [arena for (other, _), arena in self._versions.items() if other == name]
+            if len(loaded) == 1:
+                self._admission.check_early(self._arenas[loaded[0]][Operation.SAMPLE, ()][0], rows, limit_s)
 
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()

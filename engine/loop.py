@@ -21,8 +21,7 @@ import torch
 
 from engine.arena_queue import ActiveJob, ArenaQueue
 from engine.device import Device
-from engine.forecast import Lot, hopeless
-from engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Outcome, Priority
+from engine.job import Draining, EngineFailed, Job, JobResult, Outcome, Priority
 from engine.job_table import STOPPED, JobTable, Observer, Outcomes, settle
 from engine.result_builder import ResultBuilder
 from engine.scheduler import BULK_SHARE, Entry
@@ -40,12 +39,6 @@ _UNCHECKED_RUN_S = 0.002
 _LINGER_S = 0.001
 """Longest time for which lanes of a fused network that have ended wait for others, to be collected together, in
 processor time."""
-
-_GIVE_UP_CHECK_S = 0.05
-"""Time between two checks for jobs that will miss their deadline."""
-
-_MAX_GIVEN_UP = 16
-"""Maximum number of jobs given up in one such check: the next check knows more."""
 
 
 class Open(NamedTuple):
@@ -124,7 +117,6 @@ class Loop:
         self._queues: dict[int, ArenaQueue] = {}
         self._seen = -math.inf
         self._stopping = False
-        self._checked_at = clock()
         self._served_s = 0.0  # time used by the arena of the last turn, before that turn
         self._began: _Mark | None = None  # the end of the last turn, unless it was idle
 
@@ -147,7 +139,6 @@ class Loop:
         while not self.commands.empty():
             self._execute(self.commands.get_nowait())
         self._table.expire(now)
-        self._give_up(now)
         busy = self._busy()
         if not busy:
             self._publish(now)
@@ -222,30 +213,6 @@ class Loop:
         if job.on_progress is not None:
             self._table.report(queue, [command.entry.number])
 
-    def _give_up(self, now: float) -> None:
-        """Fail jobs that can no longer meet their deadline, so that others meet theirs."""
-        if now < self._checked_at + _GIVE_UP_CHECK_S:
-            return
-        self._checked_at = now
-        if not any(queue.strained for queue in self._queues.values()):
-            return
-        lots = [
-            Lot.of(priority is Priority.BULK, there.queue(priority), (), there.curve, now)
-            for there in (queue.snapshot() for queue in self._queues.values() if queue.jobs)
-            for priority in Priority
-            if there.queue(priority).places
-        ]
-        if lots and self._stages:
-            lots.append(Lot.of_stages(sum(stage.left_s for stage in self._stages), lots[0].curve))
-        for _ in range(_MAX_GIVEN_UP):
-            found = hopeless(lots)
-            if found is None:
-                return
-            lot, number = found
-            lots = [each.without(number) if each is lot else each for each in lots]
-            for active in [queue.jobs[number] for queue in self._queues.values() if number in queue.jobs]:
-                self._table.abandon(active, DeadlineExceeded())
-
     def _schedule(self, queue: ArenaQueue) -> list[Priority]:
         """Admit as many samples as fit; return the priorities that take part in the tick."""
         for priority in Priority:
@@ -283,7 +250,7 @@ class Loop:
         ticks, message = 0, None
         try:
             lanes = sum(len(arena.lanes[group]) for group in groups)
-            call_s = arena.tick_cost.curve().cost(max(1, lanes))
+            call_s = arena.tick_cost.cost(max(1, lanes))
             at_once, more = (
                 max(1, int(min(longest_s, _UNCHECKED_RUN_S) / call_s)),
                 int(min(longest_s, _LINGER_S) / call_s),

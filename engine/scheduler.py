@@ -1,9 +1,9 @@
 """The scheduler: chooses which samples of which job become lanes. It knows rows and jobs, but no tensors.
 
 A model's arena holds lanes of at most `budget` network rows (a lane has one, or two if guided), so that a tick stays
-short. Small jobs (up to a quarter of the budget) enter by deadline, earliest first. Large jobs enter in slices, share
-their rows equally, and never take the last quarter, so that the next small job finds room at once. While large jobs
-wait, small ones leave them a quarter too.
+short. Small jobs (up to a quarter of the budget) enter by deadline, earliest first, as long as more rows make a tick
+more efficient. Large jobs enter in slices, share their rows equally, and never take the last quarter, so that the next
+small job finds room at once. While large jobs wait, small ones leave them a quarter too.
 
 Interactive and bulk jobs have a scheduler each; `Turns` decides when bulk lanes take part in a tick.
 """
@@ -18,6 +18,9 @@ from typing import NamedTuple
 
 BULK_SHARE = 8
 """While interactive jobs use the device, bulk jobs get one part in this many of its time."""
+
+_MUCH_SHORTER = 0.25
+"""A job is much shorter than those that run if it takes this share of the calls that they still need."""
 
 _EARLY = 0.2
 """Share of its span after which a lane's calls so far predict its total, for lack of better data."""
@@ -36,10 +39,7 @@ class Entry:
         calls: expected calls of its slowest sample; at least `cost`.
         known: whether both rest on known facts about the solver rather than on a guess.
         deadline: when it is given up, in seconds of the engine's clock; infinite for never.
-        promised: whether it fails if it is not done by then.
-        tight: whether it takes more than half of its time even alone.
-        bears_s: how long ticks may take for it to be in time; 0 if that does not depend on ticks alone.
-        relaxed: whether `bears_s` is as long as the tick of a full arena.
+        partial: whether it then ends with what it has, instead of failing.
     """
 
     number: int
@@ -50,10 +50,7 @@ class Entry:
     calls: float = 0.0
     known: bool = True
     deadline: float = math.inf
-    promised: bool = False
-    tight: bool = False
-    bears_s: float = 0.0
-    relaxed: bool = False
+    partial: bool = False
 
     @property
     def rows(self) -> int:
@@ -68,7 +65,7 @@ class Place(NamedTuple):
         entry: the job.
         small: whether it is a small job.
         samples: number of samples; fewer than in the entry once no more are admitted.
-        cost, calls, bears_s: as in the entry, or re-estimated since.
+        cost, calls: as in the entry, or re-estimated since.
         admitted: number of samples that became lanes so far.
         active: number of those lanes still running.
         begun: the average tick in which the running lanes were admitted.
@@ -79,7 +76,6 @@ class Place(NamedTuple):
     samples: int
     cost: float
     calls: float
-    bears_s: float
     admitted: int = 0
     active: int = 0
     begun: float = 0.0
@@ -88,7 +84,7 @@ class Place(NamedTuple):
     def of(cls, entry: Entry, budget: int) -> Place:
         """The place of a new job in a scheduler with this budget."""
         calls = max(entry.calls, entry.cost)
-        return cls(entry, entry.rows <= part_of(budget), entry.samples, entry.cost, calls, entry.bears_s)
+        return cls(entry, entry.rows <= part_of(budget), entry.samples, entry.cost, calls)
 
     @property
     def waiting(self) -> int:
@@ -125,17 +121,14 @@ class SchedulerSnapshot(NamedTuple):
     """A scheduler at one moment.
 
     Attributes:
-        budget, tick: see `Scheduler`.
+        budget, enough, tick: see `Scheduler`.
         places: the places of all jobs, in order of arrival.
-        room: network rows that small jobs may still take.
-        crowded: whether small jobs wait.
     """
 
     budget: int
+    enough: int
     tick: int
     places: tuple[Place, ...]
-    room: int
-    crowded: bool
 
     @property
     def queued(self) -> int:
@@ -151,10 +144,6 @@ class SchedulerSnapshot(NamedTuple):
         """Whether a job is small, by the network rows of one call of all its samples."""
         return rows <= part_of(self.budget)
 
-    def enters_at_once(self, rows: int, before: int) -> bool:
-        """Whether all of a new job would become lanes in the next tick, after `before` rows of others."""
-        return self.is_small(rows) and not self.crowded and rows + before <= self.room
-
 
 @dataclass
 class Scheduler:
@@ -162,14 +151,15 @@ class Scheduler:
 
     Attributes:
         budget: network rows of the lanes that the arena holds.
+        enough: rows beyond which a row costs hardly less: more lanes would only make all end later, so small jobs wait
+            for those before them, unless they are much shorter.
         tick: number of ticks that its lanes have taken.
-        strained: number of jobs that are not `relaxed`.
         held: jobs that are not ready to become lanes.
     """
 
     budget: int
+    enough: int = 2**62
     tick: int = 0
-    strained: int = 0
     held: set[int] = field(default_factory=set)
     _places: dict[int, Place] = field(default_factory=dict)
     _listed: tuple[Place, ...] | None = ()  # the places as a tuple; None after a change
@@ -190,7 +180,7 @@ class Scheduler:
         """The current state; has no cost per job unless one has changed."""
         if self._listed is None:
             self._listed = tuple(self._places.values())
-        return SchedulerSnapshot(self.budget, self.tick, self._listed, self._room(), bool(self._small))
+        return SchedulerSnapshot(self.budget, min(self.enough, self.budget), self.tick, self._listed)
 
     def _room(self) -> int:
         """Network rows that small jobs may still take; large lanes are not pushed out for them."""
@@ -201,7 +191,6 @@ class Scheduler:
         """Queue a job; a `held` one is visible but waits until released."""
         place = Place.of(entry, self.budget)
         self._put(place)
-        self.strained += not entry.relaxed
         if held:
             self.held.add(entry.number)
         else:
@@ -260,7 +249,7 @@ class Scheduler:
         # What is known from other jobs applies to the rest of the span; a guess is replaced by the rate so far.
         cost = nfe + (1 - share) * entry.cost if entry.known else nfe / share
         calls = max(cost, nfe + (1 - least) * before if entry.known else nfe / least)
-        place = self._put(place._replace(cost=cost, calls=calls, bears_s=entry.bears_s * before / calls))
+        place = self._put(place._replace(cost=cost, calls=calls))
         return None if entry.known else place
 
     def grant(self) -> list[tuple[int, int, int]]:
@@ -272,18 +261,36 @@ class Scheduler:
         granted: list[tuple[int, int, int]] = []
         if not self._small and not self._large:
             return granted
-        room = self._room()
-        while self._small:
-            place = self._places[self._small[0][1]]
-            width = place.entry.width
-            count = min(place.waiting, room // width)
-            if count <= 0 or (place.entry.whole and count < place.waiting):
-                break
-            room -= count * width
-            if not self._take(place, count, granted).waiting:
-                self._small.pop(0)
+        if self._small:
+            self._feed_small(granted)
         self._feed_large(self.budget - self.budget // 4, granted)
         return granted
+
+    def _feed_small(self, granted: list[tuple[int, int, int]]) -> None:
+        room, waiting = self._room(), list[tuple[float, int]]()
+        enough, short = room - (self.budget - min(self.enough, self.budget)), -1.0
+        for key in self._small:
+            place = self._places[key[1]]
+            width = place.entry.width
+            if room <= 0 or (enough <= 0 and short < 0 and (short := self._short()) <= 0):
+                waiting.append(key)
+                continue
+            free = room if place.calls <= short or (place.entry.whole and not self._active[True]) else enough
+            count = min(place.waiting, free // width)
+            if count <= 0 or (place.entry.whole and count < place.waiting):
+                enough = 0  # others do not overtake it, unless they are short
+                waiting.append(key)
+                continue
+            room, enough = room - count * width, enough - count * width
+            if self._take(place, count, granted).waiting:
+                enough = 0
+                waiting.append(key)
+        self._small = waiting
+
+    def _short(self) -> float:
+        """The calls of a job that is much shorter than what runs; 0 if nothing does."""
+        running = [place.calls_left(self.tick) for place in self._places.values() if place.small and place.active]
+        return _MUCH_SHORTER * sum(running) / len(running) if running else 0.0
 
     def _feed_large(self, limit: int, granted: list[tuple[int, int, int]]) -> None:
         for _ in range(len(self._large)):
@@ -319,7 +326,6 @@ class Scheduler:
     def _drop(self, place: Place) -> None:
         del self._places[place.entry.number]
         self._listed = None
-        self.strained -= not place.entry.relaxed
 
     def _unqueue(self, place: Place) -> None:
         number, deadline = place.entry.number, place.entry.deadline

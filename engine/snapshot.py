@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from engine.cost import Curve, NfeEstimates
+from engine.cost import NfeEstimates, TickCostModel
 from engine.job import Priority
 from engine.scheduler import SchedulerSnapshot
 
@@ -21,13 +21,13 @@ class ArenaSnapshot(NamedTuple):
 
     Attributes:
         interactive, bulk: its jobs by priority.
-        curve: measured seconds of its ticks.
+        ticks: measured seconds of its ticks, which any thread may read.
         nfe: measured calls of its jobs.
     """
 
     interactive: SchedulerSnapshot
     bulk: SchedulerSnapshot
-    curve: Curve
+    ticks: TickCostModel
     nfe: NfeEstimates
 
     def queue(self, priority: Priority) -> SchedulerSnapshot:
@@ -80,7 +80,7 @@ class Workload:
 
     Attributes:
         jobs: number of jobs waiting or running.
-        seconds: forecast of the time until all of them are done.
+        seconds: about how long all of them take together.
         arenas: (model, version, operation) -> load of each loaded arena. Sizes of free axes follow the operation, as in
             `sample L=12`.
     """

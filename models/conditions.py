@@ -62,7 +62,7 @@ def class_numbers(names: tuple[str, ...] | None) -> dict[str | int, int]:
     """The numbers that stand for named classes in records: the names themselves if all are numbers, else the labels."""
     texts, numbers = _index(names)
     if numbers is None or len(numbers) < len(texts):
-        return {**texts, **(numbers or {})}
+        return dict[str | int, int]([*texts.items(), *(numbers or {}).items()])
     return {name: int(name) for name in texts}
 
 

@@ -1,3 +1,3 @@
-"""The HTTP service: settings, schemas, routes, encoders; the engine is in `service.engine`."""
+"""The HTTP service: settings, schemas, routes, encoders."""
 
 VERSION = "0.1.0"

@@ -128,8 +128,8 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         metrics.falls_back,
         compute=settings.compute,
     )
-    jobs, bodies = Ledger(settings.max_job_bytes, ends_s=engine.ends_s), Ledger(settings.max_job_bytes)
-    conditions = Ledger(settings.max_condition_bytes, ends_s=engine.ends_s, purpose=CONDITIONS)
+    jobs, bodies = Ledger(settings.max_job_bytes), Ledger(settings.max_job_bytes)
+    conditions = Ledger(settings.max_condition_bytes, purpose=CONDITIONS)
     return Service(settings, engine, registry, metrics, jobs, bodies, conditions)
 
 

@@ -7,7 +7,7 @@ reader counts, too.
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,6 @@ from service.errors import Kind, ProblemError
 _FIRST_GUESS_S = 1.0
 """Assumed time for which a request holds its memory, until one has ended."""
 
-
-Ends = Mapping["Future[Any]", float]
 
 Take = Callable[[int, float, int], "Hold"]
 """Reserves bytes until a deadline, as `Ledger.take`; the last argument is how many of them are conditions."""
@@ -49,7 +47,6 @@ class Hold:
 
     Attributes:
         bytes: its size.
-        jobs: the jobs it is kept for.
         companion: memory of another ledger that is released with it, or None.
     """
 
@@ -58,7 +55,6 @@ class Hold:
         self.begun, self.deadline = ledger.now(), deadline
         self._ledger, self._number = ledger, number
         self._waits, self._released = 1, False  # for the request, and for each of its jobs
-        self.jobs: list[Future[Any]] = []
         self.companion: Hold | None = None
         self._lock = threading.Lock()
 
@@ -66,7 +62,6 @@ class Hold:
         """Keep the memory at least until a job is done."""
         with self._lock:
             self._waits += 1
-            self.jobs.append(future)
         future.add_done_callback(lambda _: self._end_one())
         if self.companion is not None:
             self.companion.until(future)
@@ -98,7 +93,6 @@ class Ledger:
     Args:
         limit: bytes for all holds together.
         now: a clock like `time.monotonic`.
-        ends_s: seconds until jobs are done, as far as known; see `service.ports.Engine`.
         purpose: of the memory.
     """
 
@@ -106,10 +100,9 @@ class Ledger:
         self,
         limit: int,
         now: Callable[[], float] = time.monotonic,
-        ends_s: Callable[[], Ends] = dict,
         purpose: Purpose = Purpose(),
     ) -> None:
-        self.now, self._limit, self._ends_s, self._purpose = now, limit, ends_s, purpose
+        self.now, self._limit, self._purpose = now, limit, purpose
         self._reserved = 0
         self._holds: dict[int, Hold] = {}
         self._numbers = itertools.count()
@@ -177,16 +170,12 @@ class Ledger:
         raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait_s)
 
     def _until_free(self, missing: int) -> float:
-        """Seconds until the missing bytes are released, by the forecast for the jobs that hold them.
-
-        Without a forecast, a hold is assumed to last as long as those before it.
-        """
-        now, forecast = self.now(), self._ends_s()
+        """Seconds until the missing bytes are released; a hold is assumed to last as long as those before it."""
+        now = self.now()
         ends: list[tuple[float, int]] = []
         for hold in self._holds.values():
             held = now - hold.begun
             left = self._mean_s - held if held < self._mean_s else held  # overdue: assume as long again
-            left = max((forecast[job] for job in hold.jobs if job in forecast), default=left)
             ends.append((min(left, max(hold.deadline - now, 0.1)), hold.bytes))
         for left, given in sorted(ends):
             missing -= given

@@ -199,7 +199,7 @@ class Metrics:
             self.refusals.labels(reason)
         self.queue_depth = _gauge(registry, "queue_depth", "Requests waiting for the engine.")
         self.work_seconds = _gauge(
-            registry, "work_seconds", "Seconds until all requests in the engine are done, by its forecast."
+            registry, "work_seconds", "About how many seconds all requests in the engine take together."
         )
         self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine, waiting or running.")
         self.active_lanes = _gauge(registry, "active_lanes", "Samples being solved.")

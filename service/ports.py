@@ -1,7 +1,7 @@
 """Protocols of the engine as the HTTP side sees it, so that tests can substitute their own."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -82,10 +82,6 @@ class Engine(Protocol):
         """Seconds since the current network call (or short run of calls) began; 0 while idle."""
         ...
 
-    def ends_s(self) -> Mapping[Future[JobResult], float]:
-        """Return the forecast of seconds until each job is done; jobs without a forecast are left out."""
-        ...
-
     def workload(self) -> Workload:
         """Return the work left, for every arena."""
         ...
@@ -124,6 +120,10 @@ class Engine(Protocol):
 
     def unload(self, arena: Any) -> None:
         """Free what `load` returned once all jobs submitted for it are done; returns at once."""
+        ...
+
+    def check_early(self, name: str, rows: int, limit_s: float) -> None:
+        """Raise `Overloaded` if no job of so many network rows a call could be done within its time limit now."""
         ...
 
     def pace(

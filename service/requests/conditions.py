@@ -124,7 +124,7 @@ def _only(takes: NamedConditions, field: str) -> str:
     names = takes.given
     if len(names) > 1:
         raise invalid(field, f"this model has the conditions {', '.join(names)}; give them by name, in conditions")
-    return names[0]
+    return next(iter(names))
 
 
 def _guidance(request: Solving, takes: NamedConditions) -> Guidance | None:

@@ -14,11 +14,12 @@ from concurrent.futures import Future
 from itertools import chain
 from typing import TypeVar
 
+from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
-from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation
+from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation, Overloaded
 from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
 from service.ledger import Hold, Take
@@ -39,6 +40,9 @@ LATE_S = 5.0
 
 WATCH_AFTER_S = 0.1
 """Seconds after which a client is watched for disconnecting: most jobs finish sooner, and a watcher is a task."""
+
+_PLAIN_BYTES = 1024
+"""Bytes; a larger body takes longer to look at than a refusal saves."""
 
 R = TypeVar("R", bound=Solving)
 Parse = Callable[[bytes], tuple[R, Encoder]]
@@ -79,6 +83,7 @@ async def receive(
         async with service.parsing:
             request, encoder = await asyncio.to_thread(parse, body)
     else:
+        _refuse_early(service, body)
         request, encoder = parse(body)
     del body
     model_name = request.model if isinstance(request, Named) else name
@@ -97,6 +102,28 @@ async def receive(
     context.drop_body()
     context.solver = valid.job.solve.name
     return valid
+
+
+def _refuse_early(service: Service, body: bytes) -> None:
+    """Refuse a plain request for samples by its name, size and time limit alone: under overload most end here.
+
+    Raises:
+        ProblemError: 429.
+    """
+    if len(body) > _PLAIN_BYTES or b"priority" in body or b"guidance" in body:
+        return
+    try:
+        fields = from_json(body)
+    except ValueError:
+        return
+    if not isinstance(fields, dict) or not isinstance(name := fields.get("model"), str):
+        return
+    rows, limit_s = fields.get("num_samples", 1), fields.get("timeout_s") or service.settings.timeout_s
+    if isinstance(rows, int) and isinstance(limit_s, (int, float)):
+        try:
+            service.engine.check_early(name, rows, limit_s)
+        except Overloaded as error:
+            raise problem_of(error) from None
 
 
 async def _model_of(service: Service, context: Context, request: Solving, name: str) -> ModelVersion:

@@ -338,7 +338,7 @@ class Load(BaseModel):
     accepts: bool = Field(description="whether requests are accepted: the service has started and is not draining")
     jobs: int = Field(description="requests waiting or running")
     work: float = Field(description="network rows that they still need, over all calls")
-    seconds: float = Field(description="forecast of the seconds until all of them are done")
+    seconds: float = Field(description="about how many seconds all of them take together")
     models: list[ModelLoad]
 
 

@@ -57,7 +57,8 @@ class World(Device):
         """Advance the clock to the next event; return whether there was one."""
         if not self._due:
             return False
-        self.spend(max(0.0, self._due[0][0] - self.now))
+        self.now = max(self.now, self._due[0][0])
+        self.spend(0.0)
         return True
 
 

@@ -1,18 +1,20 @@
 """Admission with outdated snapshots: every job counts once, whether or not the engine's thread has seen it."""
 
+import itertools
 from typing import Any
 
 import pytest
 
 from engine.admission import Admission
-from engine.cost import Curve, NfeEstimates
-from engine.job import Overloaded, Priority
+from engine.cost import NfeEstimates, TickCostModel
+from engine.job import Overloaded, Priority, TooSlow
 from engine.scheduler import Entry, Scheduler
 from engine.snapshot import ArenaSnapshot, EngineSnapshot
 
 from .conftest import job
 
-CURVE = Curve([(1.0, 0.001)])  # proportional: a millisecond per row
+TICKS = TickCostModel()
+TICKS.measured(1, 0.001)  # proportional: a millisecond per row
 
 
 class Loop:
@@ -26,7 +28,7 @@ class Loop:
         self.taken: list[Entry] = []
 
     def arena(self) -> ArenaSnapshot:
-        return ArenaSnapshot(self.scheduler.snapshot(), self.bulk.snapshot(), CURVE, NfeEstimates())
+        return ArenaSnapshot(self.scheduler.snapshot(), self.bulk.snapshot(), TICKS, NfeEstimates())
 
     def take(self, rows: int = 1, steps: int = 10, **about: Any) -> Entry:
         entry = self.admission.take(7, job(rows, solver="euler", steps=steps, **about))
@@ -93,26 +95,73 @@ def test_refused_jobs_leave_nothing() -> None:
 
 
 @pytest.mark.parametrize("seen", [False, True])
-def test_a_promise_holds_whether_its_job_has_been_seen_or_not(seen: bool) -> None:
+def test_work_ahead_and_its_own_must_fit_into_half_of_the_time(seen: bool) -> None:
     loop = Loop()
     loop.take(16, steps=50, deadline=loop.now + 2.0)  # 0.8 s alone
     if seen:
         loop.see(0)
     with pytest.raises(Overloaded, match="at capacity") as caught:
-        loop.take(16, steps=50, deadline=loop.now + 9.0)  # in time itself, but it would make the first one late
-    assert 0.1 <= caught.value.retry_after_s < 1.0
-    loop.take(1, steps=1, deadline=loop.now + 9.0)
+        loop.take(16, steps=40, deadline=loop.now + 2.5)  # 40 ticks of 32 rows, of 1.25 s
+    assert caught.value.retry_after_s == pytest.approx(0.1)
+    loop.take(16, steps=40, deadline=loop.now + 2.6)
 
 
-def test_forecasts_count_jobs_once() -> None:
+def test_what_waits_with_a_later_deadline_is_not_ahead() -> None:
     loop = Loop()
-    loop.take(16, steps=50)
-    before = loop.admission.ends_s()
+    for _ in range(6):
+        loop.take(16, steps=50, deadline=loop.now + 20.0)  # 4.8 s
+    loop.see(*range(4))  # they fill the arena
+    with pytest.raises(Overloaded):
+        loop.take(16, steps=50, deadline=loop.now + 6.3)
+    loop.take(16, steps=50, deadline=loop.now + 6.5)  # 50 ticks of 64 rows
+    with pytest.raises(Overloaded):
+        loop.take(16, steps=50, deadline=loop.now + 6.5)  # now there is one ahead
+
+
+def test_what_runs_delays_a_short_job_only_while_that_runs() -> None:
+    loop = Loop()
+    loop.take(16, steps=1000, deadline=loop.now + 60.0)  # 16 s
     loop.see(0)
-    loop.now += 1.0  # so that the forecast is renewed
-    after = loop.admission.ends_s()
-    assert list(before) == list(after) == [loop.taken[0].number]
-    assert after == pytest.approx(before)
+    loop.take(1, steps=10, deadline=loop.now + 0.4)  # ten ticks of both take 0.17 s
+    with pytest.raises(Overloaded):
+        loop.take(1, steps=10, deadline=loop.now + 0.3)
+
+
+def test_a_job_that_needs_most_of_its_time_is_taken_if_nothing_is_ahead() -> None:
+    loop, settings = Loop(), {"rows": 16, "steps": 100, "deadline": 52.0}  # 1.6 s of 2 s
+    loop.take(**settings)
+    with pytest.raises(Overloaded):
+        loop.take(**settings)
+    with pytest.raises(TooSlow, match=r"about 3\.2 s"):
+        loop.take(16, steps=200, deadline=loop.now + 2.0)
+
+
+def test_a_job_is_refused_before_its_steps_are_known_if_nothing_could_be_in_time() -> None:
+    loop = Loop()
+    loop.scheduler.enough = 16
+    loop.publish(-1)
+    for _ in range(6):
+        loop.take(16, steps=50, deadline=loop.now + 10.0)  # 0.8 s each; 4.8 s in all, one after another
+    loop.now += 4.0  # with the engine held up
+    loop.admission.check_early(7, 1, 9.7)
+    for _ in range(2):
+        with pytest.raises(Overloaded, match="at capacity"):
+            loop.admission.check_early(7, 1, 7.0)
+    loop.admission.check_early(7, 20, 1.0)  # it would share time with bulk jobs
+    assert loop.admission.jobs == 6
+
+
+def test_the_refused_are_told_different_times() -> None:
+    loop = Loop()
+    loop.take(16, steps=60, deadline=loop.now + 2.0)
+    waits: list[float] = []
+    for _ in range(200):
+        with pytest.raises(Overloaded) as caught:
+            loop.take(16, steps=60, deadline=loop.now + 2.0)
+        waits.append(caught.value.retry_after_s)
+    apart = [later - sooner for sooner, later in itertools.pairwise(waits)]
+    assert apart[:60] == pytest.approx([0.96] * 60)  # as long as one of them takes
+    assert max(waits) < 62
 
 
 def test_jobs_of_an_arena_that_is_closed_before_it_was_seen_still_count() -> None:
@@ -122,7 +171,6 @@ def test_jobs_of_an_arena_that_is_closed_before_it_was_seen_still_count() -> Non
     loop.admission.close(7)
     with pytest.raises(Overloaded, match="at capacity"):
         loop.admission.take(8, job(16, solver="euler", steps=50, deadline=loop.now + 2.0))
-    assert len(loop.admission.ends_s()) == 1
 
 
 def test_silence_counts_from_the_last_snapshot_or_the_first_job_after_it() -> None:
@@ -140,8 +188,12 @@ def test_silence_counts_from_the_last_snapshot_or_the_first_job_after_it() -> No
     assert loop.admission.silent_s == 4
 
 
-def test_bulk_jobs_are_held_to_a_smaller_arena() -> None:
+def test_bulk_jobs_get_an_eighth_of_the_time_beside_others_and_take_as_much() -> None:
     loop = Loop()
-    entry = loop.take(16, priority=Priority.BULK, deadline=loop.now + 9.0)
-    assert (entry.relaxed, entry.bears_s) == (False, 0.0)
-    assert loop.take(16, steps=10, deadline=loop.now + 9.0).relaxed
+    loop.take(16, steps=200, deadline=loop.now + 9.0)  # 3.2 s
+    with pytest.raises(Overloaded):
+        loop.take(16, steps=50, priority=Priority.BULK, deadline=loop.now + 7.9)
+    loop.take(16, steps=50, priority=Priority.BULK, deadline=loop.now + 8.1)  # 0.8 s + 3.2 s
+    with pytest.raises(Overloaded):
+        loop.take(1, steps=70, deadline=loop.now + 2.5)  # 70 ticks of 17 ms, and a seventh of that
+    loop.take(1, steps=70, deadline=loop.now + 3.0)

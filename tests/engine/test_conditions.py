@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from engine.admission import Admission
 from engine.arena_queue import ArenaQueue
 from engine.engine import Engine
-from engine.forecast import Demand
 from engine.job import Operation
 from engine.scheduler import Place
 from engine.snapshot import EngineSnapshot
@@ -124,9 +122,9 @@ def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> No
         pair = job(n, condition=torch.zeros(n, dtype=torch.int64), guidance=2.5, **EULER)
         plain = job(2 * n, condition=torch.zeros(2 * n, dtype=torch.int64), **EULER)
         budget = snapshot.interactive.budget
-        guided, twice = (Demand.of(Place.of(admission.take(0, each), budget), 0, 0.0) for each in (pair, plain))
-        assert guided.small is (n == 4)
-        assert replace(guided, number=0) == replace(twice, number=0)
+        guided, twice = (Place.of(admission.take(0, each), budget) for each in (pair, plain))
+        assert guided.small is twice.small is (n == 4)
+        assert (guided.entry.rows, guided.work(0), guided.calls) == (twice.entry.rows, twice.work(0), twice.calls)
 
 
 def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoint, observed: Observed) -> None:

@@ -75,18 +75,25 @@ def test_measured_sizes_are_interpolated_and_extended(model: TickCostModel) -> N
 
 def test_ticks_replace_what_was_measured(model: TickCostModel, clock: Clock) -> None:
     model.measured(64, 0.001)
-    clock.ticks(4, 64, 0.003)
-    assert model.seconds(64) == pytest.approx(0.001)  # the first ones are ignored
-    clock.ticks(20, 64, 0.003)
-    assert model.seconds(64) == pytest.approx(0.003)
+    clock.ticks(1, 64, 0.003)
+    assert model.seconds(64) < 0.0015
+    clock.ticks(40, 64, 0.003)
+    assert model.seconds(64) == pytest.approx(0.003, rel=0.01)
 
 
 def test_slow_first_ticks_do_not_poison_a_size(model: TickCostModel, clock: Clock) -> None:
     model.measured(64, 0.001)
     clock.ticks(1, 64, 2.0)  # machine code is being compiled
-    assert model.seconds(64) == pytest.approx(0.001)
-    clock.ticks(6, 64, 0.001)
-    assert model.seconds(64) < 0.002
+    assert model.seconds(64) < 0.0015
+    clock.ticks(20, 64, 0.001)
+    assert model.seconds(64) == pytest.approx(0.001, rel=0.02)
+
+
+def test_enough_rows_are_those_beyond_which_a_row_costs_no_less(model: TickCostModel) -> None:
+    assert model.enough(512) == 512
+    for rows in (1, 32, 64, 128, 256, 512):
+        model.measured(rows, 5e-4 + 8e-5 * rows)
+    assert model.enough(512) == 64
 
 
 def test_one_stall_hardly_moves_the_forecast(model: TickCostModel, clock: Clock) -> None:
@@ -124,6 +131,6 @@ def test_the_load_of_a_while_ago_is_forgotten(model: TickCostModel, clock: Clock
 def test_measured_sizes_lack_what_ticks_cost_beside_the_network(model: TickCostModel, clock: Clock) -> None:
     model.measured(64, 0.0001)
     model.measured(128, 0.0002)
-    clock.ticks(20, 64, 0.001)
-    assert model.seconds(64) == pytest.approx(0.001)
-    assert model.seconds(128) >= 0.001
+    clock.ticks(60, 64, 0.001)
+    assert model.seconds(64) == pytest.approx(0.001, rel=0.01)
+    assert model.seconds(128) >= model.cost(64)

@@ -1,7 +1,7 @@
 """The scheduler alone: no tensors, no threads."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns, part_of
@@ -67,7 +67,8 @@ def test_a_guided_sample_takes_two_rows_of_the_arena() -> None:
     assert not scheduler.ended(0, 1)
     assert scheduler.grant() == [(2, 0, 1)]
     assert scheduler.active_rows == 63  # the last row has room for only half a guided sample
-    assert not scheduler.snapshot().enters_at_once(2, 0)
+    scheduler.add(Entry(3, 1, cost=10, width=2))
+    assert scheduler.grant() == []
     scheduler.remove(0)
     assert scheduler.active_rows == 17
     assert scheduler.snapshot().is_small(16)
@@ -123,6 +124,7 @@ def test_dropping_what_waits_lets_the_job_end_with_its_lanes() -> None:
     assert scheduler.ended(0, 48)
 
 
+@settings(deadline=None)
 @given(
     budget=st.integers(1, 200),
     sizes=st.lists(st.tuples(st.integers(1, 500), st.booleans(), st.integers(1, 2)), min_size=1, max_size=30),
@@ -215,3 +217,39 @@ def test_bulk_alone_has_every_turn_and_none_without_lanes() -> None:
     assert turns.bulk(0, 5)
     assert not turns.bulk(5, 0)
     assert not turns.bulk(0, 0)
+
+
+def test_beyond_enough_rows_jobs_wait_for_each_other() -> None:
+    scheduler = Scheduler(64, enough=20)
+    for number in range(3):
+        scheduler.add(Entry(number, 8, cost=100, deadline=number))
+    assert scheduler.grant() == [(0, 0, 8), (1, 0, 8), (2, 0, 4)]
+    scheduler.add(Entry(3, 8, cost=100, deadline=0.5))
+    assert scheduler.ended(0, 8)
+    assert scheduler.grant() == [(3, 0, 8)]  # the earliest deadline first
+    assert not scheduler.ended(1, 7)
+    assert scheduler.grant() == [(2, 4, 4)]
+
+
+def test_a_much_shorter_job_does_not_wait_for_longer_ones() -> None:
+    scheduler = Scheduler(64, enough=16)
+    scheduler.add(Entry(0, 16, cost=100))
+    assert scheduler.grant() == [(0, 0, 16)]
+    scheduler.add(Entry(1, 1, cost=30))
+    scheduler.add(Entry(2, 10, cost=20))
+    assert scheduler.grant() == [(2, 0, 10)]
+    scheduler.tick = 99
+    assert scheduler.grant() == []
+    assert scheduler.ended(0, 16)
+    assert scheduler.grant() == [(1, 0, 1)]
+
+
+def test_a_whole_job_larger_than_enough_runs_once_nothing_else_does() -> None:
+    scheduler = Scheduler(64, enough=8)
+    scheduler.add(Entry(0, 4, cost=100))
+    scheduler.grant()
+    scheduler.add(Entry(1, 16, cost=100, whole=True, deadline=1.0))
+    scheduler.add(Entry(2, 2, cost=100, deadline=2.0))
+    assert scheduler.grant() == []
+    assert scheduler.ended(0, 4)
+    assert scheduler.grant() == [(1, 0, 16)]

@@ -77,6 +77,7 @@ def test_no_condition_is_the_null_and_each_condition_has_its_velocity(condition:
     x, t = noise(0, 0, 1, (2,)).expand(4, 2), torch.full((4,), 0.5)
     nulls = NamedConditions({ONE: condition}).nulls(4, torch.float32)
     assert torch.equal(field(x, t), field(x, t, nulls))
+    assert isinstance(nulls, Tensor)
     v = field(x, t, torch.cat([condition.examples(3, torch.float32), nulls[:1]]))
     assert v.isfinite().all()
     assert len({tuple(row.tolist()) for row in v}) == 4

@@ -65,6 +65,8 @@ class FakeEngine:
     edit: Callable[[JobResult], JobResult] = lambda result: result
     fail: Exception | None = None
     refuse: Exception | None = None
+    early: Exception | None = None
+    early_checks: list[tuple[str, int, float]] = field(default_factory=list)
     hold: bool = False
     alive: bool = False
     turn_s: float = 0.0
@@ -90,8 +92,10 @@ class FakeEngine:
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
         pass
 
-    def ends_s(self) -> dict[Future[JobResult], float]:
-        return {}
+    def check_early(self, name: str, rows: int, limit_s: float) -> None:
+        self.early_checks.append((name, rows, limit_s))
+        if self.early is not None:
+            raise self.early
 
     def workload(self) -> Workload:
         return Workload(4, 2.5, {("moons", 1, "sample"): ArenaLoad(64.0, 128.0, 1024, ((1.0, 1e-3), (64.0, 2e-3)))})

@@ -77,21 +77,6 @@ def test_retry_after_is_never_past_the_deadline_of_what_is_in_the_way(ledger: Le
     assert refused(ledger, 1).members["retry_after_s"] == pytest.approx(0.1)
 
 
-def test_retry_after_is_when_the_jobs_in_the_way_are_forecast_to_be_done(clock: Clock) -> None:
-    ends: dict[Future[Any], float] = {}
-    ledger = Ledger(1_000, clock, lambda: ends)
-    for wanted, seconds in ((600, (2.0, 20.0)), (400, (50.0,))):
-        hold = ledger.take(wanted, clock.now + 40)
-        for each in seconds:
-            future = Future[Any]()
-            ends[future] = each
-            hold.until(future)
-    for wanted, expected in ((500, 20.0), (600, 20.0), (601, 40.0)):  # not later than the deadline
-        assert refused(ledger, wanted).members["retry_after_s"] == expected
-    ends.clear()  # all done, but the responses have not been read
-    assert refused(ledger, 500).members["retry_after_s"] == 1.0
-
-
 @pytest.mark.parametrize("first", ["request", "job"])
 def test_it_is_kept_until_request_and_job_are_over(ledger: Ledger, first: str) -> None:
     hold, future = ledger.take(10, 1030.0), Future[Any]()

@@ -1,6 +1,7 @@
 """Reflow: pairs are the parent's own paths, stored once, and a run is bound to its parent."""
 
 import resource
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,6 +15,7 @@ from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from models.named_conditions import NamedCondition
 from models.noise import noise
 from solvers import Solution, integrate
 from tests.training.support import small
@@ -25,7 +27,7 @@ from training.draws import Purpose, seed32
 from training.errors import DataError, TrainingError, UsageError
 from training.fit import Options, fit
 from training.parents import pin_parent
-from training.reflow import with_pairs
+from training.reflow import _as_taken, with_pairs
 
 
 @pytest.fixture(scope="module")
@@ -243,3 +245,15 @@ def test_a_full_disk_keeps_no_part_of_a_part(parent: Path, tmp_path: Path) -> No
 def test_reflow_and_another_coupling_contradict_each_other(parent: Path) -> None:
     with pytest.raises(ValueError, match="leave coupling out"):
         Recipe.model_validate({**child(parent).model_dump(), "coupling": "ot"})
+
+
+def test_conditions_of_a_file_of_pairs_are_in_their_own_units() -> None:
+    entries = NamedCondition.vector(1, mean=[2000.0], scale=[0.25]), NamedCondition.label(3, ("1", "5", "9"))
+    given = np.array([[2002.0], [1996.0]]), np.array([9, 1])
+    expected = [[0.5], [-1.0]], [2, 0]
+    moons = prepare(small())
+    for entry, values, taken in zip(entries, given, expected, strict=True):
+        data = replace(moons, condition=entry, conditions=None)
+        assert _as_taken(Path("pairs.npz"), values, data).tolist() == taken
+    with pytest.raises(DataError, match=r"pairs\.npz has the label 2; expected a class label, one of 1, 5, 9"):
+        _as_taken(Path("pairs.npz"), np.array([2]), replace(moons, condition=entries[1], conditions=None))

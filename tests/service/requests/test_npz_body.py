@@ -103,7 +103,7 @@ async def test_the_claimed_size_is_limited_and_reserved(running: Any) -> None:
 
 def test_more_entries_than_any_request_has() -> None:
     with pytest.raises(ProblemError, match="the limit is 256") as caught:
-        claimed_bytes(archive(**{f"e{k}": b"" for k in range(400)}), 1 << 20)
+        claimed_bytes(archive(**{f"e{k}": b"" for k in range(400)}), 1 << 20)  # type: ignore[arg-type]
     assert caught.value.kind is Kind.TOO_LARGE
 
 
@@ -145,7 +145,7 @@ async def test_times_keep_the_rounding_of_their_dtype(running: Any) -> None:
 
 @pytest.mark.parametrize("name", ["x0", "condition", "conditions.label"])
 async def test_unsigned_integers_do_not_wrap(running: Any, name: str) -> None:
-    content = packed(BODIES["/v1/sample"], **{name: np.array([2**64 - 1], np.uint64)})
+    content = packed(BODIES["/v1/sample"], **{name: np.array([2**64 - 1], np.uint64)})  # type: ignore[arg-type]
     answer = await running.http.post("/v1/sample", content=content, headers=NPZ)
     assert (answer.status_code, "integers must be below 2**63" in answer.text) == (422, True)
 
@@ -153,7 +153,7 @@ async def test_unsigned_integers_do_not_wrap(running: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["x0", "condition"])
 def test_states_and_conditions_are_no_booleans(name: str) -> None:
     with pytest.raises(ProblemError, match="holds booleans"):
-        parse(SampleRequest, packed({"model": "moons"}, **{name: np.array([[True, False]])}))
+        parse(SampleRequest, packed({"model": "moons"}, **{name: np.array([[True, False]])}))  # type: ignore[arg-type]
 
 
 def test_a_name_that_zip_cuts_is_refused() -> None:

@@ -217,6 +217,23 @@ async def test_a_sheet_has_a_size(running: Any, monkeypatch: pytest.MonkeyPatch)
     assert "num_samples = 11 is over the 10 pictures of 4 x 4" in answer.json()["detail"]
 
 
+async def test_under_overload_a_plain_request_is_refused_before_it_is_validated(running: Any) -> None:
+    running.engine.early = Overloaded("at capacity", 2.5)
+    for ask in ({"num_samples": 20, "timeout_s": 3}, {"steps": "many"}):
+        answer = await running.http.post("/v1/sample", json={"model": "moons", **ask})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "3")
+        assert answer.json()["retry_after_s"] == 2.5
+    assert running.engine.early_checks == [("moons", 20, 3), ("moons", 1, 30.0)]
+    assert running.engine.jobs == []
+
+
+@pytest.mark.parametrize("more", [{"priority": "bulk"}, {"guidance": 2.0}, {"x0": [[0.0, 0.0]] * 200}, {"model": 3}])
+async def test_what_its_size_does_not_tell_is_validated_first(running: Any, more: dict[str, Any]) -> None:
+    running.engine.early = Overloaded("at capacity", 2.5)
+    answer = await running.http.post("/v1/sample", json={"model": "moons", "steps": "many", **more})
+    assert answer.status_code == 422
+
+
 @pytest.mark.parametrize(
     ("error", "status", "slug"),
     [
