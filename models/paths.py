@@ -13,7 +13,7 @@ A schedule maps sigma to the level u that the network counts in, and back; u gro
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 import torch
@@ -116,6 +116,23 @@ class Cosine(_Frozen):
         return (self._first**-2 - a.square()).sqrt() / b * (math.pi / 2) / (1 + self.offset)
 
 
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _log_sigmas(growth: str, first: float, last: float, steps: int) -> Tensor:
+    """Return log sigma of each step of a chain (steps,), float64.
+
+    It is kept here as a chain with a tensor among its values could not be compared.
+    """
+    if growth == "squaredcos_cap_v2":
+        u = torch.arange(steps + 1, dtype=torch.float64, device="cpu") / steps
+        kept = torch.cos((u + 0.008) / 1.008 * math.pi / 2).square()
+        betas = (1 - kept[1:] / kept[:-1]).clamp(max=0.999)
+    else:
+        power = 0.5 if growth == "scaled_linear" else 1.0
+        betas = torch.linspace(first**power, last**power, steps, dtype=torch.float64, device="cpu") ** (1 / power)
+    return torch.log(torch.expm1(-torch.log1p(-betas).cumsum(0))) / 2
+
+
 class Steps(_Frozen):
     """The noise of a chain of steps, counted from 0: a^2 is the product of (1 - beta) up to a step (Ho et al., eq. 4).
 
@@ -145,17 +162,9 @@ class Steps(_Frozen):
         """See `Straight`."""
         return self.steps - 1.0
 
-    @cached_property
+    @property
     def _log_sigma(self) -> Tensor:
-        if self.betas == "squaredcos_cap_v2":
-            u = torch.arange(self.steps + 1, dtype=torch.float64) / self.steps
-            kept = torch.cos((u + 0.008) / 1.008 * math.pi / 2).square()
-            betas = (1 - kept[1:] / kept[:-1]).clamp(max=0.999)
-        else:
-            power = 0.5 if self.betas == "scaled_linear" else 1.0
-            ends = (self.beta_first**power, self.beta_last**power)
-            betas = torch.linspace(*ends, self.steps, dtype=torch.float64) ** (1 / power)
-        return torch.log(torch.expm1(-torch.log1p(-betas).cumsum(0))) / 2
+        return _log_sigmas(self.betas, self.beta_first, self.beta_last, self.steps)
 
     def level(self, sigma: Tensor) -> Tensor:
         """See `Straight`."""

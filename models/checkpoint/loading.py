@@ -192,11 +192,11 @@ def _empty(card: Card, file: Path) -> _Pair:
     if card.average != pair.velocity.average:
         found = "average_velocity" if pair.velocity.average else "velocity"
         raise CheckpointError(f"{file}: field: found {card.field}, the architecture's config has {found}")
-    if card.compute is None:
-        pair.velocity.to(DTYPES[card.dtype])
-    else:
+    if card.compute is not None:
         to_half(pair.velocity, card.compute)
-    if card.decoder.program is None:  # the tensors of a program have dtypes of their own
+    elif card.architecture.name != PROGRAM:  # the tensors of a program have dtypes of their own
+        pair.velocity.to(DTYPES[card.dtype])
+    if card.decoder.program is None:
         pair.decoder.to(DTYPES[card.data_dtype])
     return pair
 

@@ -36,6 +36,8 @@ from models.messages import explain
 from models.network import Network
 from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import Prelude
+from models.program.network import Program
+from models.program.steps import TENSOR_DTYPES
 from models.regular import remove_stale, sync_folder
 from models.shapes import Axis, free_axes
 
@@ -72,7 +74,8 @@ def save(
         training: recipe and metrics; numbers must be finite.
         seed: seed of the training, in [0, 2^63).
         version: an unused version; None takes the next one, even while others save the same model.
-        dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none.
+        dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none; a
+            program states its own.
         time: the model's convention; None for Pathline's own.
         row_by_row: whether to call the network with one row at a time (see `models.mixing`).
         sampling: how it is sampled if a request does not say; None leaves that to the service.
@@ -188,6 +191,8 @@ def _card(
 
 
 def _dtype(model: Network) -> torch.dtype:
+    if isinstance(model, Program):  # its tensors have dtypes of their own
+        return TENSOR_DTYPES[model.config.dtype]
     kinds = {tensor.dtype for tensor in model.state_dict().values() if tensor.is_floating_point()} or {torch.float64}
     if len(kinds) > 1:
         raise CheckpointError(
@@ -209,9 +214,9 @@ def _tensors(
     modules = [("velocity", model, dtype), ("decoder", decoder, of_data)]
     for prefix, module, kind in [*modules, *([] if prelude is None else [("prelude", prelude, dtype)])]:
         for key, tensor in module.state_dict().items():
-            if key.startswith("program."):  # of a prelude or a decoder: its tensors have their own dtypes
+            if isinstance(module, Program) or key.startswith("program."):  # its tensors have dtypes of their own
                 kind = tensor.dtype
-            if module is model and compute is not None:
+            elif module is model and compute is not None:
                 kind = HALVES[compute] if key in parameters else tensor.dtype
             stored = tensor.detach().to("cpu", kind if tensor.is_floating_point() else tensor.dtype).contiguous()
             if stored.untyped_storage().data_ptr() in seen:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.importing.files import ForeignError
-from models.program.steps import TENSOR_DTYPES
+from models.program.steps import CAST_DTYPES
 
 _MAJOR = 8  # the supported major version of torch.export's schema
 _MAX_JSON = 64 << 20
@@ -23,9 +23,10 @@ _UNLIKELY = 1 << 48  # numbers of a tensor, if it were not empty
 SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
 """Supported dtypes by their number in the schema."""
 SCALAR_TYPES |= {6: "float16", 13: "bfloat16"}
-_OTHER_TYPES = {9: "complex32", 10: "complex64", 11: "complex128", 28: "uint16"}
-_OTHER_TYPES |= {34: "uint32", 35: "uint64", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz"}
-_OTHER_TYPES |= {32: "float8_e5m2fnuz", 33: "float8_e8m0fnu"}
+COMPLEX_TYPES = {10: "complex64", 11: "complex128"}
+"""Dtypes of intermediate results and of constants, which are stored as pairs of real numbers."""
+_OTHER_TYPES = {9: "complex32", 28: "uint16", 34: "uint32", 35: "uint64", 29: "float8_e4m3fn", 30: "float8_e5m2"}
+_OTHER_TYPES |= {31: "float8_e4m3fnuz", 32: "float8_e5m2fnuz", 33: "float8_e8m0fnu"}
 
 
 class Members:
@@ -67,7 +68,7 @@ class Members:
         if entry["use_pickle"] is not False or not re.fullmatch(r"(weight|tensor)_\d+", entry["path_name"]):
             raise ForeignError(f"{self.path}: tensor {name} is pickled or not a plain file; it was not read")
         meta = entry["tensor_meta"]
-        kind = SCALAR_TYPES.get(meta["dtype"])
+        kind = (SCALAR_TYPES | COMPLEX_TYPES).get(meta["dtype"])
         if kind is None:
             raise ForeignError(
                 f"{self.path}: tensor {name} is {_OTHER_TYPES.get(meta['dtype'], 'of an unknown type')}, which is not "
@@ -76,7 +77,7 @@ class Members:
         shape = [size["as_int"] for size in meta["sizes"]]
         strides = [stride["as_int"] for stride in meta["strides"]]
         offset = meta["storage_offset"]["as_int"]
-        dtype = TENSOR_DTYPES[kind]
+        dtype = CAST_DTYPES[kind]
         numbers = math.prod(shape)
         if math.prod(max(1, size) for size in shape) >= _UNLIKELY:
             raise ForeignError(f"{self.path}: tensor {name} has shape {shape}, which no memory holds")

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from models.compute import HALVES
 from models.conditions import ONE
-from models.importing.archive import SCALAR_TYPES, Members
+from models.importing.archive import COMPLEX_TYPES, SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
 from models.importing.free_sizes import FreeSizes, symbol
 from models.messages import explain, first_line
@@ -150,6 +151,7 @@ class _Reader:
             raise ForeignError(f"{path}: has {steps} steps; at most {MAX_STEPS} are served")
         self.names: dict[str, str] = {}  # theirs -> ours
         self.tensors: dict[str, Tensor] = {}
+        self.first: list[dict[str, Any]] = []  # steps before those of the graph
         self.rows: list[int | None] = [1, None]
         self.time_dtype: str | None = None
         self.vectors: list[Any] = []  # the condition without a name, if it is of the dtype of the states
@@ -205,6 +207,7 @@ class _Reader:
     def _body(self) -> dict[str, Any]:
         """The steps and the tensors in the form of a card."""
         steps = [step for number, node in enumerate(self.graph["nodes"]) if (step := self._step(number, node))]
+        steps = [*self.first, *steps]
         stored = {
             name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
             for name, tensor in self.tensors.items()
@@ -276,10 +279,20 @@ class _Reader:
             name = content[key[kind]]
             inside = name in weights and kind != "tensor_constant"
             table, folder = (weights, "data/weights") if inside else (constants, "data/constants")
-            ours = f"w{len(self.tensors)}"
-            self.tensors[ours] = self.members.tensor(folder, table[name], name, masks=kind != "parameter")
-            self.names[content["arg"]["name"]] = ours
+            tensor = self.members.tensor(folder, table[name], name, masks=kind != "parameter")
+            self.names[content["arg"]["name"]] = self._stored(tensor)
         return given
+
+    def _stored(self, tensor: Tensor) -> str:
+        """Keep a tensor; return its name. A complex one is kept as pairs of real numbers, as weights files are real."""
+        name = f"w{len(self.tensors)}"
+        if not tensor.is_complex():
+            self.tensors[name] = tensor
+            return name
+        self.tensors[name] = torch.view_as_real(tensor)
+        whole = {"op": "torch.ops.aten.view_as_complex.default", "args": [{"value": name}], "kwargs": {}}
+        self.first.append({**whole, "out": [f"{name}_complex"], "single": True})
+        return f"{name}_complex"
 
     def _arguments(self, given: list[str], output: str) -> list[str]:
         """Identify the arguments by dimensions and dtypes; return `x`, `t` and `condition` in their order.
@@ -540,8 +553,10 @@ class _Reader:
             return self._number(content)
         if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
             return [self._number(each) for each in content]
-        if kind == "as_scalar_type" and content in SCALAR_TYPES:
-            return {"dtype": SCALAR_TYPES[content]}
+        if kind == "as_scalar_type" and (name := (SCALAR_TYPES | COMPLEX_TYPES).get(content)):
+            return {"dtype": name}
+        if kind == "as_complex":
+            return {"complex": [content["real"], content["imag"]]}
         if kind == "as_device":
             return {"device": True}
         if kind == "as_memory_format" and content in _MEMORY_FORMATS:

@@ -202,6 +202,9 @@ class _Sized:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of states."""
+        config = self.network.config
+        if isinstance(config, ProgramConfig):
+            return torch.float64 if config.dtype == "float64" else torch.float32
         found = next((p.dtype for p in self.network.state_dict().values() if p.is_floating_point()), torch.float64)
         return torch.float32 if found in HALVES.values() else found
 

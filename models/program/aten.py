@@ -37,6 +37,7 @@ _NAMES = frozenset(
     _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d avg_pool3d
     max_pool2d max_pool2d_with_indices max_pool3d_with_indices grid_sampler_2d
     upsample_bicubic2d upsample_bilinear2d upsample_nearest1d upsample_nearest2d
+    _conj complex imag polar real view_as_complex view_as_real
     _fft_c2r _fft_r2c _native_batch_norm_legit_no_training batch_norm group_norm instance_norm layer_norm
     native_group_norm native_layer_norm rms_norm alpha_dropout dropout feature_dropout
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network, NetworkConfig
 from models.program import PROGRAM
-from models.program.steps import MAX_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
+from models.program.steps import CAST_DTYPES, MAX_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
 from models.shapes import AxisName
 from models.velocity import refuse_condition
 
-_DOUBLED = {**TENSOR_DTYPES, "float32": torch.float64}
+_DOUBLED = {**CAST_DTYPES, "float32": torch.float64, "complex64": torch.complex128}
 """The dtypes that a float32 program casts to once it is converted to float64, the reference for rounding errors."""
 
 
@@ -103,5 +103,5 @@ class Program(Network[ProgramConfig]):
             self.condition.check(condition, x.shape[0], x.dtype)
             given |= zip(self.config.inputs.values(), self.condition.unpack(condition), strict=True)
         doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
-        [velocity] = self._steps.run(self, given, _DOUBLED if doubled else TENSOR_DTYPES)
+        [velocity] = self._steps.run(self, given, _DOUBLED if doubled else CAST_DTYPES)
         return velocity

@@ -36,6 +36,8 @@ TENSOR_DTYPES = {
         torch.bool,
     )
 }
+CAST_DTYPES = {**TENSOR_DTYPES, "complex64": torch.complex64, "complex128": torch.complex128}
+"""What steps may cast to; tensors, inputs and results are never complex."""
 MAX_STEPS = 50_000
 _UNLIKELY = 1 << 40  # numbers of a tensor, if it were not empty
 MAX_BYTES = 4 << 30
@@ -73,8 +75,8 @@ class Step(Frozen):
     Attributes:
         op: target, such as `torch.ops.aten.add.Tensor`.
         args, kwargs: plain values, or objects: `{"value": name}` for an earlier result or a tensor, `{"dtype": name}`,
-            `{"device": true}` for the device of the inputs, `{"format": name}` for a memory format, `{"number": text}`
-            for a number that JSON cannot hold: Infinity, -Infinity or NaN.
+            `{"device": true}` for the device of the inputs, `{"format": name}` for a memory format, `{"complex": [real,
+            imaginary]}`, `{"number": text}` for a number that JSON cannot hold: Infinity, -Infinity or NaN.
         out: names of the results.
         single: whether there is one result rather than a list of them.
     """
@@ -159,7 +161,7 @@ class Steps:
         ]
         self._sized: dict[tuple[tuple[int, ...], ...], int] = {}  # shapes of a row -> most rows that fit into memory
 
-    def run(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes = TENSOR_DTYPES) -> tuple[Tensor, ...]:
+    def run(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes = CAST_DTYPES) -> tuple[Tensor, ...]:
         """Return the results for inputs (rows, ...) by name, at least one row.
 
         Too many rows for one call are split over several, and too few are padded with copies of the first.
@@ -254,6 +256,8 @@ def _argument(value: Any, values: Mapping[str, Any], device: torch.device, dtype
         return _FORMATS[content]
     if kind == "number":
         return _NUMBERS[content]
+    if kind == "complex":
+        return complex(*content)
     return device
 
 
@@ -270,9 +274,11 @@ def names_in(value: Any) -> set[str]:
     kind, content = next(iter(value.items())) if len(value) == 1 else ("", None)
     if kind == "value" and isinstance(content, str):
         return {content}
-    known = {"dtype": TENSOR_DTYPES, "format": _FORMATS, "number": _NUMBERS}.get(kind, {})
+    if kind == "complex" and isinstance(content, list) and [type(part) for part in content] == [float, float]:
+        return set()
+    known = {"dtype": CAST_DTYPES, "format": _FORMATS, "number": _NUMBERS}.get(kind, {})
     if kind != "device" and not (isinstance(content, str) and content in known):
-        raise ValueError(f"an argument is {str(value)[:80]}; use value, dtype, format, number or device")
+        raise ValueError(f"an argument is {str(value)[:80]}; use value, dtype, format, number, complex or device")
     return set()
 
 

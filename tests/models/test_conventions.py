@@ -306,3 +306,14 @@ def test_densities_are_those_of_the_data(fields: dict[str, Any]) -> None:
     squared = (x[:, None] - MEANS).square().sum(-1)
     exact = (-squared / (2 * SPREAD**2)).logsumexp(1) - math.log(3 * 2 * math.pi * SPREAD**2)
     torch.testing.assert_close(found.log_p, exact, rtol=0, atol=0.1)
+
+
+def test_cards_compare_after_their_tables_were_used() -> None:
+    chains = [
+        TimeCard.model_validate(
+            {"path": "vp", "predicts": "eps", "scale": 1.0, "schedule": {"kind": "steps", "steps": steps}}
+        )
+        for steps in (1000, 1000, 900)
+    ]
+    assert [chain.shape.level(torch.ones(1, dtype=torch.float64)).item() > 0 for chain in chains] == [True] * 3
+    assert chains[0] == chains[1] != chains[2]

@@ -680,6 +680,81 @@ def test_two_arguments_exported_from_one_tensor_are_refused(tmp_path: Path) -> N
     assert "warning" not in " ".join(take(path, tmp_path, inputs=["x", "t", "r"], declared=OURS).report)
 
 
+class Rotary(nn.Module):
+    """Attention whose queries and keys are rotated by complex numbers, a table of them as a buffer."""
+
+    angles: Tensor
+    freqs_cis: Tensor
+
+    def __init__(self, table: Callable[[Tensor], Tensor] | None = None, kind: torch.dtype = torch.complex64) -> None:
+        super().__init__()
+        self.first, self.qkv, self.last = nn.Linear(3, 16), nn.Linear(16, 48), nn.Linear(16, 3)
+        self.register_buffer("angles", torch.outer(torch.arange(12.0), 100.0 ** -torch.arange(0, 1, 0.25)))
+        circle = torch.polar(torch.ones_like(self.angles), self.angles)
+        self.register_buffer("freqs_cis", circle.to(kind), persistent=False)
+        self.table = table
+
+    @staticmethod
+    def turned(z: Tensor, by: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(z.float().reshape(*z.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * by).flatten(3).type_as(z)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        rows, length, _ = x.shape
+        h = self.first(x) + t.to(x.dtype)[:, None, None]
+        q, k, v = self.qkv(h).view(rows, length, 2, 3, 8).unbind(3)
+        by = (self.freqs_cis if self.table is None else self.table(self.angles))[:length, None]
+        q, k, v = (each.transpose(1, 2) for each in (self.turned(q, by), self.turned(k, by), v))
+        h = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.last(h.transpose(1, 2).reshape(rows, length, 16))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        (torch.float32, torch.complex64),
+        (torch.float32, torch.complex128),
+        (torch.float64, torch.complex64),
+        (torch.bfloat16, torch.complex64),
+    ],
+)
+def test_complex_rotations(dtype: torch.dtype, kind: torch.dtype, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain, x, t = Rotary(kind=kind), torch.randn(6, 5, 3), torch.rand(6)
+    for parameter in plain.parameters():
+        parameter.data = parameter.data.to(dtype)
+    given = (x.to(dtype), t if dtype is torch.bfloat16 else t.to(dtype))
+    checkpoint = load(take(export(plain, given, tmp_path / "net.pt2"), tmp_path, declared=OURS).path)
+    x, t = (each.to(checkpoint.dtype) for each in given)
+    assert checkpoint.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+    with torch.no_grad():
+        found, rows = checkpoint.velocity(x, t), field_rows(checkpoint.velocity, (5, 3), checkpoint.dtype)
+        assert torch.equal(found, plain(*given).to(checkpoint.dtype))
+        alone = torch.cat([rows(x[i : i + 1], t[i : i + 1]) for i in range(6)])
+        assert torch.equal(rows(x, t), alone)
+        torch.testing.assert_close(alone, found, rtol=0, atol=0.05 if dtype is torch.bfloat16 else 1e-6)
+        if dtype is torch.float32:
+            exact = checkpoint.velocity.double()(x.double(), t.double())
+            assert 0 < (exact - found).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        lambda a: torch.polar(torch.ones_like(a), a),
+        lambda a: torch.complex(a.cos(), a.sin()).conj(),
+        lambda a: torch.polar(torch.ones_like(a.double()), a.double()).to(torch.complex64),
+        lambda a: torch.exp(1j * a),
+        lambda a: torch.complex(torch.exp(1j * a).real, torch.exp(1j * a).imag),
+    ],
+)
+def test_tables_of_complex_numbers_made_in_the_program(table: Any, tmp_path: Path) -> None:
+    plain, x, t = Rotary(table), torch.randn(6, 5, 3), torch.rand(6)
+    velocity = load(take(export(plain, (x, t), tmp_path / "net.pt2"), tmp_path, declared=OURS).path).velocity
+    with torch.no_grad():
+        assert torch.equal(velocity(x, t), plain(x, t))
+
+
 def test_conditions_without_effect_are_reported(tmp_path: Path) -> None:
     class Deaf(nn.Module):
         def forward(self, x: Tensor, t: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -76,3 +76,13 @@ def test_a_label_out_of_range_says_what_to_declare() -> None:
 def test_arithmetic_of_text_is_refused_in_the_card(argument: Any) -> None:
     with pytest.raises(ValidationError, match="takes numbers only"):
         program(("_operator.mul", (argument, 5)))
+
+
+@pytest.mark.parametrize("number", [1.0, [1.0], ["a", 0.0], [1.0, 2.0, 3.0]])
+def test_a_complex_number_has_two_parts(number: Any) -> None:
+    turned = program(
+        ("torch.ops.aten.mul.Tensor", (X, {"complex": [0.0, 2.0]})), ("torch.ops.aten.abs.default", ({"value": "y1"},))
+    )
+    assert turned({"x": -torch.ones(1, 1)})["y"].tolist() == [[2.0]]
+    with pytest.raises(ValidationError, match="an argument is"):
+        program(("torch.ops.aten.mul.Tensor", (X, {"complex": number})))
