@@ -7,8 +7,11 @@ rows depend on each other, padded with zeros (`filled`). The output is a table f
 import argparse
 import itertools
 from collections import defaultdict
+from functools import partial
+from typing import cast
 
 import torch
+from torch import Tensor
 
 from models.architectures.residual_mlp import Bare, ResidualMLP, ResidualMLPConfig
 from models.forms.rows import field_rows
@@ -38,7 +41,7 @@ def _measured(width: int, dim: int, dtype: torch.dtype) -> str:
     call = field_rows(network, (dim,), dtype)
     if call.counts.limit == 1:
         return "none"
-    field = call.function.args[0]
+    field = cast("partial[Tensor]", call.function).args[0]  # see `field_rows`
     assert isinstance(field, Bare)
     return f"{'padded' if field.input[0].shape[0] > width else 'unpadded'}, by {call.counts.counts[0]}"
 

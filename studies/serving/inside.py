@@ -121,7 +121,7 @@ def tick_overhead(path: Path, lanes: int = 64, ticks: int = 2000) -> float:
     Each tick follows a network call, which has emptied the caches. Half of the lanes are under error control.
     """
     with _running(path, lanes) as (engine, arena):
-        field = arena.network.velocity
+        field = arena.network.call
         x, t = noise(0, 0, lanes, arena.event_shape, arena.dtype), torch.full((lanes,), 0.5, dtype=arena.dtype)
         alone, calls = 0.0, 0
 

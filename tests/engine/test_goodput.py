@@ -165,7 +165,7 @@ def test_small_requests_beside_one_of_fifty_thousand_take_three_times_as_long_at
     mixture: Checkpoint, kind: dict[str, Any], priority: Priority
 ) -> None:
     def seconds(large: bool) -> float:
-        service, kinds = Service(mixture), {"dtype": torch.float64}
+        service, kinds = Service(mixture), dict[str, Any](dtype=torch.float64)
         if large:
             service.ask(num_samples=50_000, solver="rk4", steps=20, limit_s=3600.0, priority=priority, **kinds)
             service.run(lambda: len(service.calls) > 5)

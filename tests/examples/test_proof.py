@@ -57,7 +57,7 @@ async def test_samples_are_those_of_a_plain_loop_in_any_company(
 ) -> None:
     gate, case = Gate(monkeypatch), CASES[name](tmp_path)
     case = replace(case, shapes=SHORT) if case.free else case
-    async with serving(tmp_path) as (http, _):
+    async with serving(tmp_path) as http:
         for several in case.both:
             service = Served(case, http, several)
             begun = await service.calls()

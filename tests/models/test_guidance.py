@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -45,7 +47,12 @@ def test_a_guided_row_is_two_network_rows_and_others_are_one():
 
 
 def test_a_guided_row_has_the_same_bits_whatever_stands_beside_it():
-    guided = Guided(field_rows(FIELD, (2,), torch.float64, max_rows=128, condition=LABELS), LABELS)
+    call = field_rows(FIELD, (2,), torch.float64, max_rows=128, condition=LABELS)
+
+    def field(x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        return call(x, t, condition)
+
+    guided = Guided(field, LABELS)
     x, t, labels = rows(100)
     g = torch.linspace(0, 4, 100)
     whole = guided(x, t, labels, g)

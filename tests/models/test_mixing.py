@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -113,7 +114,7 @@ def test_the_look_is_the_same_for_fast_and_slow_networks() -> None:
 def test_a_mix_through_integers_is_found(default: int | None) -> None:
     takes = NamedConditions({"size": NamedCondition(dtype="int64", shape=(256,), default=default)})
 
-    def field(x: Tensor, t: Tensor, condition: dict[str, Tensor]) -> Tensor:
+    def field(x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         return x + condition["size"][:1].float().mean(1, keepdim=True)
 
     assert find_mixing(field, (3,), torch.float32, condition=takes) is not None

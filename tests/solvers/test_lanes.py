@@ -104,7 +104,7 @@ def test_compiled_loops_and_tensor_operations_give_the_same_bits(
 
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=["float32", "float64"])
-def network(request: pytest.FixtureRequest) -> RowCaller:
+def padded(request: pytest.FixtureRequest) -> tuple[RowCaller, torch.dtype]:
     torch.manual_seed(0)
     module = ResidualMLP(ResidualMLPConfig(dim=2, hidden=32, blocks=2, time_width=16)).to(request.param).eval()
     for parameter in module.parameters():
@@ -112,27 +112,27 @@ def network(request: pytest.FixtureRequest) -> RowCaller:
         parameter.requires_grad_(False)
     stable = field_rows(module, (2,), request.param, max_rows=128)
     assert stable.counts.counts
-    return stable
+    return stable, request.param
 
 
 @given(jobs=JOBS)
 @settings(max_examples=10)
-def test_any_mix_through_a_padded_network(network: RowCaller, jobs: list[Job]) -> None:
-    _check_mix(jobs, network, 2, network.dtype)
+def test_any_mix_through_a_padded_network(padded: tuple[RowCaller, torch.dtype], jobs: list[Job]) -> None:
+    network, dtype = padded
+    _check_mix(jobs, network, 2, dtype)
 
 
 @given(jobs=JOBS, seed=st.integers(0, 99))
 @settings(max_examples=10)
-def test_permuting_lanes_permutes_answers(network: RowCaller, jobs: list[Job], seed: int) -> None:
+def test_permuting_lanes_permutes_answers(padded: tuple[RowCaller, torch.dtype], jobs: list[Job], seed: int) -> None:
     """For samples under their own error control; jobs and the samples in them are shuffled."""
+    network, dtype = padded
     jobs = [job for job in jobs if job[0].get("error_control") != "batch"]
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(job[2]).tolist() for job in jobs]
-    plain = run(
-        Lanes((2,), network.dtype), network, [_admission(job, k, 2, network.dtype) for k, job in enumerate(jobs)]
-    )
-    shuffled = [_admission(jobs[k], int(k), 2, network.dtype, orders[k]) for k in rng.permutation(len(jobs))]
-    found = run(Lanes((2,), network.dtype), network, shuffled)
+    plain = run(Lanes((2,), dtype), network, [_admission(job, k, 2, dtype) for k, job in enumerate(jobs)])
+    shuffled = [_admission(jobs[k], int(k), 2, dtype, orders[k]) for k in rng.permutation(len(jobs))]
+    found = run(Lanes((2,), dtype), network, shuffled)
     for owner, order in enumerate(orders):
         for place, index in enumerate(order):
             _check_same({(0, 0): found[owner, place]}, 0, {(0, 0): plain[owner, index]})

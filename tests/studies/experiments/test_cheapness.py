@@ -26,7 +26,7 @@ def test_choices_change_one_thing_of_the_recipe() -> None:
         changed(recipe, {"network.hidden": 0.5}).network.model_dump()["hidden"]
         == recipe.network.model_dump()["hidden"] // 2
     )
-    assert changed(recipe, {"epochs": 3}).epochs == 3 * recipe.epochs
+    assert changed(recipe, {"epochs": 3}).epochs == 3 * (recipe.epochs or 0)
     assert changed(recipe, {"ema": 0.999}).ema == 0.999
 
 
@@ -43,7 +43,7 @@ def test_a_reflow_takes_as_many_steps_as_its_parent(dataset: str) -> None:
     context = Context(FULL, None, None)  # type: ignore[arg-type]
     parent = cheapness.base_recipe(context, dataset, 0)
     known = {"moons": 2000, "circles": 2000, "digits": 1536, "mnist": 4000}
-    seen = parent.epochs * known[dataset]
+    seen = (parent.epochs or 0) * known[dataset]
     assert abs(cheapness._reflow_epochs(context, parent) * FULL.price_pairs - seen) <= FULL.price_pairs / 2
 
 

@@ -100,7 +100,7 @@ def test_a_state_of_other_data_names_the_way_out(models: TrainedModels, recipe: 
 def test_training_time_counts_a_run_once(models: TrainedModels, recipe: Recipe):
     series = models.series(recipe, [2, 4])
     other = models.get(recipe.model_copy(update={"seed": 9}))
-    longest = max(series, key=lambda model: model.recipe.epochs)
+    longest = max(series, key=lambda model: model.recipe.epochs or 0)
     assert training_seconds(models.folder) == pytest.approx(longest.train_s + other.train_s)
     card = other.path / "card.json"
     card.write_text(json.dumps({"training": None}))
