@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from llvmlite import binding
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from engine.job import Job
 from models.conditions import ONE, numbers_are_names
@@ -32,6 +33,15 @@ from service.registry.version import ModelVersion
 HASH = r"^sha256:[0-9a-f]{64}$"
 Digest = Annotated[str, Field(pattern=HASH)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _with_plan(solver: dict[str, Any]) -> dict[str, Any]:
+    """Check the one member of a solver that no request has."""
+    plan = solver.get("plan")
+    if plan is not None and not (isinstance(plan, str) and re.fullmatch(HASH, plan)):
+        raise ValueError("must have as its plan, if any, sha256: and 64 hexadecimal digits")
+    return solver
+
 
 MAX_NUMBERS = 64
 """Limit on the numbers of an array in an answer's `request`; of a larger one it has only the hash."""
@@ -81,7 +91,7 @@ class Answer(BaseModel):
     model: str
     version: Whole
     checkpoint: Digest
-    solver: dict[str, Any] = Field(description="the solver as used")
+    solver: Annotated[dict[str, Any], AfterValidator(_with_plan)] = Field(description="the solver as used")
     seed: Whole
     first_index: Whole = 0
     shape: list[Whole] = Field(min_length=1, description="of the samples; their number comes first")

@@ -262,6 +262,8 @@ class Connection(asyncio.Protocol):
         first, length = _FIRST_LINE.match(head), _LENGTH.search(lower)
         if first is None or (path := httptools.parse_url(first[1]).path) is None or not path.isascii():
             raise ValueError
+        if b" \r\n" in head or b"\t\r\n" in head:  # spaces after a value are no part of it, and httptools leaves them
+            head = b"\r\n".join(line.rstrip(b" \t") for line in head.split(b"\r\n"))
         if b"\r\nupgrade:" in lower:
             head = _UPGRADE.sub(b"", head)
             httptools.HttpRequestParser(self).feed_data(head)  # before an upgrade the coding of a body is not checked
