@@ -256,6 +256,7 @@ class Connection(asyncio.Protocol):
 
         Raises:
             ValueError: its first line is not one of a request to a service.
+            HttpParserError: without its upgrade it is malformed.
         """
         lower = head.lower()  # far faster than patterns that ignore case
         first, length = _FIRST_LINE.match(head), _LENGTH.search(lower)
@@ -263,6 +264,7 @@ class Connection(asyncio.Protocol):
             raise ValueError
         if b"\r\nupgrade:" in lower:
             head = _UPGRADE.sub(b"", head)
+            httptools.HttpRequestParser(self).feed_data(head)  # before an upgrade the coding of a body is not checked
         if self._slots is self.slots[1]:
             if path.decode() not in ALWAYS_ANSWERED:
                 self._refuse(self._too_many())

@@ -211,7 +211,7 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
     length = request.headers.get("content-length")
     if length is None:
         return
-    stated = byte_count(length)
+    stated = byte_count(length.strip(" \t"))  # the parser leaves spaces after it
     if stated is None:
         raise ProblemError(Kind.BAD_REQUEST, f"Content-Length {short(length)!r} is not a number of bytes")
     if stated > limit:

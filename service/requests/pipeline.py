@@ -110,7 +110,7 @@ def _refuse_early(service: Service, body: bytes) -> None:
     Raises:
         ProblemError: 429.
     """
-    if len(body) > _PLAIN_BYTES or b"priority" in body or b"guidance" in body:
+    if len(body) > _PLAIN_BYTES:
         return
     try:
         fields = from_json(body)
@@ -118,8 +118,13 @@ def _refuse_early(service: Service, body: bytes) -> None:
         return
     if not isinstance(fields, dict) or not isinstance(name := fields.get("model"), str):
         return
-    rows, limit_s = fields.get("num_samples", 1), fields.get("timeout_s") or service.settings.timeout_s
-    if isinstance(rows, int) and isinstance(limit_s, (int, float)):
+    if "priority" in fields or "guidance" in fields:
+        return
+    limits, rows, limit_s = service.settings, fields.get("num_samples", 1), fields.get("timeout_s")
+    limit_s = limits.timeout_s if limit_s is None else limit_s
+    numbers = type(rows) is int and type(limit_s) in (int, float)
+    # values that are not allowed get their 422
+    if numbers and 1 <= rows <= limits.max_samples and 0 < limit_s <= limits.max_timeout_s:
         try:
             service.engine.check_early(name, rows, limit_s)
         except Overloaded as error:

@@ -238,6 +238,17 @@ def test_an_upgrade_that_is_not_taken_changes_nothing(address: tuple[str, int], 
             assert _statuses(_all(address, whole[:place], whole[place:] + LIVE)) == expected
 
 
+@pytest.mark.parametrize("coding", [b"identity", b"xchunked", b"chunked, gzip", b""])
+def test_an_upgrade_does_not_hide_a_body_without_a_known_end(address: tuple[str, int], coding: bytes) -> None:
+    sent = HEAD + UPGRADES[1] + b"Transfer-Encoding: " + coding + b"\r\n\r\n" + HIDDEN
+    _is_problem(_ask(address, sent), 400, "bad-request")
+
+
+def test_spaces_after_a_length_are_no_part_of_it(address: tuple[str, int]) -> None:
+    head = HEAD + b"Content-Length: %d \t \r\n\r\n" % len(BODY)
+    assert _statuses(_all(address, head + BODY + LIVE)) == [200, 200]
+
+
 def test_the_body_of_a_get_request_is_no_request(address: tuple[str, int]) -> None:
     head = b"GET /livez HTTP/1.1\r\nHost: x\r\n" + UPGRADES[0]
     assert _statuses(_all(address, head + b"Content-Length: %d\r\n\r\n" % len(HIDDEN) + HIDDEN + LIVE)) == [200, 200]

@@ -237,11 +237,19 @@ async def test_under_overload_a_plain_request_is_refused_before_it_is_validated(
     assert running.engine.jobs == []
 
 
-@pytest.mark.parametrize("more", [{"priority": "bulk"}, {"guidance": 2.0}, {"x0": [[0.0, 0.0]] * 200}, {"model": 3}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"priority": "bulk"}, {"guidance": 2.0}, {"x0": [[0.0, 0.0]] * 200}, {"model": 3}),
+        *({"num_samples": rows} for rows in (0, -64, True, 2.0, -(10**400), 10**400, 100_001)),
+        *({"timeout_s": limit} for limit in (0, -1, False, True, 10**400, -(10**400), 601)),
+    ],
+)
 async def test_what_its_size_does_not_tell_is_validated_first(running: Any, more: dict[str, Any]) -> None:
     running.engine.early = Overloaded("at capacity", 2.5)
     answer = await running.http.post("/v1/sample", json={"model": "moons", "steps": "many", **more})
     assert answer.status_code == 422
+    assert running.engine.early_checks == []
 
 
 @pytest.mark.parametrize(
