@@ -101,7 +101,8 @@ def compiled(
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict | str):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
-        given = (*(item for item in given if item[0] != "grid"), ("grid", grid))
+        if "grid" in request.model_fields_set:
+            given = (*(item for item in given if item[0] != "grid"), ("grid", grid))
         return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
     except SolverError as error:
         raise invalid(error.field, f"{error}{_fault_of_plans(error, model)}") from None

@@ -96,6 +96,16 @@ async def test_trace_of_an_adaptive_solver(running: Any, level: str, entries: in
     assert ("quantiles" in body["trace"]) == (level == "summary")
 
 
+async def test_a_long_text_of_a_solver_is_its_grid(running: Any) -> None:
+    times = [0.0, *np.linspace(0.011, 0.987, 20).tolist(), 1.0]
+    text = f"euler-21/({','.join(map(str, times))})"
+    assert len(text) > 200
+    for _ in range(2):
+        answer = await running.post(solver=text, num_samples=2)
+        assert answer.status_code == 200, answer.text
+    assert running.engine.jobs[0].solve.times.tolist() == times
+
+
 async def test_version_is_pinned(running: Any) -> None:
     body = (await running.post(version=1)).json()
     assert body["version"] == 1
