@@ -36,6 +36,7 @@ _LINGER_S = 2.0  # time for a client to read a refusal before its connection is 
 _END = b"\r\n\r\n"
 _HEADERS = ((b"connection", b"close"), (b"x-content-type-options", b"nosniff"))
 _UPGRADE = re.compile(rb"(?i)(?<=\r\n)upgrade:[^\r]*\r\n")
+_EXPECT = re.compile(rb"(?i)(?<=\r\n)expect:[^\r]*\r\n")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)")
 _CHUNKED_LINE = re.compile(rb"(?i)\r\ntransfer-encoding: chunked(?=\r\n)")
 _FIRST_LINE = re.compile(rb"(?!CONNECT )[A-Z-]+ ([^ ]+) HTTP/1\.([01])\r\n")
@@ -255,11 +256,13 @@ class Connection(asyncio.Protocol):
         """Hand over a head that was checked.
 
         Raises:
-            ValueError: its first line is not one of a request to a service.
+            ValueError: its first line is not one of a request to a service, or it names two hosts.
             HttpParserError: without its upgrade it is malformed.
         """
         lower = head.lower()  # far faster than patterns that ignore case
         first, length = _FIRST_LINE.match(head), _LENGTH.search(lower)
+        if lower.count(b"\r\nhost:") > 1:
+            raise ValueError
         if first is None or (path := httptools.parse_url(first[1]).path) is None or not path.isascii():
             raise ValueError
         if b" \r\n" in head or b"\t\r\n" in head:  # spaces after a value are no part of it, and httptools leaves them
@@ -276,6 +279,7 @@ class Connection(asyncio.Protocol):
         if b"\r\ntransfer-encoding:" in lower:
             self._body = Chunks(self.limits.max_header_bytes)
         if first[2] == b"0":  # its last request: uvicorn closes the connection after it
+            head = _EXPECT.sub(b"", head)  # HTTP/1.0 knows no 100 Continue
             self._http.connection_lost(ConnectionAbortedError())
             self._http = self._make_http()
             self._http.connection_made(cast(asyncio.Transport, _WithoutChunks(self._transport)))

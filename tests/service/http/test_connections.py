@@ -125,6 +125,7 @@ def test_a_head_that_is_too_large(address: tuple[str, int], sent: bytes) -> None
         b"GET  HTTP/1.1\r\n\r\n",
         b"GET /livez HTTP/1.1\r\nBad Header: 1\r\n\r\n",
         HEAD + b"Content-Length: ten\r\n\r\n",
+        HEAD + b"host: y\r\nContent-Length: 2\r\n\r\n{}",
         HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
         HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
@@ -294,6 +295,8 @@ def test_http_1_0_gets_no_chunks(address: tuple[str, int], path: str, samples: i
     else:
         assert received.startswith(b"event: start")
         assert received.endswith(b"}\n\n")
+    expecting = head + b"expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    assert _statuses(_all(address, expecting)) == [200]  # no 100, which it does not know
     again = _all(address, WHOLE + head + b"Content-Length: %d\r\n\r\n" % len(body) + body + LIVE)
     assert _statuses(again) == [200, 200]  # and nothing after it
 
