@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,3 +126,15 @@ def test_something_that_is_not_http() -> None:
         pytest.raises(pathline.TransportError),
     ):
         client.models()
+
+
+def test_it_works_where_it_was_copied_and_not_installed() -> None:
+    code = (
+        "import importlib.metadata as metadata\n"
+        "def version(name): raise metadata.PackageNotFoundError(name)\n"
+        "metadata.version = version\n"
+        "import pathline, pathline.cli\n"
+        "print(pathline.__version__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "0+copied\n"

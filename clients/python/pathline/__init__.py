@@ -11,10 +11,9 @@
 which can be imported from here.
 """
 
-from importlib.metadata import version as _version
-
 from pathline._async_client import AsyncClient
 from pathline._bulk import BulkResult
+from pathline._calls import VERSION
 from pathline._client import Client
 from pathline._compare import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
@@ -49,7 +48,7 @@ from pathline.errors import (
     Unavailable,
 )
 
-__version__ = _version("pathline")
+__version__ = VERSION
 
 __all__ = [
     "APIError",

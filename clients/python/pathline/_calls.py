@@ -14,7 +14,7 @@ import uuid
 from base64 import b64encode
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
@@ -48,7 +48,11 @@ from pathline.errors import (
 
 T = TypeVar("T")
 
-AGENT = f"pathline-python/{version('pathline')}"
+try:
+    VERSION = version("pathline")
+except PackageNotFoundError:  # copied, not installed, as in the server's image
+    VERSION = "0+copied"
+AGENT = f"pathline-python/{VERSION}"
 DEFAULT_URL = "http://127.0.0.1:8000"
 SERVICE_TIMEOUT_S = 30.0  # the service's limit for a request without timeout_s
 

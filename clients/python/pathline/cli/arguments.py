@@ -7,13 +7,12 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from pathline._calls import DEFAULT_URL
+from pathline._calls import DEFAULT_URL, VERSION
 from pathline._compare import CANDIDATES, REFERENCE
 from pathline._request import nearest
 from pathline.cli.output import FORMATS
@@ -129,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(
         prog="pathline", description="Samples from a Pathline service.", epilog=_EXIT, parents=[_common(None)]
     )
-    top.add_argument("--version", action="version", version=f"pathline {version('pathline')}")
+    top.add_argument("--version", action="version", version=f"pathline {VERSION}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     sample = commands.add_parser(
