@@ -26,8 +26,7 @@ from models.checkpoint.loading import Checkpoint
 from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES
 from models.decoder import Decoder, Inverse
-from models.forms.counts import RowCounts, RowFunction
-from models.forms.rows import RowCaller, independent_rows
+from models.forms.rows import RowCaller, RowFunction, independent_rows
 from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
@@ -293,8 +292,8 @@ class ModelVersion:
             checkpoint.decoder.cpu()
             decode = _row_caller(checkpoint.decoder.decode, checkpoint.card.event_shape, checkpoint.dtype)
         else:
-            decode = RowCaller(checkpoint.decoder.decode, RowCounts(_DECODED_AT_ONCE))
-        both = decode.counts.deterministic and deterministic
+            decode = RowCaller(checkpoint.decoder.decode, _DECODED_AT_ONCE)
+        both = decode.deterministic and deterministic
         modules = (checkpoint.velocity, checkpoint.decoder, checkpoint.prelude)
         size = sum(tensor.nbytes for each in modules if each is not None for tensor in each.state_dict().values())
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
@@ -321,7 +320,7 @@ def _row_caller(function: RowFunction, shape: Shape, dtype: torch.dtype, seed: i
     With free axes, each element is computed by itself, and all row counts agree.
     """
     if free_axes(shape):
-        return RowCaller(function, RowCounts(_DECODED_AT_ONCE))
+        return RowCaller(function, _DECODED_AT_ONCE)
     fixed = sized(shape, {})
     return independent_rows([function], lambda rows: (noise(seed, 0, rows, fixed, dtype),), _DECODED_AT_ONCE)
 
