@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from engine.job import Draining, Operation, Sizes
+from engine.job import SAMPLE, Draining, Operation, Sizes
 from models.checkpoint.card import CheckpointError, UnreadableCheckpoint, read_card
 from models.repository import Repository, RepositoryError, Signature, UnknownModel
 from service.errors import Kind, ProblemError, invalid, shutting_down
@@ -500,8 +500,10 @@ def _unready(model: ModelVersion, operation: Operation, sizes: Sizes, error: Bas
         case MemoryError() | torch.OutOfMemoryError():
             return ProblemError(Kind.ENGINE, f"the engine failed on this request: {message}")
         case Exception():
-            _log.error("model %s version %d is not ready for %s", model.name, model.version, operation, exc_info=error)
-            if operation is Operation.SAMPLE:
+            _log.error(
+                "model %s version %d is not ready for %s", model.name, model.version, operation.name, exc_info=error
+            )
+            if operation is SAMPLE:
                 shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
                 why = f"cannot be evaluated at {shape}: {type(error).__name__}: {message}"
                 return invalid("shape", f"model {model.name!r} {why}")
