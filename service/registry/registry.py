@@ -171,14 +171,14 @@ class Registry:
 
     def lease(self, name: str, version: int | None = None, deadline: float = math.inf) -> Lease:
         """Return a lease of a model, or of one of its versions, to be filled; see `Lease`."""
-        return Lease(self, name, version, deadline)
+        return Lease(self._fill, self._acquire, name, version, deadline)
 
-    def fill(self, lease: Lease) -> bool:
+    def _fill(self, lease: Lease) -> bool:
         """Fill a lease with a version in memory; False if it must be loaded first. Errors as in `Lease.acquire`."""
         _, model = self._find(lease.name, lease.version)
         return model is not None and self._give(lease, model)
 
-    async def load(self, lease: Lease) -> None:
+    async def _acquire(self, lease: Lease) -> None:
         """Fill a lease, loading the version once for all requests that wait for it. Errors as in `Lease.acquire`."""
         name, version = lease.name, lease.version
         late = f"model {name!r} was still loading when timeout_s ended; try again, or raise timeout_s"

@@ -2,7 +2,8 @@
 
 import logging
 import shlex
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,13 +26,67 @@ from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
 from service.ports import Engine, Pace
-from service.registry.lease import Leases
 from service.settings import Settings
 from solvers.tuned import TunedPlans
 
 _DECODED_AT_ONCE = 128  # rows
 
 _log = logging.getLogger("pathline")
+
+
+class Leases:
+    """The leases of one loaded version: any thread takes and returns them, the registry retires the version.
+
+    The lock is held for a few instructions, never while something is loaded or freed.
+
+    Attributes:
+        out: number of leases not yet returned.
+        used: time of the last request for it, by the registry's clock.
+        pinned: whether it was requested by number, so that a newer version does not replace it.
+        freed: whether the version has been freed.
+    """
+
+    __slots__ = ("_free", "_lock", "_retired", "freed", "out", "pinned", "used")
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self._free, self._lock, self._retired = free, threading.Lock(), False
+        self.out, self.used, self.pinned, self.freed = 0, 0.0, False, False
+
+    def take(self) -> bool:
+        """Count a lease; False if the version is gone."""
+        with self._lock:
+            self.out += not self.freed
+            return not self.freed
+
+    def give_back(self) -> None:
+        """Stop counting a lease; the last one back frees a retired version."""
+        with self._lock:
+            self.out -= 1
+            last = self._ends()
+        if last:
+            self._free()
+
+    def retire(self, if_idle: bool = False) -> bool:
+        """Free the version now, or when the last lease is back; with `if_idle`, return False while leases are out."""
+        with self._lock:
+            if if_idle and self.out:
+                return False
+            self._retired, self.pinned = True, False
+            last = self._ends()
+        if last:
+            self._free()
+        return True
+
+    def restore(self) -> bool:
+        """Undo `retire`; False if the version is gone."""
+        with self._lock:
+            self._retired = False
+            return not self.freed
+
+    def _ends(self) -> bool:
+        ends = self._retired and not self.out and not self.freed
+        self.freed = self.freed or ends
+        return ends
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import pytest
 
 from models.checkpoint.card import CheckpointError
 from service.errors import Kind, ProblemError
-from service.registry.lease import Lease, Leases, Memory
-from service.registry.version import ModelVersion
+from service.registry.lease import Lease, Memory
+from service.registry.version import Leases, ModelVersion
 
 NOTHING: Any = None
 SIZES = {"a": 10, "b": 20, "c": 5}
@@ -63,11 +63,11 @@ def test_old_versions_give_way_unless_they_are_leased_or_answer() -> None:
     models = [version("net", number, used=float(number)) for number in range(1, 5)]
     for model in models:
         memory.add(model)
-    lease = Lease(NOTHING, "net", 1)
+    lease = Lease(NOTHING, NOTHING, "net", 1)
     lease.take(models[0])
     memory.make_room_among_old({("net", 4)}, lambda model: gone.append(model.version))
     assert gone == [2]
-    leases = [lease, *(Lease(NOTHING, "net", model.version) for model in models[2:])]
+    leases = [lease, *(Lease(NOTHING, NOTHING, "net", model.version) for model in models[2:])]
     for each, model in zip(leases[1:], models[2:], strict=True):
         each.take(model)
     memory.add(version("net", 5))

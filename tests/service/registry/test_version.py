@@ -14,6 +14,8 @@ from service.registry.lease import Lease
 from service.registry.version import ModelVersion, load_version
 from service.settings import Settings
 
+NOTHING: Any = None
+
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, deterministic: bool) -> None:
@@ -24,7 +26,7 @@ def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, det
 
 
 def leased(model: ModelVersion) -> Lease:
-    lease = Lease(None, model.name, model.version)  # type: ignore[arg-type]
+    lease = Lease(NOTHING, NOTHING, model.name, model.version)
     assert lease.take(model)
     return lease
 
