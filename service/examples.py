@@ -32,7 +32,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 _HEAD = {"model": "moons", "version": 1, "checkpoint": CHECKPOINT, "seed": 0, "first_index": 0, "deterministic": True}
 LATENCY = {"queue_s": 0.0004, "solve_s": 0.0031, "network_s": 0.0024, "encode_s": 0.0001, "total_s": 0.0041}
-RK4 = {"name": "rk4", "steps": 4, "grid": "uniform", "text": "rk4-4"}
+RK4 = {"name": "rk4", "steps": 4, "grid": "uniform", "max_nfe": 10000, "text": "rk4-4"}
 DOPRI5 = {"name": "dopri5", "rtol": 1e-3, "atol": 1e-5, "controller": "paper", "error_control": "sample"}
 DOPRI5 |= {"first_step": None, "max_step": None, "max_nfe": 10000, "text": "dopri5@1e-3/1e-5"}
 
@@ -89,7 +89,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     },
 }
 SAMPLES["budget"] = SAMPLES["fixed"] | {
-    "solver": {"name": "ab4", "steps": 9, "grid": "uniform", "start": "ramp", "text": "ab4-9"},
+    "solver": RK4 | {"name": "ab4", "steps": 9, "start": "ramp", "text": "ab4-9"},
     "budget": {
         "max_error": 0.01,
         "solver": "ab4-9",

@@ -198,13 +198,14 @@ class SolverSpec:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that matter, as JSON-ready data, named as in a request (`name` for the solver); and the text."""
-        options = {name: getattr(self, name) for name, option in OPTIONS.items() if name != "start"}
-        start = {} if self.start is None else {"start": self.start}
-        own: dict[str, Any] = {"rtol": self.rtol, "atol": self.atol, **options}
+        own: dict[str, Any] = {"rtol": self.rtol, "atol": self.atol}
         if not self.adaptive:
-            own = {"steps": self.steps, "grid": settings_of(self.grid), **start}  # type: ignore[arg-type]  (checked)
+            own = {"steps": self.steps, "grid": settings_of(self.grid)}  # type: ignore[arg-type]  (checked)
         if self.method.learned:  # its times are its own
             del own["grid"]
+        for name, option in OPTIONS.items():
+            if self.start is not None if name == "start" else self.adaptive or not option.adaptive:
+                own[name] = getattr(self, name)
         return {"name": self.solver, **own, "text": str(self)}
 
     @classmethod

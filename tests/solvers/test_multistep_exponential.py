@@ -99,7 +99,10 @@ def test_cost_and_ends(solver: str) -> None:
         assert 0.0 not in watched.times
     assert catalogue.find(solver).slots <= 7
     assert resolve(solver=solver, steps=3).settings == {
-        **{"name": solver, "steps": 3, "grid": "uniform"},
+        "name": solver,
+        "steps": 3,
+        "grid": "uniform",
+        "max_nfe": 10_000,
         "text": f"{solver}-3",
     }
 

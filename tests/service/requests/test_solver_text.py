@@ -87,4 +87,10 @@ async def test_every_door_reads_text(running: Any, path: str) -> None:
     else:
         body = {"num_samples": 1, "times": [0.0], "solver": "RK4-3"} if path == "diagnose" else given
         answer = await running.http.post(f"/v1/models/moons/{path}", json=body)
-    assert running.engine.jobs[0].solve.settings == {"name": "rk4", "steps": 3, "grid": "uniform", "text": "rk4-3"}
+    assert running.engine.jobs[0].solve.settings == {
+        "name": "rk4",
+        "steps": 3,
+        "grid": "uniform",
+        "max_nfe": 10_000,
+        "text": "rk4-3",
+    }
