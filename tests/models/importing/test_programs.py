@@ -170,10 +170,11 @@ class Wide(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(1, width, 3, padding=1)
+        self.middle = nn.Conv2d(width, width, 3, padding=1)
         self.last = nn.Conv2d(width, 1, 3, padding=1)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        return self.last(self.first(x)) - t[:, None, None, None] * x
+        return self.last(self.middle(self.first(x))) - t[:, None, None, None] * x
 
 
 @pytest.mark.parametrize(("width", "alone"), [(64, True), (1, False)])
