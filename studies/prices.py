@@ -18,11 +18,11 @@ from sklearn.neighbors import NearestNeighbors
 from models.checkpoint.loading import Checkpoint, load
 from models.noise import noise
 from solvers import integrate
+from training.data import data_of
 from training.dataset import DataSet
 from training.draws import Purpose, seed32
 from training.evaluation import evaluate
 from training.price import price_of
-from training.recorded import data_of
 
 _SAMPLES = 2000
 _SEED = 1_000_003
