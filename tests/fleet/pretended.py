@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fleet.bulk.launchers import Event
-from fleet.bulk.launchers.local import work
+from fleet.launchers import Event, work
 
 
 def pretend(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
@@ -44,7 +43,7 @@ def never_done(pipe: Connection, url: str, options: dict[str, Any], device: str)
             finally:
                 (Path(url) / "unwound").touch()
 
-    sys.modules["fleet.bulk.launchers.worker"] = module = ModuleType("worker")
+    sys.modules["fleet.maker"] = module = ModuleType("worker")
     module.__dict__["Worker"] = Worker
     atexit.register((Path(url) / "finalized").touch)
     work(pipe, url, options, device)
