@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fleet.begin import Arguments, await_job, begin, cell, read_array
 from fleet.errors import FleetError, UsageError
-from fleet.launchers import Here, Launcher, Local
+from fleet.launchers import Here, Launcher, Local, Worker
 from fleet.run import Run
 from fleet.store import FORMATS, Target
 from service.settings import Settings, SettingsError, load_settings
@@ -174,7 +174,7 @@ def _add_conditions(option: str, texts: list[str], request: dict[str, Any], arra
 
 
 def _launcher(options: argparse.Namespace, spec: JobSpec, settings: Settings) -> Launcher:
-    from fleet.maker import Worker, devices
+    from fleet.maker import devices
 
     store = Target(options.to).store
     if options.on == "ray":

@@ -8,19 +8,22 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from pathline.bulk_folder import Receipt
+from pathline.bulk_folder import JobSpec, Receipt
 from pathline.errors import BulkConflict
 
 from fleet.errors import FleetError, TargetError, UsageError
+from fleet.store import Target
+from service.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from fleet.maker import Worker
+    from fleet.maker import Maker
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,57 @@ def ended(shard: int, error: BaseException) -> Event:
     fatal = isinstance(error, TargetError | UsageError | BulkConflict)
     message = str(error) if isinstance(error, FleetError | BulkConflict) else f"{type(error).__name__}: {error}"
     return Event(shard, "fatal" if fatal else "failed", error=message)
+
+
+class Worker:
+    """Makes shards of the job at an address; the model is loaded for the first one."""
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any], settings: Settings | None = None, device: str = ""
+    ) -> None:
+        self.target = Target(url, options)
+        self._settings, self._device = settings or load_settings(), device
+        self._maker: Maker | None = None
+        self._spec: JobSpec | None = None
+
+    def make(self, shard: int, tell: Callable[[int], None]) -> Receipt:
+        """Make a shard and commit it; one that has a receipt is made again, with the same rows.
+
+        Args:
+            shard: which one.
+            tell: called from another thread with the approximate number of rows done.
+
+        Raises:
+            FleetError: it cannot be made.
+        """
+        spec, maker = self._loaded()
+        begin = time.monotonic()
+        rows = maker.make_shard(spec, shard, self._conditions, tell)
+        receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
+        self.target.commit(spec, rows, receipt)
+        return receipt
+
+    def event(self, shard: int, tell: Callable[[int], None]) -> Event:
+        """Make a shard and return its final event."""
+        try:
+            return Event(shard, "done", receipt=self.make(shard, tell))
+        except Exception as error:
+            return ended(shard, error)
+
+    def close(self) -> None:
+        """Unload the model."""
+        if self._maker is not None:
+            self._maker.close()
+            self._maker = None
+
+    def _loaded(self) -> tuple[JobSpec, Maker]:
+        from fleet.maker import Maker  # imports torch
+
+        if self._spec is None or self._maker is None:
+            self._spec = self.target.job()
+            self._conditions = self.target.conditions(self._spec)
+            self._maker = Maker.of(self._spec, self._settings, self._conditions, self._device)
+        return self._spec, self._maker
 
 
 class Here:
@@ -228,8 +282,6 @@ def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> No
 
 
 def _make(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
-    from fleet.maker import Worker  # imports torch
-
     lock = threading.Lock()
 
     def send(event: Event) -> None:

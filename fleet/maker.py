@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pathline.bulk_folder import FIELDS, JobSpec, Receipt, RowConditions, Rows, Table, merged
+from pathline.bulk_folder import FIELDS, JobSpec, RowConditions, Rows, Table, merged
 
 from engine.engine import Engine
 from engine.job import EngineFailed, Job, Priority, Progress
 from fleet.errors import FleetError, UsageError
-from fleet.launchers import Event, ended
-from fleet.store import Target
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE, class_numbers
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
@@ -34,7 +32,7 @@ from service.requests.schemas import SampleRequest
 from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import ENCODERS
 from service.responses.samples import samples_of
-from service.settings import Settings, load_settings
+from service.settings import Settings
 from solvers.plan import Plan
 
 _LIMITS: dict[str, Any] = {
@@ -257,52 +255,3 @@ def devices(settings: Settings) -> list[str]:
     if settings.device != "auto" or not torch.cuda.is_available():
         return [settings.device]
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-
-
-class Worker:
-    """Makes shards of the job at an address; the model is loaded for the first one."""
-
-    def __init__(
-        self, url: str, options: Mapping[str, Any], settings: Settings | None = None, device: str = ""
-    ) -> None:
-        self.target = Target(url, options)
-        self._settings, self._device = settings or load_settings(), device
-        self._maker: Maker | None = None
-        self._spec: JobSpec | None = None
-
-    def make(self, shard: int, tell: Callable[[int], None]) -> Receipt:
-        """Make a shard and commit it; one that has a receipt is made again, with the same rows.
-
-        Args:
-            shard: which one.
-            tell: called from another thread with the approximate number of rows done.
-
-        Raises:
-            FleetError: it cannot be made.
-        """
-        spec, maker = self._loaded()
-        begin = time.monotonic()
-        rows = maker.make_shard(spec, shard, self._conditions, tell)
-        receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
-        self.target.commit(spec, rows, receipt)
-        return receipt
-
-    def event(self, shard: int, tell: Callable[[int], None]) -> Event:
-        """Make a shard and return its final event."""
-        try:
-            return Event(shard, "done", receipt=self.make(shard, tell))
-        except Exception as error:
-            return ended(shard, error)
-
-    def close(self) -> None:
-        """Unload the model."""
-        if self._maker is not None:
-            self._maker.close()
-            self._maker = None
-
-    def _loaded(self) -> tuple[JobSpec, Maker]:
-        if self._spec is None or self._maker is None:
-            self._spec = self.target.job()
-            self._conditions = self.target.conditions(self._spec)
-            self._maker = Maker.of(self._spec, self._settings, self._conditions, self._device)
-        return self._spec, self._maker

@@ -14,15 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 from fleet.errors import FleetError, missing
-from fleet.launchers import Event, Tell, ended
+from fleet.launchers import Event, Tell, Worker, ended
 
 _CHECK_S = 10.0
 
 
 @lru_cache(maxsize=1)
 def _worker(url: str, options: tuple[tuple[str, Any], ...], device: str) -> Any:
-    from fleet.maker import Worker
-
     return Worker(url, dict(options), device=device)
 
 

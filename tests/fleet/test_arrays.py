@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from pathline.bulk_folder import StoredArray, digest_of_array, write_array
 
-from fleet.maker import Worker
+from fleet.launchers import Worker
 from fleet.store import Target
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save

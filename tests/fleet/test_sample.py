@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from fleet.maker import Maker, Worker
+from fleet.launchers import Worker
+from fleet.maker import Maker
 from fleet.store import Target
 from service.app import create_app
 from service.settings import Settings
