@@ -11,7 +11,7 @@ import torch
 
 from engine.cost import TickCostModel
 from engine.device import Device
-from engine.job import Job, Operation, Sizes
+from engine.job import SAMPLE, Job, Operation, Sizes
 from engine.network import Network
 from engine.stages import Stage, decoder_of, prelude_of
 from models.checkpoint.loading import Checkpoint
@@ -52,7 +52,7 @@ class Arena:
         checkpoint: Checkpoint,
         device: Device,
         groups: Sequence[str] = ("",),
-        operation: Operation = Operation.SAMPLE,
+        operation: Operation = SAMPLE,
         sizes: Sizes = (),
         prelude: Stage | None = None,
         decoder: Stage | None = None,
@@ -69,7 +69,7 @@ class Arena:
         """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
         self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
-        self._free = free_places(checkpoint.card.event_shape) if operation is Operation.SAMPLE else ()
+        self._free = free_places(checkpoint.card.event_shape) if operation is SAMPLE else ()
         warm_up(self.dtype, device.device)
         with device.scope():
             self.network = Network(checkpoint, device, operation, sizes)
@@ -111,8 +111,8 @@ class Arena:
         return seconds
 
     def _empty(self) -> Lanes:
-        average = self.checkpoint.card.average
-        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=average)
+        ends = self.operation is Operation.SAMPLE and self.checkpoint.card.field.takes_ends
+        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends)
 
     def __len__(self) -> int:
         """Running lanes of all groups."""

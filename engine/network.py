@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import Device
-from engine.job import Job, Operation, Sizes, derived_field
+from engine.job import Job, Operation, Sizes
 from engine.job_rows import Conditions, JobRows, RowStore
 from models.checkpoint.loading import Checkpoint
 from models.forms.form import Form
@@ -66,7 +66,7 @@ class Network:
         self.seconds, self.rows = 0.0, 0
         self.form = Form(checkpoint.velocity, reason="derivatives of the field need its torch module")
         self._constants: JobRows | None = None
-        self._times = (2,) if checkpoint.card.average else ()
+        self._kind = checkpoint.card.field
         self.event_shape, self.call = self._field(checkpoint, operation, sizes)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
         if self.call.counts.limit == 1:
@@ -76,15 +76,15 @@ class Network:
         """The shape of a lane's state, and calls of the field that lanes follow."""
         card = checkpoint.card
         shape, dtype, place = card.event_of({**card.typical, **dict(sizes)}), self._dtype, self._device.device
-        derived = derived_field(operation, shape)
-        if derived is None:
+        if operation.field is None:
             self.form = form = self._device.form(checkpoint, self._takes)
             if form.path == "eager":
                 level = logging.WARNING if form.failed else logging.INFO
                 _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, form.reason)
-            more = {"average": card.average, "independent": form.independent, "counted": checkpoint.velocity}
+            more = {"independent": form.independent, "counted": checkpoint.velocity}
             self._row_shape = shape
             return shape, field_rows(form.velocity, shape, dtype, place, condition=self._takes, **more)
+        derived = operation.field(shape)
         if derived.constants:
             self._constants = JobRows({"constants": RowStore((derived.constants,), dtype, place)})
         self._row_shape, rows = (derived.width + derived.constants,), _DERIVED_ROWS_AT_ONCE
@@ -101,7 +101,7 @@ class Network:
         """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
         x = torch.zeros((rows, *self._row_shape), dtype=dtype, device=place)
-        t = torch.full((rows, *self._times), 0.5, dtype=dtype, device=place)
+        t = self._kind.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
         given = [Chosen(_Shown(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
@@ -132,7 +132,7 @@ class Network:
         """Call the network once for all lanes.
 
         Args:
-            x, t: states (n, *event) and times (n,) of the lanes; (n, 2) of a field of average velocity.
+            x, t: states (n, *event) and times of the lanes, as the field takes them (see `models.velocity.FieldKind`).
             chosen: the groups of lanes, n lanes in all.
             failed: filled with owner -> error message, for owners with rows that made the network raise.
 

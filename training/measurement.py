@@ -187,6 +187,6 @@ def cost_of(
     checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None, curve: Curve | None
 ) -> Price | FewSteps | None:
     """Return the cost of solving the model; None for a field of average velocity without data to compare with."""
-    if not checkpoint.card.average:
+    if not checkpoint.card.field.takes_ends:
         return price(checkpoint.velocity, x0[:PRICED], None if conditions is None else conditions[:PRICED], curve)
     return None if data is None else few_steps(checkpoint.velocity, data, 0)
