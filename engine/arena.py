@@ -111,7 +111,7 @@ class Arena:
         return seconds
 
     def _empty(self) -> Lanes:
-        ends = self.operation is Operation.SAMPLE and self.checkpoint.card.field.takes_ends
+        ends = self.operation is SAMPLE and self.checkpoint.card.field.takes_ends
         return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends)
 
     def __len__(self) -> int:
