@@ -35,6 +35,7 @@ class Process(Protocol):
     def poll(self) -> int | None: ...
     def wait(self, timeout: float | None = None) -> int: ...
     def send_signal(self, sig: int, /) -> None: ...
+    def terminate(self) -> None: ...
     def kill(self) -> None: ...
 
 
@@ -87,6 +88,9 @@ class Forked:
     def send_signal(self, sig: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
