@@ -4,12 +4,13 @@ import os
 from collections.abc import Callable, Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fleet.__main__ import main
+from fleet.bulk.launchers import local
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
@@ -39,8 +40,7 @@ class _Forking:
 
 @pytest.fixture(autouse=True)
 def _fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    contexts: dict[str, Any] = {"spawn": _Forking}
-    monkeypatch.setattr("fleet.bulk.launchers.local.multiprocessing.get_context", contexts.__getitem__)
+    monkeypatch.setattr(local, "multiprocessing", SimpleNamespace(get_context=lambda kind: _Forking))
 
 
 def write_net(repository: Path, seed: int = 0) -> Path:

@@ -18,7 +18,7 @@ from tests.service.registry.asking import Gate, answers
 
 pytestmark = pytest.mark.anyio
 
-OLD = 12
+OLD = 16
 
 
 @pytest.fixture
