@@ -57,7 +57,7 @@ async def reload(request: Request) -> Any:
     """
     service = _administered(request)
     try:
-        changes = await asyncio.wrap_future(service.registry.reload())
+        changes = await asyncio.to_thread(service.registry.refresh, retry_failed=True)
     except RepositoryError as error:
         raise ProblemError(Kind.NOT_READY, f"the loaded models stay in use: {error}") from None
     return {
