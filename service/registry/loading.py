@@ -16,10 +16,10 @@ from typing import Any, Literal, TypeVar
 
 from models.architectures import PROGRAM
 from models.checkpoint.card import CheckpointError, read_card
-from models.checkpoint.frontier import FrontierFile
 from models.checkpoint.loading import load
 from models.compute import missing_instructions
 from models.repository import Signature
+from selection.frontier import FrontierFile
 from service.errors import Kind, ProblemError, shutting_down
 from service.ports import Engine
 from service.registry.version import Lease, ModelVersion, PlansFile

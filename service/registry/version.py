@@ -21,7 +21,6 @@ import torch
 from engine.job import Priority, Sizes
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card
-from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint
 from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES
@@ -32,6 +31,7 @@ from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
+from selection.frontier import Frontier, FrontierFile
 from service.ports import Pace
 from solvers.tuned import TunedPlans
 
