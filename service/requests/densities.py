@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from pydantic import Field, WithJsonSchema
 
-from engine.job import Operation
 from models.decoder import InverseError
 from models.noise import rademacher
 from service.errors import check_limit, invalid
@@ -32,7 +31,7 @@ from service.requests.validation import (
     to_array,
 )
 from service.responses.arrays import Encoder
-from service.responses.densities import States
+from service.responses.densities import LOG_PROB_EXACT, LOG_PROB_HUTCHINSON, States
 from service.settings import Settings
 from solvers.likelihood import EXACT_UP_TO
 
@@ -149,7 +148,7 @@ def validate_log_prob(
         seed=seed,
         x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
         lanes_of=np.tile(np.arange(n), probes),
-        operation=Operation.LOG_PROB_EXACT if exact else Operation.LOG_PROB_HUTCHINSON,
+        operation=LOG_PROB_EXACT if exact else LOG_PROB_HUTCHINSON,
         constants=torch.cat(drawn) if drawn else None,
     )
     return ValidatedStates(model=model, job=job, encoder=encoder, states=states)

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
-from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation, Overloaded
+from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Overloaded
 from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
 from service.ledger import Hold, Take
@@ -96,9 +96,9 @@ async def receive(
 
     arguments = (request, model, service.settings, encoder, take)
     valid = await asyncio.to_thread(validate, *arguments) if large or in_thread else validate(*arguments)
-    if valid.job.sizes and valid.job.operation is Operation.SAMPLE:
+    if valid.job.sizes and valid.job.operation is SAMPLE:
         until = valid.job.deadline or time.monotonic()
-        await service.registry.ready(model, Operation.SAMPLE, until, valid.job.sizes)
+        await service.registry.ready(model, SAMPLE, until, valid.job.sizes)
     context.drop_body()
     context.solver = valid.job.solve.name
     return valid

@@ -7,6 +7,7 @@ The log-density of decoded data is that of their state minus log abs det J of th
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,8 +21,13 @@ from service.registry.version import ModelVersion
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.samples import origin, outcome, timings, to_data
 from service.responses.schemas import Solved
+from solvers.derived import LogDensityField
 from solvers.errors import Status
 from solvers.kernels_torch import lane_sums
+
+LOG_PROB_EXACT = Operation("log_prob_exact", partial(LogDensityField, probes=0))
+LOG_PROB_HUTCHINSON = Operation("log_prob_hutchinson", partial(LogDensityField, probes=1))
+"""The state is flat: [x, log p], with the divergence exact or estimated."""
 
 _Residual = Annotated[
     list[float | None] | None,
@@ -96,7 +102,7 @@ def log_prob_response(
     error = None
     if probes > 1:
         error = np.sqrt(_sums((estimates - mean[:, None]) ** 2) / (probes - 1) / probes)
-    exact = job.operation is Operation.LOG_PROB_EXACT
+    exact = job.operation is LOG_PROB_EXACT
     divergence = {"method": "exact"} if exact else {"method": "hutchinson", "probes": probes, "seed": job.seed}
     head = head_of(model, job, worst(result, n), context, deterministic and states.deterministic)
     head |= {"shape": [n], "divergence": divergence}

@@ -21,7 +21,11 @@ from service.responses.arrays import Array, ArrayResponse
 from service.responses.densities import arrays_response, head_of
 from service.responses.schemas import Solved
 from solvers import resolve
+from solvers.derived import JacobianField
 from solvers.diagnose import decompose, stiffness, stiffness_ratio
+
+JACOBIAN = Operation("jacobian", JacobianField)
+"""The state is a row of the Jacobian at a given place, in one Euler step from zero."""
 
 _WORK_PER_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
 
@@ -81,7 +85,7 @@ class Paths:
             save_at=None,
             conditions=repeated(job.conditions, of),
             negative=repeated(job.negative, of),
-            operation=Operation.JACOBIAN,
+            operation=JACOBIAN,
             constants=torch.cat((at, row[:, None]), dim=1),
         )
 

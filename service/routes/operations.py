@@ -28,7 +28,7 @@ from service.responses.densities import (
     log_prob_response,
     worst,
 )
-from service.responses.diagnosis import DiagnoseResponse, Paths, Spectra, diagnose_response, together
+from service.responses.diagnosis import JACOBIAN, DiagnoseResponse, Paths, Spectra, diagnose_response, together
 from service.state import service_of
 
 router = APIRouter()
@@ -146,7 +146,7 @@ async def diagnose(request: Request, name: ModelName) -> Response:
     """Take the Jacobian of the velocity along paths from noise to data: its eigenvalues, condition and stiffness."""
     valid = await _receive(request, name, DiagnoseRequest, validate_diagnose)
     model, job, context = valid.model, valid.job, context_of(request.scope)
-    deterministic = await _ready(request, valid, Operation.JACOBIAN)
+    deterministic = await _ready(request, valid, JACOBIAN)
     result = await pipeline.solve(request, job)
     paths = await asyncio.to_thread(Paths, job, result)
     second = await asyncio.to_thread(paths.jacobian_job)
