@@ -173,7 +173,7 @@ def _could_be_met(limits: Limits, offers: Sequence[Choice]) -> str:
     cheap = Limits(max_nfe=limits.max_nfe, max_ms=limits.max_ms)
     affordable = [offer for offer in offers if cheap.fits(offer.point, offer.ms)]
     accurate = [offer for offer in offers if limits.max_error is not None and offer.point.p95_high <= limits.max_error]
-    parts = [f"no measured solver keeps {limits}"]
+    parts = [f"no measured solver is within {limits}"]
     if affordable and limits.max_error is not None:
         nearest = min(affordable, key=lambda offer: offer.point.p95_high)
         parts.append(f"the most accurate {f'within {cheap} ' if str(cheap) else ''}is {_brief(nearest)}")

@@ -34,11 +34,9 @@ def choices(request: SampleRequest, model: ModelVersion, settings: Settings) -> 
         offers = choose([evidence], limits, lambda point: 1000 * seconds(point, request, request.num_samples, model))
     except NoneFits as error:
         command = command_of(request, model, settings)
-        more = (
-            "" if evidence.curve.complete else f"; not all solvers were measured; this measures the others: {command}"
-        )
+        more = "" if evidence.curve.complete else f"; not all were measured, and this measures the others: {command}"
         if not measured([evidence]):
-            more = f"; name a solver, or have it measured: {command}"
+            more = f"; name a solver, or have others measured: {command}"
         raise invalid("budget", f"model {model.name!r}: {error}{more}") from None
     note = unmeasured(evidence, model, settings)
     return [replace(offer, note=note) for offer in offers]

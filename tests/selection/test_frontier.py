@@ -90,7 +90,7 @@ def test_a_full_disk_leaves_what_was_there(saved: Path, monkeypatch: pytest.Monk
     assert (saved / FRONTIER_FILE).read_bytes() == before
 
 
-@given(st.lists(st.tuples(st.floats(1, 200), st.floats(0, 2)), max_size=30))
+@given(st.lists(st.tuples(st.integers(1, 200), st.floats(0, 2)), max_size=30))
 def test_no_point_beats_one_of_the_best(pairs: list[tuple[float, float]]) -> None:
     points = [point(f"a-{k}", n, e) for k, (n, e) in enumerate(pairs)]
     best = pareto(points)

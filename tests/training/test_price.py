@@ -44,19 +44,19 @@ def test_a_straight_flow_costs_one_evaluation() -> None:
 
 
 def test_stiffness_is_the_eigenvalue_and_ends_are_exact() -> None:
-    cost = priced(Decay(), "euler-8", "rk4-2", "rk4-4")
+    cost = priced(Decay(), "euler-8", "rk4-4", "rk4-6")
     assert cost.stiffness == pytest.approx(3, rel=0.05)
     assert cost.straightness == pytest.approx(1)  # straight paths, but not at constant speed
     assert cost.bend > 0.3
     torch.testing.assert_close(exact_ends(Field(Decay()), X0), X0 * math.exp(-3), rtol=0, atol=1e-8)
-    # RK4's error is h^4 l^5 e^-3 / 120, relative e^-3; two steps leave 12 % of the spread, and four 0.3 %.
-    assert cost.cheapest == [("rk4-4", 16), None]
+    # RK4's error is h^4 l^5 e^-3 / 120, relative e^-3; four steps leave 2.7 % of the spread, and six 0.44 %.
+    assert cost.cheapest == [("rk4-6", 24), None]
 
 
 def test_the_lines_are_the_choice_and_what_could_be_met() -> None:
-    one, two, three = priced(Decay(), "euler-8", "rk4-4").lines()
-    assert one.startswith("price: rk4-4: the cheapest of 2 measured solvers that keep 1 %; 95 % of samples end within ")
-    assert two.startswith("price: no measured solver keeps max_error 0.001; the most accurate is rk4-4 (error 0.")
+    one, two, three = priced(Decay(), "euler-8", "rk4-6").lines()
+    assert one.startswith("price: rk4-6: the cheapest of 2 measured solvers that keep 1 %; 95 % of samples end within ")
+    assert two.startswith("price: no measured solver is within max_error 0.001; the most accurate is rk4-6 (error 0.")
     assert "stiffness 3" in three or "stiffness 2.9" in three
 
 
