@@ -21,6 +21,7 @@ from torch import Tensor
 from models.checkpoint.bound import Frozen, Size
 from models.guidance import Guided
 from models.named_conditions import NamedConditions
+from models.velocity import kind_of
 from solvers import SolverSpec, Status
 from solvers import compile as compiled
 from solvers.integrate import Solution, integrate_indexed
@@ -152,8 +153,8 @@ def solve(
     Raises:
         SolverError: the solver does not support this dtype.
     """
-    average = bool(getattr(field.velocity, "average", False))
-    return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress, step_ends=average)
+    ends = kind_of(field.velocity).takes_ends
+    return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress, step_ends=ends)
 
 
 def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT) -> Tensor:

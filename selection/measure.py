@@ -198,7 +198,7 @@ def measure(
             that is not allowed.
     """
     card, sizes = checkpoint.card, dict(sizes or {})
-    if card.average:
+    if card.field.takes_ends:
         raise NoErrors(
             "the model is a field of average velocity: it has no endpoint error, as there is no path to follow; "
             "compare its samples with data: python -m training evaluate"

@@ -16,6 +16,7 @@ from models.checkpoint.report import REPORT_FILE
 from models.noise import noise
 from models.regular import write_atomically
 from models.shapes import free_axes
+from models.velocity import FieldKind
 from selection.error import Field, NoErrors
 from selection.frontier import percent
 from selection.measure import REFERENCE, SECONDS, Paths
@@ -87,11 +88,10 @@ def evaluate_checkpoint(
     if not checkpoint.card.conditions and tuple(guidances) != (1.0,):
         raise UsageError(f"--guidance is for conditional models, and {path} is not conditional; leave it out")
     _check_known(checkpoint.card, path)
-    average = checkpoint.card.average
+    average = checkpoint.card.field.takes_ends
     texts = solvers or (FEW_STEPS if average else DEFAULT_SOLVERS)
     specs = [parse_solver(text, checkpoint.plans) for text in texts]
-    if average:
-        _check_steps(specs, path)
+    _check_fit(specs, checkpoint.card.field, path)
     data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))
@@ -136,13 +136,10 @@ def _check_known(card: Card, path: Path) -> None:
         )
 
 
-def _check_steps(specs: Sequence[SolverSpec], path: Path) -> None:
+def _check_fit(specs: Sequence[SolverSpec], kind: FieldKind, path: Path) -> None:
     for spec in specs:
-        if spec.solver != "euler":
-            raise UsageError(
-                f"--solver is {spec}; {path} is a field of average velocity, which takes steps of euler only; use "
-                "euler-2, for example"
-            )
+        if why := kind.check_solver(spec.solver):
+            raise UsageError(f"--solver is {spec}; {path}: {why}; use {kind.solver}-2, for example")
 
 
 def _measure(

@@ -190,7 +190,7 @@ def cost_of(
     checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None, curve: Curve | None
 ) -> Price | FewSteps | None:
     """Return the cost of solving the model; None for a field of average velocity without data to compare with."""
-    if checkpoint.card.average:
+    if checkpoint.card.field.takes_ends:
         return None if data is None else few_steps(checkpoint.velocity, data, 0)
     if curve is None:
         return None

@@ -130,7 +130,7 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
-    if checkpoint.card.average:
+    if checkpoint.card.field.takes_ends:
         raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
     card = checkpoint.card
     if card.conditions and card.condition is None:

@@ -140,7 +140,7 @@ class ModelVersion:
     @property
     def never_measured(self) -> str:
         """Why the model cannot have a frontier, and what to do without; empty if it can."""
-        if self.card.average:
+        if self.card.field.takes_ends:
             return (
                 f"model {self.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
                 "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"

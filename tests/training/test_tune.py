@@ -16,6 +16,7 @@ from models.checkpoint.plans import PLANS_FILE, read_plans, write_plans
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.named_conditions import NamedCondition
+from models.velocity import FieldKind
 from selection.frontier import FRONTIER_FILE, is_tuned, read_frontier, write_frontier
 from training import tune as command
 from training.__main__ import main
@@ -71,7 +72,7 @@ def test_the_frontier_has_what_was_tuned_and_all_else_as_it_was(
 
 
 def test_a_student_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    network = ResidualMLPSize(hidden=8, blocks=1, time_width=4).network((2,), average=True)
+    network = ResidualMLPSize(hidden=8, blocks=1, time_width=4).network((2,), field=FieldKind.AVERAGE)
     folder = save(tmp_path, "student", network, Decoder.identity((2,)), **ABOUT)
     assert main(["tune", str(folder), *SHORT]) == 1
     assert "has average velocities, so there is no ODE for a plan to approximate" in capsys.readouterr().err

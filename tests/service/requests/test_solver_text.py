@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from models.velocity import FieldKind
 from service.errors import ProblemError
 from service.registry.version import PlansFile
 from service.requests.parsing import check
@@ -20,7 +21,7 @@ from tests.solvers.support import TUNED
 pytestmark = pytest.mark.anyio
 
 TABLE = json.loads(Path(__file__).parents[2].joinpath("clients/solver_text.json").read_text())
-CARD = SimpleNamespace(average=False, sampling=None)
+CARD = SimpleNamespace(field=FieldKind.VELOCITY, sampling=None)
 NUMBERS = {"dtype": torch.float64, "compute": torch.float64}
 MODEL: Any = SimpleNamespace(name="m", **NUMBERS, plans=TUNED, plans_file=PlansFile(), card=CARD)
 
