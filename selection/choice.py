@@ -95,9 +95,14 @@ class Choice:
     @property
     def text(self) -> str:
         """The choice in one sentence, the same wherever it is shown."""
+        return f"{self.point.solver}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The sentence without the solver."""
         point = self.point
         return (
-            f"{point.solver}: {self.why}; {promise(point)} (p95 {percent(point.p95)}, interval "
+            f"{self.why}; {promise(point)} (p95 {percent(point.p95)}, interval "
             f"{percent(point.p95_low)} to {percent(point.p95_high)}), {self.evidence.describe()}"
             f"{self.note and '; ' + self.note}"
         )
@@ -117,7 +122,7 @@ class Choice:
             "stored": self.evidence.stored,
             "own_conditions": self.evidence.own,
             **({} if self.ms is None else {"predicted_ms": round(self.ms, 3)}),
-            "reason": self.text,
+            "reason": self.reason,
         }
 
 
