@@ -285,7 +285,7 @@ def test_a_frontier_shows_itself(frontier: Frontier) -> None:
     assert "guidance 2\n" in str(frontier)
     html = frontier._repr_html_()
     assert "classes &amp; &lt;all&gt;" in html
-    assert "<td>2</td><td>rk4-2</td><td>8.0</td><td>1 %</td><td>2 %</td>" in html
+    assert "<td>2</td><td>rk4-2</td><td>8</td><td>1 %</td><td>2 %</td>" in html
     assert "euler-8" not in html
     rows = frontier.to_dataframe()
     assert [(row["guidance"], row["solver"]) for row in rows[2:4]] == [(1.0, "rk4-2"), (2.0, "euler-4")]
