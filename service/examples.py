@@ -32,9 +32,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 _HEAD = {"model": "moons", "version": 1, "checkpoint": CHECKPOINT, "seed": 0, "first_index": 0, "deterministic": True}
 LATENCY = {"queue_s": 0.0004, "solve_s": 0.0031, "network_s": 0.0024, "encode_s": 0.0001, "total_s": 0.0041}
-RK4 = {"name": "rk4", "steps": 4, "grid": "uniform"}
+RK4 = {"name": "rk4", "steps": 4, "grid": "uniform", "max_nfe": 10000, "text": "rk4-4"}
 DOPRI5 = {"name": "dopri5", "rtol": 1e-3, "atol": 1e-5, "controller": "paper", "error_control": "sample"}
-DOPRI5 |= {"first_step": None, "max_step": None, "max_nfe": 10000}
+DOPRI5 |= {"first_step": None, "max_step": None, "max_nfe": 10000, "text": "dopri5@1e-3/1e-5"}
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "fixed": _HEAD
@@ -89,7 +89,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     },
 }
 SAMPLES["budget"] = SAMPLES["fixed"] | {
-    "solver": {"name": "ab4", "steps": 9, "grid": "uniform", "start": "ramp"},
+    "solver": RK4 | {"name": "ab4", "steps": 9, "start": "ramp", "text": "ab4-9"},
     "budget": {
         "max_error": 0.01,
         "solver": "ab4-9",
@@ -198,10 +198,19 @@ SOLVER_LIST = {
             "fsal": False,
             "cost": "4 N",
             "stability_limit": 2.785294,
-            "parameters": {"steps": "integer, at least 1", "grid": ["uniform", "shift", "sway"]},
+            "parameters": {"steps": "integer", "grid": ["uniform", "shift", "sway"], "max_nfe": "integer"},
             "reference": "Kutta 1901; Hairer I, II.1 table 1.2",
         }
-    ]
+    ],
+    "settings": {
+        "steps": {
+            "kind": "integer",
+            "about": "number of fixed steps",
+            "default": None,
+            "choices": [],
+        }
+    },
+    "grids": {"uniform": {"formula": "u", "reference": "Hairer I, II.1", "parameters": {}}},
 }
 FRONTIER = {
     "model": "moons",

@@ -72,6 +72,8 @@ class _Needs(NamedTuple):
     memory: int
 
 
+_MANY = "ask for fewer at a time, with first_index for the next; iter_samples and bulk of the Python client do so"
+
 _SAME_NEEDS = frozenset(name for name, field in SampleRequest.model_fields.items() if Mark.SAME_NEEDS in field.metadata)
 _PLAIN = frozenset((bool, int, float, str, type(None)))
 _MAX_KNOWN = 1024
@@ -96,7 +98,7 @@ def validate_sample(
             samples; any error of `take`.
     """
     n, saved = request.num_samples, request.saved_times
-    check_limit("num_samples", n, settings.max_samples)
+    check_limit("num_samples", n, settings.max_samples, advice=_MANY)
     check_limit("save_at", saved, settings.max_saved, " times")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)

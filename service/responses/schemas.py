@@ -9,10 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Solver(BaseModel):
-    """The solver as used: its name and every parameter that belongs to it."""
+    """The solver as used: its name, every parameter that belongs to it, and all of it as text."""
 
     model_config = ConfigDict(extra="allow")
     name: str
+    text: str = Field(description="the solver with its settings, as requests may have it: rk4-20, dopri5@1e-5")
 
 
 class NfePerSample(BaseModel):
@@ -357,6 +358,8 @@ class Load(BaseModel):
 
 
 class SolverList(BaseModel):
-    """Response of ``GET /v1/solvers``: each entry of the catalogue."""
+    """Response of ``GET /v1/solvers``: each entry of the catalogue, and what solvers can be given."""
 
     solvers: list[dict[str, Any]]
+    settings: dict[str, Any] = Field(description="the settings of solvers in requests, by name")
+    grids: dict[str, Any] = Field(description="the grids of fixed steps by name: formula, source and parameters")

@@ -16,9 +16,12 @@ from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, answered, problems, read
 from service.registry.version import ModelVersion
+from service.requests.members import solver_settings
 from service.responses.schemas import FrontierBody, ModelBody, ModelList, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
+from solvers.grids import GRIDS
+from solvers.spec import parameters
 
 router = APIRouter()
 
@@ -54,7 +57,7 @@ async def reload(request: Request) -> Any:
     """
     service = _administered(request)
     try:
-        changes = await asyncio.wrap_future(service.registry.reload())
+        changes = await asyncio.to_thread(service.registry.refresh, retry_failed=True)
     except RepositoryError as error:
         raise ProblemError(Kind.NOT_READY, f"the loaded models stay in use: {error}") from None
     return {
@@ -165,10 +168,13 @@ def _with_best(curve: Curve) -> dict[str, Any]:
     responses=answered(SolverList, solvers=examples.SOLVER_LIST),
 )
 async def solvers() -> Any:
-    """List all solvers with order, stages, kind, cost formula and parameters."""
-    # off the event loop: stability limits are computed on first use
-    return {"solvers": await asyncio.to_thread(_described)}
+    """List all solvers with order, stages, kind, cost formula and parameters; all settings of solvers; all grids."""
+    return await asyncio.to_thread(_solvers)  # off the event loop: stability limits are computed on first use
 
 
-def _described() -> list[dict[str, object]]:
-    return [entry.describe() for entry in catalogue.solvers().values()]
+def _solvers() -> dict[str, object]:
+    return {
+        "solvers": [solver.describe() | {"parameters": parameters(solver)} for solver in catalogue.solvers().values()],
+        "settings": solver_settings(),
+        "grids": {name: grid.describe() for name, grid in GRIDS.items()},
+    }

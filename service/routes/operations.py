@@ -50,7 +50,7 @@ _COST = {
 _ENCODE: dict[str, dict[str, Any]] = {"encode": {"samples": _DATA, "rtol": 1e-5, "atol": 1e-5}}
 _ENCODED: dict[str, dict[str, Any]] = {
     "encode": _HEAD
-    | {"solver": DOPRI5 | {"rtol": 1e-5}}
+    | {"solver": DOPRI5 | {"rtol": 1e-5, "text": "dopri5@1e-5"}}
     | _COST
     | {"shape": [2, 2], "x0": [[-0.41, 0.77], [1.02, -0.36]], "latency": LATENCY}
 }
@@ -58,7 +58,9 @@ _LOG_PROB: dict[str, dict[str, Any]] = {
     "exact": {"samples": _DATA},
     "estimate": {"samples": _DATA, "divergence": "hutchinson", "probes": 4, "seed": 0},
 }
-_DENSITY = _HEAD | {"solver": DOPRI5 | {"rtol": 1e-5}} | _COST | {"shape": [2], "latency": LATENCY}
+_DENSITY = (
+    _HEAD | {"solver": DOPRI5 | {"rtol": 1e-5, "text": "dopri5@1e-5"}} | _COST | {"shape": [2], "latency": LATENCY}
+)
 _LOG_PROBS: dict[str, dict[str, Any]] = {
     "exact": _DENSITY
     | {
@@ -75,7 +77,7 @@ _LOG_PROBS: dict[str, dict[str, Any]] = {
 _DIAGNOSE: dict[str, dict[str, Any]] = {"diagnose": {"num_samples": 1, "seed": 0, "times": [0.0, 1.0]}}
 _DIAGNOSED: dict[str, dict[str, Any]] = {
     "diagnose": _HEAD
-    | {"solver": RK4 | {"steps": 20}}
+    | {"solver": RK4 | {"steps": 20, "text": "rk4-20"}}
     | {"nfe": 80, "nfe_per_sample": {"min": 80, "mean": 80.0, "max": 80}, "network_rows": 84}
     | {"status": "success", "failed": [], "seed": 0, "first_index": 0, "noise": "philox-ndtri-v1"}
     | {

@@ -291,5 +291,5 @@ def test_a_frontier_shows_itself(frontier: Frontier) -> None:
     assert [(row["guidance"], row["solver"]) for row in rows[2:4]] == [(1.0, "rk4-2"), (2.0, "euler-4")]
     axes = frontier.plot()
     assert axes.get_legend_handles_labels()[1] == ["guidance 1", "guidance 2"]
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [20.0, 1.0])
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [30.0, 2.0])
     pyplot.close("all")
