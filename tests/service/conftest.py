@@ -229,8 +229,3 @@ async def running(settings: Settings, engine: FakeEngine) -> AsyncIterator[Runni
     app = create_app(settings, engine)
     async with calling(app) as http:
         yield Running(http, engine, app.state.service)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"

@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mel, Path]:
     return network, folder / "repository"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(made: tuple[Mel, Path]) -> AsyncIterator[httpx.AsyncClient]:
     async with calling_models(made[1]) as http:
         yield http
