@@ -14,7 +14,6 @@ import torch
 from engine.job import Sizes
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
-from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES, missing_instructions
@@ -24,6 +23,7 @@ from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
+from selection.frontier import Frontier, FrontierFile
 from service.ports import Engine, Pace
 from service.settings import Settings
 from solvers.tuned import TunedPlans

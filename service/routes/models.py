@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request
 
-from models.checkpoint.frontier import Curve, pareto
 from models.repository import RepositoryError
+from selection.frontier import Curve, pareto
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
@@ -148,7 +148,7 @@ def _frontier(model: ModelVersion, models_dir: Path) -> dict[str, Any]:
         "model": model.name,
         "version": model.version,
         "checkpoint": model.digest,
-        "tight": frontier.tight,
+        "reference": frontier.reference,
         "conditions": frontier.conditions,
         "curves": [_with_best(curve) for curve in frontier.curves],
     }
