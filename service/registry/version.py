@@ -19,8 +19,7 @@ from models.checkpoint.loading import load
 from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES, missing_instructions
 from models.decoder import Decoder, Inverse
-from models.forms.counts import RowCounts, RowFunction, most_rows
-from models.forms.rows import RowCaller, independent_rows
+from models.forms.rows import RowCaller, RowFunction, independent_rows, most_rows
 from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
@@ -336,7 +335,7 @@ def load_version(
     if decoder.program is None:
         decode = _row_caller(decoder, decoder.cpu().decode, card.event_shape, checkpoint.dtype)
     else:
-        decode = RowCaller(decoder.decode, RowCounts(_DECODED_AT_ONCE))
+        decode = RowCaller(decoder.decode, _DECODED_AT_ONCE)
     modules = (checkpoint.velocity, decoder, checkpoint.prelude)
     tensors = [tensor for module in modules if module is not None for tensor in module.state_dict().values()]
     return ModelVersion(
@@ -346,7 +345,7 @@ def load_version(
         card,
         decoder,
         decode,
-        decode.counts.deterministic and arena.deterministic,
+        decode.deterministic and arena.deterministic,
         sum(tensor.nbytes for tensor in tensors),
         arena.path,
         arena.path_reason,
@@ -367,12 +366,12 @@ def _row_caller(decoder: Decoder, function: RowFunction, shape: Shape, dtype: to
     Where each number is computed by itself, all row counts agree, and nothing is tested.
     """
     if free_axes(shape):
-        return RowCaller(function, RowCounts(_DECODED_AT_ONCE))
+        return RowCaller(function, _DECODED_AT_ONCE)
     fixed = sized(shape, {})
 
     def trial(rows: int) -> tuple[Tensor, ...]:
         return (noise(seed, 0, rows, fixed, dtype),)
 
     if decoder.config.kind in ("identity", "affine"):
-        return RowCaller(function, RowCounts(most_rows(function, trial, _DECODED_AT_ONCE)))
+        return RowCaller(function, most_rows(function, trial, _DECODED_AT_ONCE))
     return independent_rows([function], trial, _DECODED_AT_ONCE)
