@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from engine.job import Priority
 from models.guidance import network_rows
-from selection.choice import Choice, Evidence, Limits, NoneFits, choose, measured
-from selection.frontier import Point
+from selection.candidates import TUNED_NFE
+from selection.choice import USUAL_ERROR, Choice, Evidence, Limits, NoneFits, choose, measured
+from selection.frontier import Point, percent
 from service.errors import invalid
 from service.registry.version import ModelVersion
-from service.requests.schemas import SOLVER_FIELDS, SampleRequest, Solving
+from service.requests.schemas import SOLVER_FIELDS, SampleRequest, Subject
 from service.settings import Settings
+
+TUNING_ROWS, TUNING_CALLS = 512, 1500
+"""Paths that plans are tuned on, and about how many network calls for all of them an evaluation of a plan costs."""
 
 _FROM_NOISE = (0.0, 1.0)
 
@@ -60,7 +65,7 @@ def _check_alone(request: SampleRequest) -> None:
         raise invalid("budget", "no errors were measured with another noise_scale; leave it out, or name a solver")
 
 
-def stored(request: Solving, model: ModelVersion, settings: Settings) -> tuple[Evidence | None, str]:
+def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[Evidence | None, str]:
     """Return the stored measurements that apply to a request; if there are none, why, and what to do."""
     command = model.measured_by(settings.models_dir)
     if model.never_measured:
@@ -92,7 +97,7 @@ def stored(request: Solving, model: ModelVersion, settings: Settings) -> tuple[E
     return Evidence(curve, True, frontier.conditions, own=not frontier.conditions), ""
 
 
-def command_of(request: Solving, model: ModelVersion, settings: Settings) -> str:
+def command_of(request: Subject, model: ModelVersion, settings: Settings) -> str:
     """Return the command that measures the frontier for a request."""
     strength = request.guidance
     guidance = f" --guidance {strength:g}" if isinstance(strength, float | int) and strength != 1 else ""
@@ -109,11 +114,40 @@ def unmeasured(evidence: Evidence, model: ModelVersion, settings: Settings) -> s
     return f"{', '.join(missing)} of this model cannot be chosen until measured: {command}"
 
 
+def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings) -> str:
+    """Say how to tune plans for a model, how long that takes and what it could gain; empty if there is nothing to say.
+
+    The gain is an upper bound from the measured solvers: plans of `TUNED_NFE` evaluations are learned, and one of them
+    may keep the usual error.
+    """
+    if model.never_measured or model.card.bounds or (model.plans and model.plans.texts):
+        return ""
+    calls = TUNING_CALLS * sum(TUNED_NFE)
+    spent = model.pace(calls, calls * TUNING_ROWS, TUNING_ROWS, Priority.BULK, model.sizes)
+    command = f"python -m training tune {shlex.quote(str(settings.models_dir / model.name / str(model.version)))}"
+    text = f"no plans were tuned for this model: {command} (about {_duration(spent)} here)"
+    try:
+        best = choose(evidence, Limits(max_error=USUAL_ERROR))[0].point
+    except NoneFits:
+        return f"{text} may find one that keeps {percent(USUAL_ERROR)}, which no measured solver does"
+    if best.nfe_most <= TUNED_NFE[0]:
+        return ""
+    least, most = TUNED_NFE[0], min(TUNED_NFE[-1], best.nfe_most - 1)
+    return (
+        f"{text} may find one with {least} to {most} NFE that keeps {percent(USUAL_ERROR)}, where {best.solver} takes "
+        f"{best.nfe_most}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    return f"{60 * max(1, round(seconds / 60)) // 60} min" if seconds >= 60 else f"{max(1, round(seconds))} s"
+
+
 def _sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{axis} = {size}" for axis, size in sizes.items()) or "no size"
 
 
-def seconds(point: Point, request: Solving, num_samples: int, model: ModelVersion) -> float:
+def seconds(point: Point, request: Subject, num_samples: int, model: ModelVersion) -> float:
     """Return the seconds that a measured solver would take for the samples of a request at the current pace."""
     strength = request.guidance if isinstance(request.guidance, float | int) else None  # others are refused earlier
     rows = num_samples * network_rows(strength)
