@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fleet import launchers
 from fleet.__main__ import main
-from fleet.bulk.launchers import local
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
@@ -40,7 +40,7 @@ class _Forking:
 
 @pytest.fixture(autouse=True)
 def _fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "multiprocessing", SimpleNamespace(get_context=lambda kind: _Forking))
+    monkeypatch.setattr(launchers, "multiprocessing", SimpleNamespace(get_context=lambda kind: _Forking))
 
 
 def write_net(repository: Path, seed: int = 0) -> Path:
