@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -223,7 +223,7 @@ class _Measurement:
     def service(self) -> Service:
         return service_of(self.http)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
         """Yield the events; the last is completed or error."""
         job, request = self.valid.job, self.valid.request
         stored, why_none = budget.stored(request, self.valid.model, self.service.settings)
@@ -353,13 +353,7 @@ class _Measurement:
             conditions = "" if model.card.request_conditions is None else "the conditions of this request"
             evidence.append(Evidence(curve, stored=False, conditions=conditions))
         best = {point.solver for point in frontier_of(evidence)}
-        rows = [
-            point.model_dump() | _facts(source) | {"best": point.solver in best} for point, source in measured(evidence)
-        ]
-        for row in rows:
-            row["ms"] = 1000 * budget.seconds(_point(row), request, request.num_samples, model)
-            if not row["stored"]:
-                row["worst_index"] = self.worst[row["solver"]]
+        rows = [self._row(point, source) | {"best": point.solver in best} for point, source in measured(evidence)]
         choice, verdict = self._choice(evidence)
         return {
             "points": rows,
@@ -370,22 +364,20 @@ class _Measurement:
             "tuned": budget.tuning(evidence, model, self.service.settings),
         }
 
+    def _row(self, point: Point, source: Evidence) -> dict[str, Any]:
+        worst = {} if source.stored else {"worst_index": self.worst[point.solver]}
+        return {**point.model_dump(), **_facts(source), "ms": self._ms(point), **worst}
+
+    def _ms(self, point: Point) -> float:
+        request = self.valid.request
+        return 1000 * budget.seconds(point, request, request.num_samples, self.valid.model)
+
     def _choice(self, evidence: Sequence[Evidence]) -> tuple[Choice | None, str]:
-        request, model = self.valid.request, self.valid.model
-        limits = Limits(**request.budget.model_dump())
-
-        def ms_of(point: Point) -> float:
-            return 1000 * budget.seconds(point, request, request.num_samples, model)
-
         try:
-            choice = choose(evidence, limits, ms_of)[0]
+            choice = choose(evidence, Limits(**self.valid.request.budget.model_dump()), self._ms)[0]
         except NoneFits as error:
             return None, str(error)
         return choice, choice.text
-
-
-def _point(row: dict[str, Any]) -> Point:
-    return Point(**{name: row[name] for name in Point.model_fields})
 
 
 def _facts(source: Evidence) -> dict[str, Any]:
