@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from engine.job import Priority
 from models.guidance import network_rows
+from models.shapes import free_axes
 from selection.candidates import TUNED_NFE
 from selection.choice import USUAL_ERROR, Choice, Evidence, Limits, NoneFits, choose, measured
 from selection.frontier import Point, percent
@@ -75,8 +76,10 @@ def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[E
     if frontier is None:
         why = f"cannot be used ({fault})" if fault else "was not measured"
         return None, f"{name} {why}; name a solver, or have it measured: {command}"
-    if frontier.sizes != dict(model.sizes):
-        sizes, own = _sizes_text(frontier.sizes), _sizes_text(dict(model.sizes))
+    free = free_axes(model.card.event_shape)
+    requested = {axis: size for axis, size in model.sizes if axis in free}
+    if frontier.sizes != requested:
+        sizes, own = _sizes_text(frontier.sizes), _sizes_text(requested)
         return None, (
             f"{name} was measured at {sizes}, and this request has {own}; name a solver, or have it measured: {command}"
         )
@@ -86,7 +89,7 @@ def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[E
             "budget does not work with guidance of several terms or negative conditions, for which no errors were "
             "measured; name a solver"
         )
-    guidance = 1.0 if strength is None and model.card.condition is not None else strength
+    guidance = 1.0 if strength is None and model.card.conditions else strength
     curve = frontier.curve(guidance)
     if curve is None:
         strengths = ", ".join(f"{one.guidance:g}" for one in frontier.curves if one.guidance is not None)
@@ -115,28 +118,28 @@ def unmeasured(evidence: Evidence, model: ModelVersion, settings: Settings) -> s
 
 
 def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings) -> str:
-    """Say how to tune plans for a model, how long that takes and what it could gain; empty if there is nothing to say.
+    """Say how to tune plans for a model, how long that takes here and what it could gain; empty if that is nothing.
 
-    The gain is an upper bound from the measured solvers: plans of `TUNED_NFE` evaluations are learned, and one of them
+    The gain is what the measured solvers leave to gain: plans of `TUNED_NFE` evaluations are learned, and one of them
     may keep the usual error.
     """
-    if model.never_measured or model.card.bounds or (model.plans and model.plans.texts):
+    if model.card.field.takes_ends or model.card.bounds or (model.card.conditions and model.card.condition is None):
+        return ""  # they cannot be tuned
+    if model.plans and model.plans.texts:
         return ""
     calls = TUNING_CALLS * sum(TUNED_NFE)
     spent = model.pace(calls, calls * TUNING_ROWS, TUNING_ROWS, Priority.BULK, model.sizes)
     command = f"python -m training tune {shlex.quote(str(settings.models_dir / model.name / str(model.version)))}"
-    text = f"no plans were tuned for this model: {command} (about {_duration(spent)} here)"
+    least, most, kept = TUNED_NFE[0], TUNED_NFE[-1], percent(USUAL_ERROR)
+    text = f"no plans were tuned for this model; {command} learns some of {least} to {most} NFE in about "
+    text += _duration(spent)
     try:
         best = choose(evidence, Limits(max_error=USUAL_ERROR))[0].point
     except NoneFits:
-        return f"{text} may find one that keeps {percent(USUAL_ERROR)}, which no measured solver does"
-    if best.nfe_most <= TUNED_NFE[0]:
+        return f"{text}; no solver that keeps {kept} was measured" if evidence else text
+    if best.nfe_most <= least:
         return ""
-    least, most = TUNED_NFE[0], min(TUNED_NFE[-1], best.nfe_most - 1)
-    return (
-        f"{text} may find one with {least} to {most} NFE that keeps {percent(USUAL_ERROR)}, where {best.solver} takes "
-        f"{best.nfe_most}"
-    )
+    return f"{text}; one that keeps {kept} would replace {best.solver}, which takes {best.nfe_most}"
 
 
 def _duration(seconds: float) -> str:
