@@ -62,8 +62,6 @@ def _check_alone(request: SampleRequest) -> None:
             "budget",
             f"budget does not work with {name}: errors were measured from noise at t = 0 to data at 1; name a solver",
         )
-    if request.noise_scale != 1:
-        raise invalid("budget", "no errors were measured with another noise_scale; leave it out, or name a solver")
 
 
 def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[Evidence | None, str]:
@@ -83,6 +81,8 @@ def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[E
         return None, (
             f"{name} was measured at {sizes}, and this request has {own}; name a solver, or have it measured: {command}"
         )
+    if getattr(request, "noise_scale", 1) != 1:
+        return None, "no errors were measured with another noise_scale; leave it out, or name a solver"
     strength = request.guidance
     if not isinstance(strength, float | int | None) or request.negative is not None:
         return None, (

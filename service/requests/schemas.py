@@ -152,6 +152,12 @@ class Drawn(Body):
     )
 
 
+NoiseScale = Annotated[
+    float,
+    Field(ge=0, le=1000, description="factor of the starting noise, its temperature: below 1 for more typical samples"),
+]
+
+
 class Subject(Body):
     """Which paths to solve for: the model's version, conditions, guidance and sizes; and how long, and how urgently."""
 
@@ -233,9 +239,7 @@ class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), Mark.SINGLE] = None
-    noise_scale: Annotated[float, Field(ge=0, le=1000)] = Field(
-        default=1.0, description="factor of the starting noise, its temperature: below 1 for more typical samples"
-    )
+    noise_scale: NoiseScale = 1.0
     t_span: Annotated[
         tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), Mark.SINGLE
     ] = Field(default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1")

@@ -43,7 +43,7 @@ from service.registry.version import ModelVersion
 from service.requests import budget, pipeline
 from service.requests.conditions import CheckedConditions
 from service.requests.parsing import parse
-from service.requests.schemas import BULK, Budget, Count, Drawn, Subject
+from service.requests.schemas import BULK, Budget, Count, Drawn, NoiseScale, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes
 from service.requests.solver import refuse_average
@@ -62,6 +62,7 @@ MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 10.0
 """Seconds without an event after which a comment is sent, so that no proxy takes the connection for dead."""
 
+CANDIDATES = "candidates"
 SAMPLES, MAX_SOLVERS = 512, 256
 CLOSER = 0.1
 """Share of the wanted error below which nothing more is tried: the table then also shows what a better one costs."""
@@ -77,10 +78,14 @@ FrontierVersion = Annotated[
 class FrontierRequest(Subject, Drawn):
     """Body of ``POST /v1/models/{name}/frontier``: the solvers to measure, on which paths, and what is wanted."""
 
-    solvers: Annotated[list[str], Field(min_length=1, max_length=MAX_SOLVERS)] | None = Field(
-        default=None, description="solvers as text, such as rk4-20; by default the candidates, cheapest first"
+    solvers: Annotated[list[str], Field(min_length=1, max_length=MAX_SOLVERS)] = Field(
+        default=[CANDIDATES],
+        description="solvers as text, such as rk4-20; the word candidates stands for all that are usually tried, the "
+        "cheapest first",
     )
     num_samples: Count = Field(default=SAMPLES, description=f"number of samples, at least {LEAST_SAMPLES}")
+    noise_scale: NoiseScale = 1.0
+    per_sample: bool = Field(default=False, description="list the endpoint error of each sample in the points, too")
     budget: Budget = Field(
         default=Budget(max_error=USUAL_ERROR), description="what the verdict is for: an error of 1 % if omitted"
     )
@@ -94,13 +99,13 @@ class _Measuring(Validated):
     Attributes:
         request: the parsed body.
         checked, hold: its conditions, and the memory it holds.
-        plans: the solvers that it names, compiled; None for the candidates.
+        plans: the solvers that it names, compiled.
     """
 
     request: FrontierRequest
     checked: CheckedConditions
     hold: Hold
-    plans: Sequence[tuple[str, Plan]] | None = None
+    plans: Sequence[tuple[str, Plan]] = ()
 
 
 @read(
@@ -178,13 +183,11 @@ def _validate(
             f"num_samples = {n} is too few: the interval of p95 needs at least {LEAST_SAMPLES} samples",
         )
     refuse_average(model, "a frontier measures how well solvers follow")
-    plans = None
-    if request.solvers is not None:
-        try:
-            texts = dict.fromkeys(str(SolverSpec.parse(text)) for text in request.solvers)
-            plans = [(text, _plan(SolverSpec.parse(text), model, settings)) for text in texts]
-        except SolverError as error:
-            raise invalid("solvers", f"solvers: {error}") from None
+    try:
+        texts = dict.fromkeys(str(SolverSpec.parse(text)) for text in request.solvers if text != CANDIDATES)
+        plans = [(text, _plan(SolverSpec.parse(text), model, settings)) for text in texts]
+    except SolverError as error:
+        raise invalid("solvers", f"solvers: {error}") from None
     checked, model = sized(request, model, n)
     floor = solvers.tolerance_floor(model.compute)
     tight = SolverSpec(rtol=floor, atol=floor, controller="i", max_nfe=settings.max_nfe)
@@ -194,7 +197,7 @@ def _validate(
     hold = take(memory + 2 * doubles_bytes(n, model.event_shape), deadline, checked.bytes)
     job = job_of(
         request, model, solve, hold, checked, num_samples=n, deadline=deadline, seed=seed_of(request.seed),
-        first_index=request.first_index,
+        first_index=request.first_index, noise_scale=request.noise_scale,
     )  # fmt: skip
     return _Measuring(model=model, job=job, encoder=encoder, request=request, checked=checked, hold=hold, plans=plans)
 
@@ -274,17 +277,21 @@ class _Measurement:
             at = np.where(sound & np.isfinite(errors), errors, -1.0)
             self.worst[text] = int(self.valid.job.first_index + at.argmax())
             seconds = {"solve_s": result.solve_s, "queue_s": result.queue_s}
-            yield facts | members | {"worst_index": self.worst[text]} | seconds
+            each = [float(e) if np.isfinite(e) else None for e in errors] if self.valid.request.per_sample else None
+            more = {} if each is None else {"errors": each}
+            yield facts | members | {"worst_index": self.worst[text]} | seconds | more
 
     def _solvers(self) -> Iterable[tuple[str, Plan]]:
-        """Yield the solvers to measure: those of the request, or the candidates that this service has."""
-        if self.valid.plans is not None:
-            yield from self.valid.plans
+        """Yield the solvers to measure: those named, then the candidates that this service has, if they are wanted."""
+        yield from self.valid.plans
+        if CANDIDATES not in self.valid.request.solvers:
             return
         model, wanted = self.valid.model, self.valid.request.budget.max_error
         close = CLOSE if wanted is None else max(CLOSE, CLOSER * wanted)
         tuned = model.plans.texts if model.plans else ()
         for text in candidates(self.points, model.compute, tuned, close):
+            if text in self.points:
+                continue
             try:
                 yield text, _plan(SolverSpec.parse(text), model, self.service.settings)
             except SolverError:  # not for this dtype or span, or over a limit
@@ -294,7 +301,8 @@ class _Measurement:
         valid, job = self.valid, self.valid.job
         return job_of(
             valid.request, valid.model, plan, valid.hold, valid.checked, num_samples=job.num_samples,
-            deadline=job.deadline or math.inf, seed=job.seed, first_index=job.first_index, follows=True,
+            deadline=job.deadline or math.inf, seed=job.seed, first_index=job.first_index,
+            noise_scale=job.noise_scale, follows=True,
         )  # fmt: skip
 
     async def _submitted(self, job: Job) -> Future[JobResult]:

@@ -119,7 +119,7 @@ async def test_the_candidates_are_those_of_a_stored_measurement(served: Any, mon
         row["own_conditions"] and row["conditions"] == "the conditions of this request" for row in last["points"]
     )
     assert "with the conditions of this request" in last["verdict"]
-    assert last["tuned"].startswith("no plans were tuned for this model: python -m training tune ") or not last["tuned"]
+    assert last["tuned"].startswith("no plans were tuned for this model; python -m training tune ") or not last["tuned"]
 
 
 @pytest.mark.parametrize(
