@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from pathline._fields import FIELDS
 from pathline.bulk_folder import BLOCK, JobSpec, Receipt, Summary
+from pathline.cli.arguments import add_field
 from pathline.errors import BulkConflict
 from tqdm import tqdm
 
@@ -25,6 +27,11 @@ from service.settings import Settings, load_settings
 
 _INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in the pods of an Indexed Job
 _STOPPED = 130
+_SCALARS = (
+    *(name for name, each in FIELDS.items() if each.bulk and each.kind in ("integer", "number", "string")),
+    "grid",
+)
+"""Fields of a request whose options are those of the SDK's command line; the others are written differently."""
 
 
 def add_sample(commands: Any) -> None:
@@ -35,15 +42,8 @@ def add_sample(commands: Any) -> None:
     parser.add_argument("model", nargs="?", help="name of the model; may be left out to resume a job")
     parser.add_argument("--to", required=True, metavar="URL", help="folder, or any URL that fsspec supports")
     parser.add_argument("--total", type=int, help="number of samples")
-    parser.add_argument("--seed", type=int, help="seed of all samples")
-    parser.add_argument("--first-index", type=int, help="index of the first sample in the seed's stream (default: 0)")
-    parser.add_argument("--model-version", type=int, help="version of the model (default: the highest)")
-    parser.add_argument("--solver", help="a solver's name, or with settings: rk4-20, dopri5@1e-5 (default: dopri5)")
-    parser.add_argument("--steps", type=int, help="number of fixed steps")
-    for name in ("rtol", "atol"):
-        parser.add_argument(f"--{name}", type=float)
-    parser.add_argument("--max-nfe", type=int)
-    parser.add_argument("--noise-scale", type=float, help="factor of the starting noise, its temperature")
+    for name in ("seed", "first_index", "version", *_SCALARS):
+        add_field(parser, name)
     named = "for each of several, NAME=FILE.npy (one row for all samples, or a row for each) or NAME=JSON"
     parser.add_argument(
         "--condition",
@@ -139,11 +139,7 @@ def _index(workers: int) -> int:
 
 
 def _arguments(options: argparse.Namespace) -> Arguments:
-    request = {
-        name: value
-        for name in ("solver", "steps", "rtol", "atol", "max_nfe", "noise_scale")
-        if (value := getattr(options, name)) is not None
-    }
+    request = {name: value for name in _SCALARS if (value := getattr(options, name)) is not None}
     if options.guidance is not None:
         request["guidance"] = _guidance(options.guidance)
     arrays: dict[str, NDArray[Any]] = {}
@@ -155,7 +151,7 @@ def _arguments(options: argparse.Namespace) -> Arguments:
         request["decode"] = False
     return Arguments(
         options.model,
-        options.model_version,
+        options.version,
         request,
         options.seed,
         options.first_index,
@@ -170,12 +166,12 @@ def _arguments(options: argparse.Namespace) -> Arguments:
 
 
 def _guidance(text: str) -> Any:
-    found = cell(text)
-    if isinstance(found, bool) or not isinstance(found, int | float | dict):
+    value = cell(text)
+    if isinstance(value, bool) or not isinstance(value, int | float | dict):
         raise UsageError(
             f"--guidance {text}: give a number, or a JSON object with terms, interval, projection and rescale"
         )
-    return found
+    return value
 
 
 def _add_conditions(option: str, texts: list[str], request: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:

@@ -6,7 +6,7 @@ settings of solvers from ``GET /v1/solvers``.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from textwrap import fill
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from service.replay import Answer
 from service.requests.densities import EncodeRequest, LogProbRequest
@@ -45,6 +46,7 @@ class Member:
         default: its value if a request has none.
         choices: its values, if they are words.
         bulk: whether it may be a setting of a bulk job.
+        low: the lowest value, if it is an integer with one.
         type: its type in Python.
     """
 
@@ -53,6 +55,7 @@ class Member:
     default: Any
     choices: tuple[str, ...]
     bulk: bool
+    low: int | None
     type: str
 
 
@@ -60,9 +63,7 @@ class Member:
 def members(body: type[BaseModel]) -> Mapping[str, Member]:
     """Return the fields of a request body by name."""
     schema = body.model_json_schema()
-    return {
-        name: _member(name, schema["properties"][name], body.model_fields[name].metadata) for name in body.model_fields
-    }
+    return {name: _member(name, schema["properties"][name], field) for name, field in body.model_fields.items()}
 
 
 def solver_settings() -> dict[str, dict[str, object]]:
@@ -75,16 +76,17 @@ def solver_settings() -> dict[str, dict[str, object]]:
     }
 
 
-def _member(name: str, schema: Mapping[str, Any], marks: Sequence[object]) -> Member:
+def _member(name: str, schema: Mapping[str, Any], field: FieldInfo) -> Member:
     forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
     kinds = ["object" if "$ref" in form else form.get("type", "any") for form in forms]
     choices = tuple(schema.get("enum", OPTIONS[name].words if name in OPTIONS else ()))
     return Member(
         kind=kinds[0] if len(kinds) == 1 else "any",
-        about=schema.get("description", ""),
+        about=field.description or schema.get("description", ""),
         default=schema.get("default"),
         choices=choices,
-        bulk=Mark.SAME_NEEDS not in marks and Mark.SINGLE not in marks,
+        bulk=not any(mark in field.metadata for mark in (Mark.SAME_NEEDS, Mark.SINGLE)),
+        low=forms[0].get("minimum") if kinds == ["integer"] else None,
         type=_TYPES.get(name, _type(forms, choices)),
     )
 
@@ -134,6 +136,7 @@ class Field:
         default: Its value if a request has none.
         choices: Its values, if they are words.
         bulk: Whether it may be a setting of a bulk job.
+        low: The lowest value, if it is an integer with one.
     """
 
     kind: str
@@ -141,8 +144,17 @@ class Field:
     default: Any = None
     choices: tuple[str, ...] = ()
     bulk: bool = False
+    low: int | None = None
 
 
+'''
+
+
+_TAIL = '''}
+# fmt: on
+
+OTHER_NAMES = {other: name for name, others in _OTHERS.items() for other in others.split()}
+"""Fields by the names that other samplers and solvers use for them."""
 '''
 
 
@@ -159,18 +171,21 @@ def sdk_text() -> str:
         own = {key: member for key, member in members(body).items() if key not in {*common, *_POSITIONAL}}
         about = f"Options of {what}, in addition to those of `SolverOptions`."
         text += _options(f"{name}Options", "SolverOptions", about, own)
+    of_job = ("version", "seed", "first_index", "timeout_s")
+    own = {key: member for key, member in members(SampleRequest).items() if member.bulk or key in of_job}
+    text += _options("BulkOptions", "TypedDict", "Options of `bulk`.", own)
     own = {key: member for key, member in members(ReplayRequest).items() if key not in Answer.model_fields}
     text += _options("ReplayOptions", "TypedDict", "Options of `replay`.", own)
-    text += _FIELD + "FIELDS: dict[str, Field] = {\n"
+    text += f"{_FIELD}# fmt: off\nFIELDS: dict[str, Field] = {{\n"
     for key, each in members(SampleRequest).items():
-        text += f"    {json.dumps(key)}: Field(\n        {json.dumps(each.kind)},\n        {json.dumps(each.about)},\n"
         more = {"default": each.default, "choices": each.choices, "bulk": each.bulk}
-        text += "".join(f"        {name}={_literal(value)},\n" for name, value in more.items() if value)
-        text += "    ),\n"
-    text += "}\n\nOTHER_NAMES: dict[str, str] = {\n"
-    for key, names in OTHER_NAMES.items():
-        text += "".join(f'    "{name}": "{key}",\n' for name in names)
-    return text + '}\n"""Fields by the names that other samplers and solvers use for them."""\n'
+        parts = [json.dumps(each.kind), json.dumps(each.about)]
+        parts += [f"{name}={_literal(value)}" for name, value in more.items() if value]
+        parts += [] if each.low is None else [f"low={each.low}"]
+        text += f"    {json.dumps(key)}: Field({', '.join(parts)}),\n"
+    text += "}\n\n_OTHERS = {\n"
+    text += "".join(f"    {json.dumps(key)}: {json.dumps(' '.join(names))},\n" for key, names in OTHER_NAMES.items())
+    return text + _TAIL
 
 
 def _options(name: str, base: str, about: str, own: Mapping[str, Member]) -> str:

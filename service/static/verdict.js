@@ -4,7 +4,6 @@ import { each, subject } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { apart } from "./figures.js";
 import { line } from "./problem.js";
-import { format } from "./solver_text.js";
 import { errors, percent } from "./statistics.js";
 import { what } from "./terms.js";
 
@@ -29,7 +28,7 @@ export async function reference(body, dtype, signal, count = SAMPLES) {
   const key = api.stringify(tight);
   if (!cache.has(key)) {
     const response = await api.background({ ...tight, on_timeout: "partial" }, signal);
-    cache.set(key, { label: format(solver), response });
+    cache.set(key, { label: response.solver.text, response });
     if (cache.size > KEPT) cache.delete(cache.keys().next().value);
   }
   return cache.get(key);

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
 
 Capture = pytest.CaptureFixture[str]
-SOLVER_TEXT = json.loads((Path(__file__).parent / "solver_text.json").read_text())
 
 
 @contextmanager
@@ -355,7 +354,9 @@ class TestOthers:
         assert main(command.split()) == 0
         bodies = [json.loads(seen["body"]) for seen in service.seen if seen["path"] == "/v1/sample"]
         sent = [(body["solver"], body.get("steps"), body.get("max_step")) for body in bodies]
-        assert sent == [("dopri5", None, 0.05), ("euler", 9, None), ("rk4", 20, None), ("dopri5", None, 0.05)]
+        euler = [("euler-9", None, 0.05), ("euler-9", None, None)]  # the service says that it has fixed steps
+        rk4 = [("rk4", 20, 0.05), ("rk4", 20, None)]
+        assert sent == [("dopri5@1e-7", None, 0.05), *euler, *rk4, ("dopri5@1e-5", None, 0.05)]
         advice = capsys.readouterr().out.splitlines()[-1]
         assert advice == "draw with it: pathline sample moons --solver dopri5@1e-5+max_step=0.05"
 
@@ -365,24 +366,10 @@ class TestOthers:
         labels = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]]
         assert labels == ["euler-2/(0,0.5,1)", "rk4-9/shift(3)"]
 
-    def test_the_text_of_a_solver_is_sent_as_fields(self, service: FakeService, capsys: Capture) -> None:
+    def test_the_text_of_a_solver_is_sent_as_typed(self, service: FakeService, capsys: Capture) -> None:
         for command in (["sample", "moons", "-n", "2"], ["bench", "moons", "--duration", "0.01"]):
             assert main([*command, "--solver", "RK4-20"]) == 0
-        assert {(body["solver"], body["steps"]) for body in (json.loads(seen["body"]) for seen in service.seen)} == {
-            ("rk4", 20)
-        }
-
-    @pytest.mark.parametrize("row", SOLVER_TEXT["accepted"], ids=lambda row: row["text"].strip())
-    def test_every_text_of_the_table_is_understood(self, row: dict[str, Any], service: FakeService) -> None:
-        main(["sample", "moons", "-n", "2", "--solver", row["text"]])  # this service has three solvers
-        body = json.loads(service.seen[-1]["body"])
-        assert {name: body[name] for name in row["fields"]} == row["fields"]
-
-    @pytest.mark.parametrize("text", SOLVER_TEXT["refused"])
-    def test_what_the_table_refuses_is_sent_nowhere(self, text: str, service: FakeService, capsys: Capture) -> None:
-        assert main(["sample", "moons", "-n", "2", f"--solver={text}"]) == 2
-        assert repr(text) in one_line(capsys)
-        assert not service.seen
+        assert {json.loads(seen["body"])["solver"] for seen in service.seen} == {"RK4-20"}
 
     def test_compare_of_a_conditional_model(self, service: FakeService) -> None:
         assert main(["compare", "moons", "-n", "2", "--solvers", "euler-9", "--condition", "3", "--guidance", "2"]) == 0

@@ -37,7 +37,7 @@ COMMON: dict[str, Any] = {
     "model": "moons",
     "version": 1,
     "checkpoint": "sha256:00",
-    "solver": {"name": "dopri5", "rtol": 1e-5, "atol": 1e-5},
+    "solver": {"name": "dopri5", "rtol": 1e-5, "atol": 1e-5, "text": "dopri5@1e-5"},
     "deterministic": True,
 }
 

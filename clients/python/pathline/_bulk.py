@@ -12,18 +12,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from pathline._bar import Follow, following
-from pathline._calls import Calls, Do, Flow, Wait
+from pathline._calls import Calls
 from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
+from pathline._fields import BulkOptions
+from pathline._flow import Do, Flow, Together, Wait
 from pathline._picture import needed
 from pathline._request import chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
@@ -56,13 +57,16 @@ from pathline.errors import (
     Unavailable,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 """Names of classes that are whole numbers."""
 
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
 """How many samples of each condition: a mapping, or pairs where conditions are vectors."""
 
-_OPTIONS = (*FIELDS, "seed", "first_index", "version", "timeout_s")
+_OPTIONS = tuple(BulkOptions.__annotations__)
 
 _PAGE_S, _PROBE_S = 2.0, 0.5
 _FIRST_PAGE, _LEAST_PAGE = 1024, 1
@@ -463,7 +467,58 @@ def _request(
     return sample_request(spec.model, rows, options, url)
 
 
-def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[Job]:
+def bulk(
+    calls: Calls,
+    model: str,
+    total: int | None = None,
+    *,
+    to: str | PathLike[str],
+    counts: Counts | None = None,
+    format: Literal["npy", "parquet"] | None = None,  # noqa: A002 - as NumPy and pandas call it
+    workers: int = 2,
+    tries: int = 3,
+    shard_rows: int | None = None,
+    progress: bool | Follow | None = None,
+    **options: Unpack[BulkOptions],
+) -> Flow[BulkResult]:
+    """Draw any number of samples into a folder, or resume the job in it.
+
+    Row k of the job is sample ``first_index + k`` of the seed. The folder has the layout of
+    ``python -m fleet sample``, so ``python -m fleet verify`` and ``export`` can read it. Finished shards are kept:
+    after Ctrl-C, a crash or an error, repeat the call to make the rest. If the service is at capacity, the call
+    waits.
+
+    Args:
+        model: Name of the model.
+        total: Number of samples; required for a new job without `counts`.
+        to: A new or empty folder, or the folder of the job.
+        counts: Number of samples per condition: a mapping such as ``{7: 100}``, or pairs of condition and count.
+        format: File format: ``"npy"`` (the default, samples only), or ``"parquet"``, which adds index, NFE, status
+            and condition, and needs pyarrow.
+        workers: Requests at the same time; two keep one service busy.
+        tries: Attempts at a shard before giving up.
+        shard_rows: Rows per file, a multiple of 64; by default, two minutes of work at most.
+        progress: True draws a bar with the rate and the time left; a function is called with each `Progress`, the
+            `fields` of which have ``rows``, ``total`` and ``rows_per_s``.
+        **options: See `BulkOptions`; `timeout_s` applies to each request. Arrays in `conditions` and `negative` have
+            one value for all samples, or one for each of the `total` samples.
+
+    Raises:
+        BulkConflict: The folder holds another job or something else, or the service's model has changed.
+        BulkIncomplete: Shards were given up after `tries` tries; the others are done.
+        OSError: The folder cannot be read or written.
+        PathlineError: See `pathline.errors`.
+        TypeError, InvalidValue: As for `sample`.
+    """
+    arguments = BulkArguments.of(model, total, counts, format, shard_rows, workers, tries, options)
+    job = yield from _begin(calls, to, arguments)
+    with following(progress or (lambda _: None)) as tell:
+        job.follow(tell)
+        yield Together([job.worker(tries) for _ in range(workers)], job.stop)
+    return (yield from job.result())
+
+
+def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[Job]:
     """Start a job, or resume the one in a folder.
 
     Raises:
@@ -535,6 +590,9 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
             continue
         seconds = time.monotonic() - started
         version = first.version
+        if first.solver.get("error_control") == "batch":
+            message = "error_control 'batch' ties all samples together, so they cannot be split into shards"
+            raise InvalidValue(message, "solver")
         if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
@@ -565,8 +623,3 @@ def _labels(info: Any, version: int) -> dict[Any, int]:
         return whole
     labels = {name: label for label, name in enumerate(names)}
     return {**labels, **{number: labels[name] for name, number in whole.items()}}
-
-
-def shown(progress: bool | Follow | None) -> AbstractContextManager[Follow]:
-    """Return a context in which progress is reported, if requested."""
-    return following(progress or (lambda _: None))

@@ -27,6 +27,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pathline._fields import FIELDS as REQUEST_FIELDS
 from pathline._files import replacing
 from pathline._picture import needed
 from pathline.errors import BulkConflict
@@ -34,10 +35,7 @@ from pathline.errors import BulkConflict
 BLOCK = 64
 """Rows hashed together; shards start at multiples of it."""
 
-SOLVING = ("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe")
-"""Fields of a sample request that choose the solver."""
-
-FIELDS = (*SOLVING, "noise_scale", "condition", "conditions", "negative", "guidance", "shape", "decode")
+FIELDS = tuple(name for name, field in REQUEST_FIELDS.items() if field.bulk)
 """Fields of a sample request that a job may set; the others belong to the job itself or do not apply."""
 
 _MODULUS = 1 << 256

@@ -67,7 +67,7 @@ def replay(arguments: argparse.Namespace) -> int:
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None
-        given = {"force": arguments.force, "timeout_s": arguments.timeout, **conditions(arguments)}
+        given = {"force": arguments.force, "timeout_s": arguments.timeout_s, **conditions(arguments)}
         results = [client.replay(answer, **given) for answer in answers]
         tally = Tally(iter(results), sum(map(len, results)))
         if file:
