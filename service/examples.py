@@ -93,11 +93,19 @@ SAMPLES["budget"] = SAMPLES["fixed"] | {
     "budget": {
         "max_error": 0.01,
         "solver": "ab4-9",
+        "nfe": 9,
         "promised_error": 0.008,
         "promised_distance": 0.0075,
+        "p95": 0.0061,
+        "p95_low": 0.0052,
+        "samples": 512,
+        "stored": True,
+        "own_conditions": True,
         "measured_nfe": 9.0,
         "predicted_ms": 2.1,
-        "reason": "the fastest of 241 measured solvers with an error within 0.01",
+        "reason": "the cheapest of 241 measured solvers that keep 1 %; 95 % of samples end within 0.8 % of the "
+        "spread from the exact ends of their paths (p95 0.61 %, interval 0.52 % to 0.8 %), measured beforehand on 512 "
+        "samples of seed 7070707",
     },
 }
 """The responses, by the same names."""
@@ -208,12 +216,13 @@ FRONTIER = {
     "model": "moons",
     "version": 1,
     "checkpoint": CHECKPOINT,
-    "tight": "dopri5 at 1e-09 in float64",
+    "reference": "dopri5 at 1e-09 in float64",
     "conditions": "",
     "curves": [
         {
             "guidance": None,
-            "samples": 256,
+            "samples": 512,
+            "seed": 7070707,
             "spread": 0.94,
             "complete": True,
             "points": [
@@ -221,8 +230,11 @@ FRONTIER = {
                     "solver": "ab4-9",
                     "nfe": 9.0,
                     "nfe_most": 9,
-                    "error": 0.004,
-                    "error_95": 0.008,
+                    "p50": 0.002,
+                    "p95": 0.006,
+                    "p95_low": 0.005,
+                    "p95_high": 0.008,
+                    "worst": 0.011,
                     "failed": 0,
                     "best": True,
                 }

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from training import published
+from training import folders
 from training.data_config import CONFIGS
 from training.errors import TrainingError
 
@@ -30,7 +30,7 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
     Raises:
         TrainingError: a folder cannot be used or a training failed.
     """
-    missing = [name for name in (*ANALYTIC, *TRAINED) if not published.versions(models_dir, name)]
+    missing = [name for name in (*ANALYTIC, *TRAINED) if not folders.versions(models_dir, name)]
     if not missing:
         print(f"models: {models_dir} has {', '.join((*ANALYTIC, *TRAINED))}; nothing to do")
         return
@@ -53,14 +53,15 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
 def _measure(name: str, folder: Path) -> None:
     """Measure the frontier of a model for some seconds; a model without one can be served too."""
     from models.checkpoint.card import CheckpointError
-    from models.checkpoint.frontier import FrontierError, write_frontier
     from models.checkpoint.loading import load
-    from models.measure import MeasureError, measure
+    from selection.error import NoErrors
+    from selection.frontier import FrontierError, write_frontier
+    from selection.measure import measure
 
     try:
         frontier = measure(load(folder), seconds=MEASURE_S, until_error=MEASURE_TO)
         write_frontier(folder, frontier)
-    except (CheckpointError, FrontierError, MeasureError) as error:
+    except (CheckpointError, FrontierError, NoErrors) as error:
         print(f"{name}: no frontier measured: {error}", flush=True)
         return
     part = "" if all(curve.complete for curve in frontier.curves) else ", not all of them"

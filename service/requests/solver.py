@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
+from selection.choice import Choice
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
-from service.requests.budget import Choice, choose
+from service.requests.budget import choices
 from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
@@ -37,13 +38,13 @@ def chosen(
     """Return the request with a solver named, the choice that named it, and the compiled solver.
 
     Raises:
-        ProblemError: 422, see `compiled` and `budget.choose`.
+        ProblemError: 422, see `compiled` and `budget.choices`.
     """
     if request.budget is None:
         usual = _authors_solver(request, model, t_span, settings)
         return request, None, compiled(request, model, t_span, settings, usual=usual)
     refused: ProblemError | None = None
-    for choice in choose(request, model, settings):
+    for choice in choices(request, model, settings):
         named = request.model_copy(update={"solver": choice.point.solver})
         try:
             solve = compiled(named, model, t_span, settings)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from engine.job import Job, Priority
 from models.named_conditions import repeated
 from models.nested import NestedError, to_floats
+from selection.choice import Choice
 from service.errors import check_limit, invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
-from service.requests.budget import Choice
 from service.requests.conditions import CheckedConditions
 from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Solving
 from service.requests.shapes import sized

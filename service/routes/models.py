@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request
 
-from models.checkpoint.frontier import Curve, pareto
 from models.repository import RepositoryError
+from selection.frontier import Curve, pareto
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
@@ -57,7 +57,7 @@ async def reload(request: Request) -> Any:
     """
     service = _administered(request)
     try:
-        changes = await asyncio.wrap_future(service.registry.reload())
+        changes = await asyncio.to_thread(service.registry.refresh, retry_failed=True)
     except RepositoryError as error:
         raise ProblemError(Kind.NOT_READY, f"the loaded models stay in use: {error}") from None
     return {
@@ -148,7 +148,7 @@ def _frontier(model: ModelVersion, models_dir: Path) -> dict[str, Any]:
         "model": model.name,
         "version": model.version,
         "checkpoint": model.digest,
-        "tight": frontier.tight,
+        "reference": frontier.reference,
         "conditions": frontier.conditions,
         "curves": [_with_best(curve) for curve in frontier.curves],
     }

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from models.checkpoint.frontier import read_frontier
 
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import read_frontier
 from models.checkpoint.loading import load
 from training import defaults
 from training.defaults import make_defaults
