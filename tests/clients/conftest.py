@@ -54,7 +54,6 @@ def request_in(body: bytes) -> Any:
         return json.loads(str(arrays["request"]))
 
 
-@dataclass
 def resolved(body: dict[str, Any]) -> dict[str, Any]:
     """Return the solver of a request as a response names it; grids and options are left in its text."""
     text = body.get("solver", "dopri5").lower()
@@ -69,6 +68,7 @@ def resolved(body: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, **(fixed or {"rtol": float(rtol or body.get("rtol", 1e-5)), **coupled}), "text": text}
 
 
+@dataclass
 class FakeService:
     """Answers with samples that depend on (seed, index, solver); queued `replies` come first."""
 
