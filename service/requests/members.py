@@ -66,13 +66,17 @@ def members(body: type[BaseModel]) -> Mapping[str, Member]:
     return {name: _member(name, schema["properties"][name], field) for name, field in body.model_fields.items()}
 
 
-def solver_settings() -> dict[str, dict[str, object]]:
-    """Return the fields of a request that are settings of a solver, as returned by ``GET /v1/solvers``."""
-    parts = ("kind", "about", "default", "choices")
+def described() -> dict[str, dict[str, dict[str, object]]]:
+    """Return fields of a request for samples as ``GET /v1/solvers`` does: settings of solvers, and other numbers."""
+    about = {
+        name: {part: getattr(member, part) for part in ("kind", "about", "default", "choices")}
+        for name, member in members(SampleRequest).items()
+        if name in SOLVER_FIELDS or (member.bulk and member.kind in ("integer", "number"))
+    }
+    del about["solver"]
     return {
-        name: {part: getattr(members(Solving)[name], part) for part in parts}
-        for name in SOLVER_FIELDS
-        if name != "solver"
+        "settings": {name: member for name, member in about.items() if name in SOLVER_FIELDS},
+        "fields": {name: member for name, member in about.items() if name not in SOLVER_FIELDS},
     }
 
 

@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import { colours } from "./canvas.js";
 import { chart, logRange } from "./chart.js";
-import { each, subject } from "./conditions.js";
+import { drawn, each } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { ms } from "./figures.js";
 import { line } from "./problem.js";
@@ -86,7 +86,7 @@ export class Finder {
       for (const [k, members] of candidates.entries()) {
         busy(`${k} of ${candidates.length}: ${members.solver} …`);
         if (this.found.some((one) => one.text === members.solver)) continue; // it is in the form, too
-        const ask = { ...subject(body), seed, num_samples: whole, ...members, on_timeout: "partial" };
+        const ask = { ...drawn(body), seed, num_samples: whole, ...members, on_timeout: "partial" };
         const response = await api.background(ask, signal).catch((error) => {
           if (k >= own.length || error.status !== 422) throw error; // else the form is not complete
         });

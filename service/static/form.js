@@ -61,6 +61,14 @@ function sizeField(name, { min = 1, max, multiple = 1 }) {
     ...(multiple > 1 ? [make("p", { class: "hint" }, `multiples of ${multiple}`)] : []));
 }
 
+/** A field of the request that needs no knowledge of the model. */
+function requestField(name, { default: usual }) {
+  const control = entry(String(usual ?? ""));
+  control.id = `fields-${name}`;
+  Object.assign(control.dataset, { field: name, group: "fields", key: name });
+  return make("div", { class: "field" }, make("label", { for: control.id, "data-term": name }, titled(name)), control);
+}
+
 /** Fill one <fieldset> with the controls of a setting. */
 function build(side, solvers) {
   const kinds = { adaptive: "Error control or fixed steps", fixed: "Fixed steps", multistep: "Multistep" };
@@ -253,7 +261,8 @@ export class Form {
     const of = JSON.stringify([card?.name, conditions, axes]);
     if ($("inputs").dataset.of === of) return; // keeps what is being typed
     $("inputs").dataset.of = of;
-    $("inputs").replaceChildren(...conditions.map((one) => conditionField(...one)), ...axes.map((one) => sizeField(...one)));
+    $("inputs").replaceChildren(...conditions.map((one) => conditionField(...one)), ...axes.map((one) => sizeField(...one)),
+      ...Object.entries(catalogue.fields).map((one) => requestField(...one)));
     for (const control of $("inputs").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
     for (const label of $("inputs").querySelectorAll("[data-term]")) explain(label);
     if (this.marked) this.mark(...this.marked); // the fields are new

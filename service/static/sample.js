@@ -17,10 +17,10 @@ const COUNTED = 1000; // maximum number of samples with their own count of evalu
  *   steps end
  */
 export async function follow(run, index, signal) {
-  const { body, solver } = run;
-  if (solver.error_control === "batch") return together(run, index); // alone it would have other steps
+  const { body } = run;
+  if ((run.solver ?? body).error_control === "batch") return together(run, index); // alone it would have other steps
   const one = { ...body, ...subjectOf(body, index), num_samples: 1, first_index: index, trace: "full" };
-  const { trace, nfe } = await api.sample(one, signal);
+  const { trace, nfe, solver } = await api.sample(one, signal);
   const ends = trace.t.map((t, k) => t + trace.h[k]).filter((_, k) => trace.accepted[k]);
   ends[ends.length - 1] = Math.min(1, ends.at(-1));
   const between = solver.steps === undefined ? POINTS : 0;

@@ -56,7 +56,7 @@ export function explain(label) {
 /** What the service says of a setting, or of a parameter of a grid. */
 function described(term) {
   const parameters = Object.values(catalogue.grids).flatMap((grid) => Object.entries(grid.parameters));
-  const { about } = catalogue.settings[term] ?? Object.fromEntries(parameters)[term.replace("grid_", "")];
+  const { about } = catalogue.settings[term] ?? catalogue.fields[term] ?? Object.fromEntries(parameters)[term.replace("grid_", "")];
   return `${about[0].toUpperCase()}${about.slice(1)}.`;
 }
 

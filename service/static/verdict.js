@@ -1,6 +1,6 @@
 // The verdict: each solver's error against a reference solution that is computed in the background.
 import * as api from "./api.js";
-import { each, subject } from "./conditions.js";
+import { drawn, each } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { apart } from "./figures.js";
 import { line } from "./problem.js";
@@ -24,7 +24,7 @@ export async function reference(body, dtype, signal, count = SAMPLES) {
   const { seed, num_samples: all } = body;
   const tolerance = floor(dtype);
   const solver = { solver: "dopri5", rtol: tolerance, atol: tolerance };
-  const tight = { ...subject(body), num_samples: each(body) ? all : Math.min(Math.max(all, LEAST), count), seed, ...solver };
+  const tight = { ...drawn(body), num_samples: each(body) ? all : Math.min(Math.max(all, LEAST), count), seed, ...solver };
   const key = api.stringify(tight);
   if (!cache.has(key)) {
     const response = await api.background({ ...tight, on_timeout: "partial" }, signal);

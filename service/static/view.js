@@ -1,13 +1,13 @@
 // The view: what the page shows, as one plain object and as the part of its address after #.
-/** What GET /v1/solvers says: the solvers by name, the settings that they can be given, and the grids. */
-export const catalogue = { solvers: new Map(), settings: {}, grids: {} };
+/** What GET /v1/solvers says: the solvers by name, the settings that they can be given, other fields, and the grids. */
+export const catalogue = { solvers: new Map(), settings: {}, fields: {}, grids: {} };
 /** Solvers and grids that were tuned for one model. */
 export const TUNED = "tuned";
 
-export function learn({ solvers, settings, grids }) {
+export function learn({ solvers, ...others }) {
   const tuned = { name: TUNED, order: null, stages: 1, kind: "fixed", cost: "N", parameters: { steps: "integer" } };
   catalogue.solvers = new Map([...solvers, tuned].map((solver) => [solver.name, solver])); // `tuned` belongs to one model
-  Object.assign(catalogue, { settings, grids });
+  Object.assign(catalogue, others);
 }
 
 /**
@@ -27,8 +27,8 @@ export function gridParameters(name) {
 }
 
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
-/** Texts by name: `c.text=[1, 2]` in an address is a condition, `s.T=80` the size of a free axis. */
-const GROUPS = { c: "conditions", s: "shape" };
+/** Texts by name: `c.text=[1, 2]` in an address is a condition, `s.T=80` the size of a free axis, `f.noise_scale=0.8` a field. */
+const GROUPS = { c: "conditions", s: "shape", f: "fields" };
 /** What is shown besides the samples, and the values that an address may give it; others are ignored. */
 const FLAGS = {
   layout: /^(side|over)$/, colour: /^(nfe|error)$/, velocity: /^1$/, density: /^1$/, sample: /^\d{1,9}$/, timeout: /^[1-9]\d{0,2}$/,
@@ -37,7 +37,7 @@ const SOLVER = "dopri5"; // if an address names none
 
 export const first = () => ({
   model: "", num_samples: "", seed: "0", condition: "", guidance: "",
-  conditions: {}, shape: {}, layout: "side", colour: "", velocity: "", density: "", sample: "", timeout: "",
+  conditions: {}, shape: {}, fields: {}, layout: "side", colour: "", velocity: "", density: "", sample: "", timeout: "",
   a: { solver: SOLVER, mode: "tolerance", rtol: "1e-3", atol: "1e-3" },
   b: null,
 });
@@ -156,6 +156,7 @@ export function request(view, setting) {
     conditions: filled(view.conditions, condition),
     shape: filled(view.shape, number),
     guidance: number(view.guidance),
+    ...filled(view.fields, number),
     ...solving(setting),
   };
 }
