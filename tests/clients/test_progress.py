@@ -58,7 +58,7 @@ def test_a_bar_is_drawn_and_gone(client: Client, monkeypatch: pytest.MonkeyPatch
     assert not stream.getvalue().split("\r")[-1].strip()
 
 
-def test_the_shares_of_a_comparison_are_those_of_all_its_solvers(
+def test_the_shares_of_a_comparison(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports: list[float] = []
