@@ -131,7 +131,7 @@ if TYPE_CHECKING:
 _FIELD = '''
 
 @dataclass(frozen=True)
-class Field:
+class RequestField:
     """A field of a request for samples.
 
     Attributes:
@@ -180,13 +180,13 @@ def sdk_text() -> str:
     text += _options("BulkOptions", "TypedDict", "Options of `bulk`.", own)
     own = {key: member for key, member in members(ReplayRequest).items() if key not in Answer.model_fields}
     text += _options("ReplayOptions", "TypedDict", "Options of `replay`.", own)
-    text += f"{_FIELD}# fmt: off\nFIELDS: dict[str, Field] = {{\n"
+    text += f"{_FIELD}# fmt: off\nFIELDS: dict[str, RequestField] = {{\n"
     for key, each in members(SampleRequest).items():
         more = {"default": each.default, "choices": each.choices, "bulk": each.bulk}
         parts = [json.dumps(each.kind), json.dumps(each.about)]
         parts += [f"{name}={_literal(value)}" for name, value in more.items() if value]
         parts += [] if each.low is None else [f"low={each.low}"]
-        text += f"    {json.dumps(key)}: Field({', '.join(parts)}),\n"
+        text += f"    {json.dumps(key)}: RequestField({', '.join(parts)}),\n"
     text += "}\n\n_OTHERS = {\n"
     text += "".join(f"    {json.dumps(key)}: {json.dumps(' '.join(names))},\n" for key, names in OTHER_NAMES.items())
     return text + _TAIL

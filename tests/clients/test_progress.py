@@ -58,9 +58,7 @@ def test_a_bar_is_drawn_and_gone(client: Client, monkeypatch: pytest.MonkeyPatch
     assert not stream.getvalue().split("\r")[-1].strip()
 
 
-def test_the_shares_of_a_comparison(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shares_of_a_comparison(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[float] = []
     monkeypatch.setattr(_bar.Bar, "follow", lambda bar, progress: reports.append(progress.share))
     client.compare("moons", ["euler-10", "rk4"], 9, steps=30, progress=True)

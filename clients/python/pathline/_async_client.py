@@ -12,7 +12,7 @@ import httpx
 from pathline import _bulk, _compare
 from pathline._calls import Calls, configured
 from pathline._calls import headers as all_headers
-from pathline._flow import Call, Do, Emit, Flow, Run, Stream, Together, Wait, described_as
+from pathline._flow import Call, Do, Emit, Flow, FlowRun, Stream, Together, Wait, described_as
 from pathline._pools import GivenPool, OwnPools, Pools
 from pathline._response import Intake, Response, reading, sending
 from pathline._retry import RetryPolicy
@@ -44,7 +44,7 @@ def _iterating(
     """Return the method that performs an operation and yields what it emits."""
 
     def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
-        return self._drive(Run(operation(self._calls, *args, **kwargs).flow))
+        return self._drive(FlowRun(operation(self._calls, *args, **kwargs).flow))
 
     described_as(method, operation, "AsyncClient")
     return method
@@ -140,12 +140,12 @@ class AsyncClient:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, flow: Flow[T]) -> T:
-        run = Run(flow)
+        run = FlowRun(flow)
         async for _ in self._drive(run):
             pass
         return run.result
 
-    async def _drive(self, run: Run[Any]) -> AsyncGenerator[Any, None]:
+    async def _drive(self, run: FlowRun[Any]) -> AsyncGenerator[Any, None]:
         """Perform the steps of a flow and yield the values that it emits."""
         outcome: Any = None
         opened: tuple[httpx.Response, AsyncIterator[bytes]] | None = None

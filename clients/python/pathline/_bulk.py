@@ -273,7 +273,7 @@ class _Page:
         return rows > _LEAST_PAGE
 
 
-class Job:
+class BulkJob:
     """A job in progress, made by the flows of several workers, which threads may drive.
 
     Attributes:
@@ -518,7 +518,7 @@ def bulk(
     return (yield from job.result())
 
 
-def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[Job]:
+def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[BulkJob]:
     """Start a job, or resume the one in a folder.
 
     Raises:
@@ -543,7 +543,7 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> F
     conditions = yield Do(lambda: folder.conditions(spec))
     table = isinstance(conditions, Table)
     labels = _labels((yield from calls.model(spec.model)), spec.version) if table else {}
-    return Job(calls, folder, spec, conditions, arguments, labels)
+    return BulkJob(calls, folder, spec, conditions, arguments, labels)
 
 
 def _fitted(calls: Calls, arguments: BulkArguments, total: int | None, version: int | None) -> Flow[Arrays]:

@@ -22,11 +22,11 @@ from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
 from pathline._conditions import described
 from pathline._fields import DiagnoseOptions, EncodeOptions, LogProbOptions, ReplayOptions, SampleOptions
-from pathline._flow import Call, Emit, Flow, Read, Stream, Wait
+from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
 from pathline._request import Pages, Request, SampleRequest, operation_request, replay_request, sample_request
 from pathline._response import Response, came, problem
 from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
-from pathline._retry import Attempts, RetryPolicy
+from pathline._retry import RequestAttempts, RetryPolicy
 from pathline.errors import DeadlineExceeded, InvalidRequest, InvalidValue, PathlineError, ProtocolError, TransportError
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Calls:
     def _streamed(self, request: SampleRequest) -> Flow[None]:
         response = yield from self._retried(lambda: self._opened(request))
         reader = _events.Reader(response, request)
-        while (part := (yield Read())) is not None:
+        while (part := (yield ReadMore())) is not None:
             for event in reader.feed(part):
                 yield Emit(event)
         reader.close()
@@ -197,7 +197,7 @@ class Calls:
             nonlocal last
             reader = _events.Reader((yield from self._opened(request)), request)
             result = None
-            while (part := (yield Read())) is not None:
+            while (part := (yield ReadMore())) is not None:
                 for event in reader.feed(part):
                     if isinstance(event, _events.Progress):
                         last = event
@@ -352,7 +352,7 @@ class Calls:
 
     def _retried(self, attempt: Callable[[], Flow[T]]) -> Flow[T]:
         """Make attempts until one succeeds or the policy gives up."""
-        attempts = Attempts(self.retry)
+        attempts = RequestAttempts(self.retry)
         while True:
             try:
                 return (yield from attempt())

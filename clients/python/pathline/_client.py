@@ -14,7 +14,7 @@ import httpx
 from pathline import _bulk, _compare
 from pathline._calls import Calls, configured
 from pathline._calls import headers as all_headers
-from pathline._flow import Call, Do, Emit, Flow, Run, Stream, Together, Wait, described_as
+from pathline._flow import Call, Do, Emit, Flow, FlowRun, Stream, Together, Wait, described_as
 from pathline._response import Intake, Response, reading, sending
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
@@ -43,7 +43,7 @@ def _iterating(
     """Return the method that performs an operation and yields what it emits."""
 
     def method(self: Client, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
-        return self._drive(Run(operation(self._calls, *args, **kwargs).flow))
+        return self._drive(FlowRun(operation(self._calls, *args, **kwargs).flow))
 
     described_as(method, operation, "Client")
     return method
@@ -145,12 +145,12 @@ class Client:
             raise error
 
     def _run(self, flow: Flow[T]) -> T:
-        run = Run(flow)
+        run = FlowRun(flow)
         for _ in self._drive(run):
             pass
         return run.result
 
-    def _drive(self, run: Run[Any]) -> Generator[Any, None, None]:
+    def _drive(self, run: FlowRun[Any]) -> Generator[Any, None, None]:
         """Perform the steps of a flow and yield the values that it emits."""
         outcome: Any = None
         opened: tuple[httpx.Response, Iterator[bytes]] | None = None

@@ -208,7 +208,7 @@ class ReplayOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Field:
+class RequestField:
     """A field of a request for samples.
 
     Attributes:
@@ -229,38 +229,38 @@ class Field:
 
 
 # fmt: off
-FIELDS: dict[str, Field] = {
-    "model": Field("string", "name of the model"),
-    "version": Field("integer", "version of the model; the highest if omitted", low=1),
-    "num_samples": Field("integer", "number of samples", default=256, low=1),
-    "seed": Field("integer", "an integer in [0, 2**63); drawn below 2**53 and echoed if omitted", low=0),
-    "first_index": Field("integer", "index of the first sample in the seed's stream", low=0),
-    "solver": Field("string", "name of a solver, see /v1/solvers, or text with its settings, like rk4-20", default="dopri5", bulk=True),
-    "steps": Field("integer", "number of fixed steps", bulk=True, low=1),
-    "rtol": Field("number", "relative tolerance: the error allowed in a step, as a fraction of the state's size", bulk=True),
-    "atol": Field("number", "absolute tolerance: the error allowed in a step where the state is close to 0", bulk=True),
-    "grid": Field("any", "how fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the name and its parameters, or a list of times", default="uniform", bulk=True),
-    "start": Field("string", "how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)", choices=("ramp", "rk"), bulk=True),
-    "error_control": Field("string", "sample: each sample has its own step sizes; batch: all share them", default="sample", choices=("sample", "batch")),
-    "controller": Field("string", "rule that turns the error of a step into the size of the next: paper, i or pi", choices=("paper", "i", "pi"), bulk=True),
-    "first_step": Field("number", "size of the first step of error control; automatic by default", bulk=True),
-    "max_step": Field("number", "longest step under error control, in units of t; unbounded by default", bulk=True),
-    "max_nfe": Field("integer", "maximum velocity evaluations of a sample", default=10000, bulk=True, low=1),
-    "condition": Field("any", "class label or vector of a conditional model: one for all samples, or a list of them", bulk=True),
-    "conditions": Field("object", "conditions of the model by name: one value for all samples, or a list of them", bulk=True),
-    "negative": Field("object", "conditions that replace the nulls in guidance, by name", bulk=True),
-    "shape": Field("object", "size of each free axis of the samples, by name, unless it follows from a condition", bulk=True),
-    "guidance": Field("any", "strength of classifier-free guidance, or its terms, interval, projection and rescale", bulk=True),
-    "timeout_s": Field("number", "time limit in seconds, queueing included"),
-    "priority": Field("string", "bulk yields to interactive requests, which take most of the time", default="interactive", choices=("interactive", "bulk")),
-    "x0": Field("array", "start states instead of noise, shape (num_samples, *event_shape)"),
-    "noise_scale": Field("number", "factor of the starting noise, its temperature: below 1 for more typical samples", default=1.0, bulk=True),
-    "t_span": Field("array", "where to start and end; noise is at 0, data at 1", default=(0.0, 1.0)),
-    "trace": Field("string", "how much to report about the steps", default="summary", choices=("none", "summary", "full")),
-    "save_at": Field("array", "times at which to report the states, too"),
-    "decode": Field("boolean", "turn latent states into data", default=True, bulk=True),
-    "budget": Field("object", "instead of a solver: the service chooses one"),
-    "on_timeout": Field("string", "at the time limit: fail, or return the states reached", default="error", choices=("error", "partial")),
+FIELDS: dict[str, RequestField] = {
+    "model": RequestField("string", "name of the model"),
+    "version": RequestField("integer", "version of the model; the highest if omitted", low=1),
+    "num_samples": RequestField("integer", "number of samples", default=256, low=1),
+    "seed": RequestField("integer", "an integer in [0, 2**63); drawn below 2**53 and echoed if omitted", low=0),
+    "first_index": RequestField("integer", "index of the first sample in the seed's stream", low=0),
+    "solver": RequestField("string", "name of a solver, see /v1/solvers, or text with its settings, like rk4-20", default="dopri5", bulk=True),
+    "steps": RequestField("integer", "number of fixed steps", bulk=True, low=1),
+    "rtol": RequestField("number", "relative tolerance: the error allowed in a step, as a fraction of the state's size", bulk=True),
+    "atol": RequestField("number", "absolute tolerance: the error allowed in a step where the state is close to 0", bulk=True),
+    "grid": RequestField("any", "how fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the name and its parameters, or a list of times", default="uniform", bulk=True),
+    "start": RequestField("string", "how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)", choices=("ramp", "rk"), bulk=True),
+    "error_control": RequestField("string", "sample: each sample has its own step sizes; batch: all share them", default="sample", choices=("sample", "batch")),
+    "controller": RequestField("string", "rule that turns the error of a step into the size of the next: paper, i or pi", choices=("paper", "i", "pi"), bulk=True),
+    "first_step": RequestField("number", "size of the first step of error control; automatic by default", bulk=True),
+    "max_step": RequestField("number", "longest step under error control, in units of t; unbounded by default", bulk=True),
+    "max_nfe": RequestField("integer", "maximum velocity evaluations of a sample", default=10000, bulk=True, low=1),
+    "condition": RequestField("any", "class label or vector of a conditional model: one for all samples, or a list of them", bulk=True),
+    "conditions": RequestField("object", "conditions of the model by name: one value for all samples, or a list of them", bulk=True),
+    "negative": RequestField("object", "conditions that replace the nulls in guidance, by name", bulk=True),
+    "shape": RequestField("object", "size of each free axis of the samples, by name, unless it follows from a condition", bulk=True),
+    "guidance": RequestField("any", "strength of classifier-free guidance, or its terms, interval, projection and rescale", bulk=True),
+    "timeout_s": RequestField("number", "time limit in seconds, queueing included"),
+    "priority": RequestField("string", "bulk yields to interactive requests, which take most of the time", default="interactive", choices=("interactive", "bulk")),
+    "x0": RequestField("array", "start states instead of noise, shape (num_samples, *event_shape)"),
+    "noise_scale": RequestField("number", "factor of the starting noise, its temperature: below 1 for more typical samples", default=1.0, bulk=True),
+    "t_span": RequestField("array", "where to start and end; noise is at 0, data at 1", default=(0.0, 1.0)),
+    "trace": RequestField("string", "how much to report about the steps", default="summary", choices=("none", "summary", "full")),
+    "save_at": RequestField("array", "times at which to report the states, too"),
+    "decode": RequestField("boolean", "turn latent states into data", default=True, bulk=True),
+    "budget": RequestField("object", "instead of a solver: the service chooses one"),
+    "on_timeout": RequestField("string", "at the time limit: fail, or return the states reached", default="error", choices=("error", "partial")),
 }
 
 _OTHERS = {

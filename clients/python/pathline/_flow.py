@@ -25,7 +25,7 @@ class Call:
 
     Attributes:
         timeout: Longest time without network activity.
-        stream: Leave the body of a successful response to be read by `Read`.
+        stream: Leave the body of a successful response to be read by `ReadMore`.
     """
 
     method: str
@@ -37,7 +37,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadMore:
     """A step: read more of the open response; the outcome is bytes, or None at the end."""
 
 
@@ -75,7 +75,7 @@ class Together:
     stop: Callable[[], None]
 
 
-Step = Call | Read | Wait | Do | Emit | Together
+Step = Call | ReadMore | Wait | Do | Emit | Together
 Flow = Generator[Step, Any, T]
 
 
@@ -86,7 +86,7 @@ class Stream(Generic[T]):
     flow: Flow[None]
 
 
-class Run(Generic[T]):
+class FlowRun(Generic[T]):
     """One flow being driven.
 
     Attributes:

@@ -22,7 +22,7 @@ _AFTER_ERROR_S = 0.05  # so that a service that refuses everything is not floode
 
 
 @dataclass(frozen=True)
-class Report:
+class LoadReport:
     """Results of a load test.
 
     Attributes:
@@ -66,7 +66,7 @@ async def measure(
     seed: int | None,
     options: Mapping[str, Any],
     bar: Bar,
-) -> Report:
+) -> LoadReport:
     """Run the load test; nothing is retried, so that errors show.
 
     Args:
@@ -115,7 +115,7 @@ async def measure(
         elapsed = time.perf_counter() - start
     spread = np.percentile(latencies, _PERCENTILES).tolist() if latencies else []
     rate = len(latencies) / elapsed
-    return Report(
+    return LoadReport(
         len(latencies),
         dict(errors),
         elapsed,
