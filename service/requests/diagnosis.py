@@ -89,9 +89,9 @@ def validate_diagnose(
 
 def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan, checked: CheckedConditions) -> int:
     """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
-    paths = lanes_bytes(model, n, width, checked, saved=times, given=True, steps=kept_steps(solve, "none"))
+    paths = lanes_bytes(model, n, width, checked, saved=times, start=True, steps=kept_steps(solve, "none"))
     rows = n * times * width
-    jacobians = lanes_bytes(model, rows, width, checked, given=True, constants=width + 2)
+    jacobians = lanes_bytes(model, rows, width, checked, start=True, constants=width + 2)
     found = 8 * rows * (width + 3)
     return paths + jacobians + found + doubles_bytes(n, model.event_shape)
 
