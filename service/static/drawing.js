@@ -108,8 +108,7 @@ export class Run {
     const evenly = (parts) => Array.from({ length: parts + 1 }, (_, k) => k / parts);
     let points = evenly(FRAMES);
     if (!spelled({ solver }) || solver === TUNED || grid !== undefined) {
-      const one = await resolved(this.body, signal).catch(() => null); // the drawing will report the fault
-      if (!one) return undefined;
+      const one = await resolved(this.body, signal);
       this.#resolve(one.solver);
       if (one.solver.steps !== undefined) points = [...one.trace.t, 1];
     } else if (steps !== undefined) {

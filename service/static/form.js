@@ -1,7 +1,7 @@
 // The form: fields of the two settings, made from /v1/solvers, read into a view and filled from one.
 import { $, make } from "./dom.js";
 import { cost, explain } from "./terms.js";
-import { BUDGET, TUNED, catalogue, gridParameters, second, spelled, usual } from "./view.js";
+import { BUDGET, TUNED, catalogue, gridParameters, second, spelled, titled, usual } from "./view.js";
 
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
 
@@ -106,15 +106,13 @@ function build(side, solvers) {
   );
 }
 
-/** "max_step" as "Max step". */
-const titled = (name) => name.replace("nfe", "NFE").replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
-
 export class Form {
   /** @param models lines of /v1/models */
   constructor(models) {
     this.b = null;
     const solvers = [...catalogue.solvers.values()].filter(({ name }) => name !== TUNED);
     for (const side of ["a", "b"]) build(side, solvers);
+    $("fields").replaceChildren(...Object.entries(catalogue.fields).map((one) => requestField(...one)));
     this.offer(models);
   }
 
@@ -147,7 +145,7 @@ export class Form {
   fill(view) {
     for (const key of COMMON) this.#put($(key), view[key]);
     this.#offerTuned();
-    for (const control of $("inputs").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
+    for (const control of $("common").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
     $("compare").checked = view.b !== null;
     this.b = view.b ?? this.b ?? second();
     this.#fillSetting("a", view.a);
@@ -181,7 +179,7 @@ export class Form {
     const view = { ...kept };
     for (const key of COMMON) view[key] = $(key).value;
     if ($("conditional").hidden) view.condition = view.guidance = "";
-    for (const control of $("inputs").querySelectorAll("[data-group]")) {
+    for (const control of $("common").querySelectorAll("[data-group]")) {
       const { group, key } = control.dataset;
       view[group] = { ...view[group], [key]: control.value };
     }
@@ -236,7 +234,7 @@ export class Form {
         return name === "solver" || (solver && ["more", "cost"].includes(name));
       };
       for (const element of $(side).querySelectorAll("[data-for]")) element.hidden = !shown(element.dataset.for);
-      for (const element of $(side).querySelectorAll("details .field > *")) {
+      for (const element of $(side).querySelectorAll("[data-for=more] .field > *")) {
         const automatic = usual(chosen, element.dataset.name);
         if (element.tagName === "SELECT") element.options[0].textContent = automatic ?? "automatic";
         else if (element.tagName === "INPUT") element.placeholder = automatic ?? "automatic";
@@ -261,9 +259,8 @@ export class Form {
     const of = JSON.stringify([card?.name, conditions, axes]);
     if ($("inputs").dataset.of === of) return; // keeps what is being typed
     $("inputs").dataset.of = of;
-    $("inputs").replaceChildren(...conditions.map((one) => conditionField(...one)), ...axes.map((one) => sizeField(...one)),
-      ...Object.entries(catalogue.fields).map((one) => requestField(...one)));
-    for (const control of $("inputs").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
+    $("inputs").replaceChildren(...conditions.map((one) => conditionField(...one)), ...axes.map((one) => sizeField(...one)));
+    for (const control of $("common").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
     for (const label of $("inputs").querySelectorAll("[data-term]")) explain(label);
     if (this.marked) this.mark(...this.marked); // the fields are new
   }
@@ -292,7 +289,8 @@ export class Form {
       control.removeAttribute("aria-describedby");
     }
     for (const { field: name } of errors) {
-      const root = name.split(".")[0];
+      const text = !spelled({ solver: $(`${side ?? "a"}-solver`).value }); // then it has all settings
+      const root = text && name in catalogue.settings ? "solver" : name.split(".")[0];
       const [one, all] = [name, root].map((field) => `[data-field="${CSS.escape(field)}"]`);
       for (const control of document.querySelectorAll(`#common ${one}, #common ${all}, #${side ?? "a"} ${all}`)) {
         if (control.closest(".field[hidden]")) continue;

@@ -2,7 +2,7 @@
 import { $, make } from "./dom.js";
 import { catalogue } from "./view.js";
 
-export const TERMS = {
+const TERMS = {
   model: "A trained network v(x, t) that gives the velocity of a point x at time t.",
   num_samples: "The number of samples; each is computed independently, so a larger number never changes the others.",
   seed: "Fixes the noise that the samples start from: the same seed gives the same samples, here and in any program.",
@@ -53,11 +53,12 @@ export function explain(label) {
   label.after(what(label.dataset.term, label.textContent.trim()));
 }
 
-/** What the service says of a setting, or of a parameter of a grid. */
-function described(term) {
+/** The sentence about a term; of fields of a request and parameters of grids, the service's. */
+export function explanation(term) {
+  if (TERMS[term]) return TERMS[term];
   const parameters = Object.values(catalogue.grids).flatMap((grid) => Object.entries(grid.parameters));
-  const { about } = catalogue.settings[term] ?? catalogue.fields[term] ?? Object.fromEntries(parameters)[term.replace("grid_", "")];
-  return `${about[0].toUpperCase()}${about.slice(1)}.`;
+  const { about } = catalogue.settings[term] ?? catalogue.fields[term] ?? Object.fromEntries(parameters)[term.replace("grid_", "")] ?? {};
+  return about && `${about[0].toUpperCase()}${about.slice(1)}.`;
 }
 
 function show(button) {
@@ -66,7 +67,7 @@ function show(button) {
   box.hidePopover();
   opener = button;
   if (again) return;
-  box.textContent = TERMS[button.dataset.what] ?? described(button.dataset.what);
+  box.textContent = explanation(button.dataset.what);
   box.showPopover();
   const place = button.getBoundingClientRect();
   const left = Math.min(place.left, innerWidth - box.offsetWidth - 12);

@@ -63,17 +63,19 @@ export function toHash(view) {
 export function fromHash(hash) {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   const view = first();
-  if ([...parts.keys()].some((key) => /^a\.\w{1,64}$/.test(key))) view.a = { solver: SOLVER };
+  if ([...parts.keys()].some((key) => key.startsWith("a.") && isSetting(key.slice(2)))) view.a = { solver: SOLVER };
   for (const [key, value] of parts) {
     const [side, name] = [key.slice(0, 1), key.slice(2)];
     if (key === "a" || key === "b") view[key] = { solver: value.replace(/ (?=[a-z])/gi, "+") }; // a plain + arrives as a space
-    else if (/^[ab]\.\w{1,64}$/.test(key)) (view[side] ??= { solver: SOLVER })[name] = value;
+    else if (/^[ab]\./.test(key) && isSetting(name)) (view[side] ??= { solver: SOLVER })[name] = value;
     else if (GROUPS[side] && /^.\.[A-Za-z]\w{0,63}$/.test(key)) view[GROUPS[side]][name] = value;
     else if (COMMON.includes(key) || (Object.hasOwn(FLAGS, key) && FLAGS[key].test(value))) view[key] = value;
   }
   for (const side of [view.a, view.b]) if (side) side.mode = modeOf(side);
   return view;
 }
+
+const isSetting = (name) => name === "solver" || Object.hasOwn(catalogue.settings, name) || /^(grid_\w{1,64}|budget_max_(error|nfe|ms))$/.test(name);
 
 const modeOf = ({ steps, grid }) => (steps || grid === "times" ? "steps" : "tolerance");
 
@@ -93,6 +95,9 @@ export function settingOf({ name, grid = "uniform", text: _, plan: __, ...others
   if (setting.grid === "times") delete setting.steps;
   return { ...setting, mode: modeOf(setting) };
 }
+
+/** "max_step" as "Max step". */
+export const titled = (name) => name.replace("nfe", "NFE").replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
 
 /** The value that a setting has if its field is empty. */
 export function usual(solver, key) {

@@ -321,8 +321,8 @@ def test_every_term_is_explained(page: Page, service: str) -> None:
     show(page, service, **PAIR)
     unknown = module(
         page,
-        """async (load) => { const {TERMS} = await load('terms');
-        return [...document.querySelectorAll('[data-what]')].map(e => e.dataset.what).filter(t => !TERMS[t]) }""",
+        """async (load) => { const {explanation} = await load('terms');
+        return [...document.querySelectorAll('[data-what]')].map(e => e.dataset.what).filter(t => !explanation(t)) }""",
     )
     assert unknown == []
     page.click("#a [data-what=rtol]")
@@ -428,5 +428,5 @@ def test_a_budget_in_place_of_a_solver(page: Page, service: str) -> None:
     page.fill("#a-budget_max_nfe", "2")
     page.press("#a-budget_max_nfe", "Enter")
     page.wait_for_selector("#problem:not([hidden])")
-    assert "no measured solver of model 'gaussian' fits the budget" in page.inner_text("#problem")
+    assert "no measured solver" in page.inner_text("#problem")
     assert page.get_attribute("#a-budget_max_nfe", "aria-invalid") == "true"
