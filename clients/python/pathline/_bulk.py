@@ -35,10 +35,10 @@ from pathline.bulk_folder import (
     Arrays,
     Folder,
     JobSpec,
-    LocalStore,
+    JobStore,
     Receipt,
     RowConditions,
-    Rows,
+    ShardRows,
     Table,
     merged,
     shard_rows,
@@ -355,7 +355,7 @@ class BulkJob:
         except BaseException:
             self._advance(-done)
             raise
-        made = Rows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
+        made = ShardRows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
         receipt = Receipt.of(self.spec, shard, made, deterministic, time.monotonic() - begin)
         yield Do(lambda: self._folder.commit(self.spec, made, receipt))
 
@@ -497,7 +497,7 @@ def bulk(
             and condition, and needs pyarrow.
         workers: Requests at the same time; two keep one service busy.
         tries: Attempts at a shard before giving up.
-        shard_rows: Rows per file, a multiple of 64; by default, two minutes of work at most.
+        shard_rows: ShardRows per file, a multiple of 64; by default, two minutes of work at most.
         progress: True draws a bar with the rate and the time left; a function is called with each `Progress`, the
             `fields` of which have ``rows``, ``total`` and ``rows_per_s``.
         **options: See `BulkOptions`; `timeout_s` applies to each request. Arrays in `conditions` and `negative` have
@@ -529,7 +529,7 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> F
     """
     if "://" in str(to):
         raise InvalidValue(f"to={str(to)!r} is not a local folder; use `python -m fleet sample` for stores")
-    folder = Folder(LocalStore(Path(to).expanduser()))
+    folder = Folder(JobStore(Path(to).expanduser()))
     spec = yield Do(folder.spec)
     if spec is None:
         arrays = yield from _fitted(calls, arguments, arguments.total, arguments.options.get("version"))
