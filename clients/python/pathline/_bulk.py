@@ -21,7 +21,7 @@ import numpy as np
 
 from pathline._bar import Follow, following
 from pathline._calls import Calls
-from pathline._conditions import NAMED, ONE, shape_of
+from pathline._conditions import NAMED, ONE, served, shape_of
 from pathline._events import Progress
 from pathline._fields import BulkOptions
 from pathline._flow import Do, Flow, Together, Wait
@@ -145,10 +145,10 @@ class BulkArguments:
             InvalidValue: A number is out of range, or options contradict each other.
             ImportError: The format is Parquet and pyarrow is not installed.
         """
-        given = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
+        members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
         table = None if counts is None else _table(counts)
         for name in ("condition", "conditions"):
-            if table is not None and name in given:
+            if table is not None and name in members:
                 raise InvalidValue(f"{name} and counts are both given; give one of them", name)
         total = None if total is None else integer("total", total)
         if total is not None and total < 1:
@@ -164,10 +164,10 @@ class BulkArguments:
         for name, number in (("workers", workers), ("tries", tries)):
             if integer(name, number) < 1:
                 raise InvalidValue(f"{name}={number} is not allowed; use at least 1", name)
-        if "seed" in given:
-            given["seed"] = chosen_seed(given["seed"])
+        if "seed" in members:
+            members["seed"] = chosen_seed(members["seed"])
         total = total if table is None else table.total
-        return cls(model, total, table, format, shard_rows, workers, given, _arrays_in(given))
+        return cls(model, total, table, format, shard_rows, workers, members, _arrays_in(members))
 
     @property
     def request(self) -> dict[str, Any]:
@@ -184,13 +184,13 @@ class BulkArguments:
         Raises:
             InvalidValue: The model has no such condition, or an array has another number of rows.
         """
-        found = {}
+        fitted = {}
         for key, array in self.arrays.items():
             name = key.partition(".")[2]
             shape = shape_of(takes, name)
             if shape is None:
-                known = f"takes {', '.join(takes)}" if takes else "is unconditional"
-                raise InvalidValue(f"there is no condition {name!r}; this model {known}", key)
+                taken = f"takes {', '.join(takes)}" if takes else "is unconditional"
+                raise InvalidValue(f"there is no condition {name!r}; this model {taken}", key)
             more = array.ndim - len(shape)
             if more not in (0, 1) or (more == 1 and len(array) not in (1, total)):
                 raise InvalidValue(
@@ -198,8 +198,8 @@ class BulkArguments:
                     f"or {total} of these, one for each",
                     key,
                 )
-            found[key] = array if more else array[None]
-        return Arrays(found, total)
+            fitted[key] = array if more else array[None]
+        return Arrays(fitted, total)
 
     def refuse_other(self, spec: JobSpec, arrays: Arrays) -> None:
         """Check that a job matches the arguments, and the arrays among them.
@@ -236,16 +236,16 @@ def _table(counts: Counts) -> Table:
 
 def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
     """Take the numbers by name out of the options, as arrays; names of classes stay."""
-    found = {}
+    arrays = {}
     for option in NAMED:
         for name, value in list((options.get(option) or {}).items()):
             array = value if isinstance(value, np.ndarray) else _as_array(f"{option}.{name}", value)
             if array.dtype.kind in "biuf":
-                found[f"{option}.{name}"] = array
+                arrays[f"{option}.{name}"] = array
                 del options[option][name]
         if option in options and not options[option]:
             del options[option]
-    return found
+    return arrays
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:
@@ -264,8 +264,8 @@ class _Page:
 
     def took(self, rows: int, seconds: float) -> None:
         """Adapt to the time that a page took."""
-        wanted = int(rows * min(4.0, max(0.25, _PAGE_S / max(seconds, 1e-3))))
-        self.rows = max(_LEAST_PAGE, min(self._most, wanted))
+        rows_next = int(rows * min(4.0, max(0.25, _PAGE_S / max(seconds, 1e-3))))
+        self.rows = max(_LEAST_PAGE, min(self._most, rows_next))
 
     def refused(self, rows: int) -> bool:
         """Adapt to the refusal of a page that was too large; return whether a smaller one can be tried."""
@@ -602,7 +602,7 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         spec,
         version=first.version,
         checkpoint=first.checkpoint,
-        path=_served(info, first.version).get("path") or "",
+        path=served(info, first.version).get("path") or "",
         noise=first.extra.get("noise", ""),
         shape=first.samples.shape[1:],
         dtype=str(first.samples.dtype),
@@ -610,14 +610,9 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
     )
 
 
-def _served(info: Any, version: int | None) -> Mapping[str, Any]:
-    served = [each for each in info.fields.get("served", ()) if each.get("version") == version]
-    return served[0] if served else {}
-
-
 def _labels(info: Any, version: int) -> dict[Any, int]:
     """Return the numbers that stand for named classes: the names themselves if all are numbers, else the labels."""
-    names = ((_served(info, version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
+    names = ((served(info, version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
     whole = {name: int(name) for name in names if _WHOLE.fullmatch(name)}
     if whole and len(whole) == len(names):
         return whole

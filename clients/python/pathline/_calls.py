@@ -20,7 +20,7 @@ import numpy as np
 from pathline import _decode, _events, _frontier, _info
 from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
-from pathline._conditions import described
+from pathline._conditions import served
 from pathline._fields import DiagnoseOptions, EncodeOptions, LogProbOptions, ReplayOptions, SampleOptions
 from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
 from pathline._request import Pages, Request, SampleRequest, operation_request, replay_request, sample_request
@@ -298,12 +298,12 @@ class Calls:
         """Return the conditions of a version by name; a version that was never loaded is loaded first."""
         info = yield from self.model(name)
         version = info.version if version is None else version
-        if version is not None and described(info, version) is None:
+        if version is not None and not served(info, version):
             with contextlib.suppress(InvalidRequest):
                 options: SampleOptions = {"version": version, "solver": "euler-1", "timeout_s": timeout_s}
                 yield from self.sampled(sample_request(name, 1, options, self.url))
             info = yield from self.model(name)
-        return described(info, version) or {}
+        return served(info, version).get("conditions") or {}
 
     def frontier(self, name: str, version: int | None = None) -> Flow[_frontier.Frontier]:
         """Return the cost of each measured solver on a model, and its distance from the exact end of the path.
@@ -377,10 +377,10 @@ def _expect(response: Response, media: str) -> None:
         raise problem(response)
     if response.is_success and response.media_type == media:
         return
-    found = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
+    kind = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
     moved = _address(response.headers.get("location", ""))
     hint = f"it moved to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
-    raise ProtocolError(f"{response.url} answered with {found} instead of {media}; {hint}{came(response.route)}")
+    raise ProtocolError(f"{response.url} answered with {kind} instead of {media}; {hint}{came(response.route)}")
 
 
 def _address(location: str) -> str:
@@ -389,12 +389,12 @@ def _address(location: str) -> str:
     return f"{route[1]}{route[2]}" if route else ""
 
 
-def headers(api_key: str | None, given: Mapping[str, str] | None, login: str = "") -> dict[str, str]:
+def headers(api_key: str | None, own: Mapping[str, str] | None, login: str = "") -> dict[str, str]:
     """Return the headers of every request: the user agent, the key, and the user's own, which take precedence.
 
     Args:
         api_key: The key, or None for PATHLINE_API_KEY.
-        given: The user's own headers.
+        own: The user's own headers.
         login: The Authorization header that a name and password in the URL make; the key then goes as X-API-Key.
 
     Raises:
@@ -413,7 +413,7 @@ def headers(api_key: str | None, given: Mapping[str, str] | None, login: str = "
     shown = {"Authorization": login} if login else {}
     if key:
         shown |= {"X-API-Key": key} if login else {"Authorization": f"Bearer {key}"}
-    return {"User-Agent": AGENT, **shown, **(given or {})}
+    return {"User-Agent": AGENT, **shown, **(own or {})}
 
 
 def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Calls:
@@ -430,7 +430,7 @@ def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Ca
     return Calls(base, timeout, retry or RetryPolicy(), login)
 
 
-def base_url(given: str | None) -> tuple[str, str]:
+def base_url(address: str | None) -> tuple[str, str]:
     """Return the URL to use, and the Authorization header that its name and password make; the URL is without them.
 
     It is the given one, else PATHLINE_URL, else the default of `make serve`.
@@ -439,9 +439,9 @@ def base_url(given: str | None) -> tuple[str, str]:
         InvalidValue: It is not an http or https URL, or its port is out of range.
         TypeError: It is not a string.
     """
-    if given is not None and not isinstance(given, str):
-        raise TypeError(f"base_url={given!r} is not allowed; use a string like {DEFAULT_URL!r}")
-    text = given if given is not None else os.environ.get("PATHLINE_URL", "").strip() or DEFAULT_URL
+    if address is not None and not isinstance(address, str):
+        raise TypeError(f"base_url={address!r} is not allowed; use a string like {DEFAULT_URL!r}")
+    text = address if address is not None else os.environ.get("PATHLINE_URL", "").strip() or DEFAULT_URL
     shown = re.sub(r"//[^/]*@", "//...@", text)  # a message repeats no password
     try:
         url = httpx.URL(text.strip())

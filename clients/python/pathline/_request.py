@@ -153,7 +153,7 @@ def sample_request(model: str, num_samples: int | None, options: Mapping[str, An
 
 
 def operation_request(
-    operation: str, model: str, own: Mapping[str, Any], options: Mapping[str, Any], known: type, url: str = ""
+    operation: str, model: str, own: Mapping[str, Any], options: Mapping[str, Any], kind: type, url: str = ""
 ) -> Request:
     """Build the request of an operation other than sampling; raises as `sample_request` does.
 
@@ -162,10 +162,10 @@ def operation_request(
         model: Name of the model, which is part of the address.
         own: Arguments that are no options.
         options: The options.
-        known: The TypedDict that has them.
+        kind: The TypedDict that has them.
         url: Base URL of the service.
     """
-    names = (*_SOLVER, *known.__annotations__)
+    names = (*_SOLVER, *kind.__annotations__)
     members = {**plain_options(own, tuple(own)), **plain_options(options, names, tuple(own))}
     if "seed" in names:
         members["seed"] = chosen_seed(members.get("seed"))
@@ -289,12 +289,12 @@ def _as_body(name: str, value: Any) -> Any:
     return budget.body() if isinstance(budget, Budget) else budget
 
 
-def nearest(name: str, known: Sequence[str]) -> str | None:
+def nearest(name: str, names: Sequence[str]) -> str | None:
     """Return the option that an unknown name probably means: other libraries' name for it, or a misspelling."""
     meant = OTHER_NAMES.get(name, name)
-    if meant == "num_samples" and "total" in known:
+    if meant == "num_samples" and "total" in names:
         meant = "total"
-    near = [meant] if meant in known else difflib.get_close_matches(name, known, 1)
+    near = [meant] if meant in names else difflib.get_close_matches(name, names, 1)
     return near[0] if near else None
 
 

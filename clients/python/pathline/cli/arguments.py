@@ -246,12 +246,12 @@ def flags_in(message: str) -> str:
     flags = {name: _flag(name) for name in _SOLVING if name not in ("decode", "condition", "negative")}
     named = "|".join(flags)
     message = re.sub(
-        rf"(?<!\+)\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda found: f"{flags[found[1]]} {found[3]}", message
+        rf"(?<!\+)\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda match: f"{flags[match[1]]} {match[3]}", message
     )
     message = re.sub(r"(timeout_s, or )?the client's timeout\b", "--timeout", message)  # one option sets both
     message = message.replace("send force true", "use --force")
     words = "|".join(name for name in flags if "_" in name)
-    return re.sub(rf"(?<![-+])\b({words})\b", lambda found: flags[found[1]], message)
+    return re.sub(rf"(?<![-+])\b({words})\b", lambda match: flags[match[1]], message)
 
 
 def _count(text: str) -> int:

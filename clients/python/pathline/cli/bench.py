@@ -94,8 +94,8 @@ async def measure(
         async def ask() -> None:
             nonlocal sent
             first, sent = begun_at + sent * num_samples, sent + 1
-            given = {"trace": "none", **options, "first_index": first}
-            await client.sample(model, num_samples, seed=seed, **given)  # type: ignore[arg-type]  (sample checks them)
+            members = {"trace": "none", **options, "first_index": first}
+            await client.sample(model, num_samples, seed=seed, **members)  # type: ignore[arg-type]  (sample checks them)
 
         async def worker(end: float) -> None:
             while (start := time.perf_counter()) < end:
