@@ -81,8 +81,11 @@ class Hashes(BaseModel):
 
 
 _FIELDS: dict[str, Any] = dict.fromkeys(OTHERS, (Any, None))
-Asked: type[Hashes] = create_model("Asked", __base__=Hashes, **_FIELDS)
-"""What a request said besides model, solver, seed and number, where it is not the default; checked as requests are."""
+_Others: type[Hashes] = create_model("Others", __base__=Hashes, **_FIELDS)
+
+
+class Asked(_Others):
+    """What a request said besides model, solver, seed and number, where it is not the default; checked as requests are."""
 
 
 class Answer(BaseModel):

@@ -13,7 +13,7 @@ from pathline import _bulk, _compare
 from pathline._calls import Calls, configured
 from pathline._calls import headers as all_headers
 from pathline._flow import Call, Do, Emit, Flow, FlowRun, Stream, Together, Wait, described_as
-from pathline._pools import TransportPool, OwnPools, Pools
+from pathline._pools import OwnPools, Pools, TransportPool
 from pathline._response import Intake, Response, reading, sending
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
