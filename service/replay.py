@@ -85,7 +85,7 @@ _Others: type[Hashes] = create_model("Others", __base__=Hashes, **_FIELDS)
 
 
 class Asked(_Others):
-    """What a request said besides model, solver, seed and number, where it is not the default; checked as requests are."""
+    """What a request said besides model, solver, seed and number, where not the default; checked as requests are."""
 
 
 class Answer(BaseModel):
