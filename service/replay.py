@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from llvmlite import binding
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from engine.job import Job
 from models.conditions import ONE, numbers_are_names
@@ -29,7 +29,6 @@ from models.guidance import document_of
 from models.named_conditions import Distinct
 from service import VERSION
 from service.registry.version import ModelVersion
-from service.requests.schemas import SOLVER_FIELDS, Mark, SampleRequest
 
 HASH = r"^sha256:[0-9a-f]{64}$"
 Digest = Annotated[str, Field(pattern=HASH)]
@@ -47,7 +46,6 @@ def _with_plan(solver: dict[str, Any]) -> dict[str, Any]:
 MAX_NUMBERS = 64
 """Limit on the numbers of an array in an answer's `request`; of a larger one it has only the hash."""
 
-_ARRAYS = ("condition", "x0")
 _HASHED = ("conditions", "negative")
 """Members of which it has only the hash, whatever their size."""
 
@@ -63,29 +61,26 @@ class SavedTimes(BaseModel):
     t: list[float]
 
 
-_ELSEWHERE = {*SOLVER_FIELDS, "num_samples", "save_at", "budget", "conditions", "negative"}
-OTHERS = {
-    name: field.default
-    for name, field in SampleRequest.model_fields.items()
-    if name not in _ELSEWHERE and Mark.SAME_NEEDS not in field.metadata
-}
-"""Fields of a request for samples of which nothing else in an answer tells, and their defaults."""
+class Asked(BaseModel):
+    """What a request for samples said besides model, solver, seed and number, where it is not the default.
 
-
-class Hashes(BaseModel):
-    """The hashes of members that must be sent again: arrays of more than 64 numbers, vectors, conditions by name."""
+    Attributes:
+        t_span, condition, guidance, x0, decode, trace, noise_scale: as in a request.
+        shape: sizes of the free axes, by name.
+        hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, and conditions by name.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
+    t_span: tuple[float, float] | None = Field(default=None, strict=False)
+    noise_scale: float | None = None
+    condition: Any = None
+    guidance: Any = None
+    x0: Any = None
+    shape: dict[str, int] | None = None
+    decode: bool | None = None
+    trace: Literal["none", "summary", "full"] | None = None
     hashes: dict[Literal["condition", "conditions", "negative", "x0"], Digest] = {}
-
-
-_FIELDS: dict[str, Any] = dict.fromkeys(OTHERS, (Any, None))
-_Others: type[Hashes] = create_model("Others", __base__=Hashes, **_FIELDS)
-
-
-class Asked(_Others):
-    """What a request said besides model, solver, seed and number, where not the default; checked as requests are."""
 
 
 class Answer(BaseModel):
@@ -187,15 +182,16 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
     takes = model.conditioning
     if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
         values["condition"] = takes.class_names(job.conditions or {})[ONE]
-    own = {
-        "t_span": job.solve.t_span,
-        "guidance": document_of(job.guidance, _droppable(model, job)),
-        "shape": dict(job.sizes) or None,
-        "decode": decode,
+    usual = {
+        "t_span": (job.solve.t_span, (0.0, 1.0)),
+        "noise_scale": (job.noise_scale, 1.0),
+        "guidance": (document_of(job.guidance, _droppable(model, job)), None),
+        "shape": (dict(job.sizes), {}),
+        "hashes": (hashes, {}),
+        "decode": (decode, True),
+        "trace": (job.trace, "summary"),
     }
-    plain = {name: own[name] if name in own else getattr(job, name) for name in OTHERS if name not in _ARRAYS}
-    values |= {name: value for name, value in plain.items() if value != OTHERS[name]}
-    return values | ({"hashes": hashes} if hashes else {})
+    return values | {name: value for name, (value, default) in usual.items() if value != default}
 
 
 def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:

@@ -146,5 +146,5 @@ def _differences(answer: Answer, model: ModelVersion, environment: Mapping[str, 
         reason = "the time limit cut it short, which cannot be repeated"
         found.append(Difference("answer", "partial", "whole", reason))
     fused = answer.environment.get("path") == model.path == "fused"
-    threads_matter = not fused or (getattr(answer.request, "decode", None) is not False and not model.plain)
+    threads_matter = not fused or (answer.request.decode is not False and not model.plain)
     return [*found, *differences(answer.environment, environment_of(environment, model), threads_matter)]
