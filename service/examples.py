@@ -160,6 +160,7 @@ MODEL_LIST = {
             "field": "velocity",
         }
     ],
+    "training": [{"name": "digits", "left_s": 41.5}],
     "passed_over": [
         {"path": "my model", "reason": "passed over: not a valid model name; use up to 64 of A-Z, a-z, 0-9, ..."}
     ],

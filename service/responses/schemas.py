@@ -236,10 +236,18 @@ class PassedOver(BaseModel):
     reason: str
 
 
+class Training(BaseModel):
+    """A model that is being trained into the repository."""
+
+    name: str
+    left_s: float | None = Field(description="seconds that the training will take; null if not yet known")
+
+
 class ModelList(BaseModel):
     """Response of ``GET /v1/models``."""
 
     models: list[ModelSummary]
+    training: list[Training] = Field(default=[], description="models being trained now; they are served when done")
     passed_over: list[PassedOver] = Field(
         default=[], description="entries of the repository that are not models, the first 50"
     )
