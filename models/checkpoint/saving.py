@@ -56,7 +56,6 @@ def save(
     version: int | None = None,
     dtype: torch.dtype | None = None,
     time: TimeCard | None = None,
-    row_by_row: bool = False,
     sampling: SamplingCard | None = None,
     compute: Literal["bfloat16", "float16"] | None = None,
     axes: Mapping[str, Axis] | None = None,
@@ -77,7 +76,6 @@ def save(
         dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none; a
             program states its own.
         time: the model's convention; None for Pathline's own.
-        row_by_row: whether to call the network with one row at a time (see `models.mixing`).
         sampling: how it is sampled if a request does not say; None leaves that to the service.
         compute: half precision that the parameters are stored in and the model computes in; None for `dtype`.
         axes: the allowed sizes of the free axes of the model's states.
@@ -119,7 +117,6 @@ def save(
                 seed,
                 weights,
                 time or TimeCard(),
-                row_by_row,
                 sampling,
                 compute,
                 axes or {},
@@ -149,7 +146,6 @@ def _card(
     seed: int,
     weights: bytes,
     time: TimeCard,
-    row_by_row: bool,
     sampling: SamplingCard | None,
     compute: Literal["bfloat16", "float16"] | None,
     axes: Mapping[str, Axis],
@@ -171,7 +167,6 @@ def _card(
             noise=FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
             time=time,
             field=model.field,
-            row_by_row=row_by_row,
             sampling=sampling,
             compute=compute,
             conditions={} if takes is None else dict(takes.entries),

@@ -18,8 +18,7 @@ from models.checkpoint.loading import load
 from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES, missing_instructions
 from models.decoder import Decoder, Inverse
-from models.forms.counts import RowCounts, RowFunction
-from models.forms.rows import RowCaller, independent_rows
+from models.forms.rows import RowCaller, RowFunction, independent_rows
 from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
@@ -335,7 +334,7 @@ def load_version(
     if decoder.program is None:
         decode = _row_caller(decoder.cpu().decode, card.event_shape, checkpoint.dtype)
     else:
-        decode = RowCaller(decoder.decode, RowCounts(_DECODED_AT_ONCE))
+        decode = RowCaller(decoder.decode, _DECODED_AT_ONCE)
     modules = (checkpoint.velocity, decoder, checkpoint.prelude)
     tensors = [tensor for module in modules if module is not None for tensor in module.state_dict().values()]
     return ModelVersion(
@@ -345,7 +344,7 @@ def load_version(
         card,
         decoder,
         decode,
-        decode.counts.deterministic and arena.deterministic,
+        decode.deterministic and arena.deterministic,
         sum(tensor.nbytes for tensor in tensors),
         arena.path,
         arena.path_reason,
@@ -366,6 +365,6 @@ def _row_caller(function: RowFunction, shape: Shape, dtype: torch.dtype, seed: i
     With free axes, each element is computed by itself, and all row counts agree.
     """
     if free_axes(shape):
-        return RowCaller(function, RowCounts(_DECODED_AT_ONCE))
+        return RowCaller(function, _DECODED_AT_ONCE)
     fixed = sized(shape, {})
     return independent_rows([function], lambda rows: (noise(seed, 0, rows, fixed, dtype),), _DECODED_AT_ONCE)
