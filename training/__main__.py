@@ -52,6 +52,16 @@ _RECIPE: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
         ("vectors",),
         {"action": "store_const", "const": False, "help": "do not round columns of whole numbers"},
     ),
+    "--nonnegative": (
+        "data.nonnegative",
+        ("vectors",),
+        {**_NAMES, "help": "columns learned by their logarithm, so that no sample is negative"},
+    ),
+    "--no-transform": (
+        "data.transforms",
+        ("vectors",),
+        {"action": "store_const", "const": "none", "help": "do not learn logarithms of skewed columns"},
+    ),
     "--conditional": (
         "data.conditional",
         ("digits", "mnist", "images"),

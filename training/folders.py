@@ -61,6 +61,7 @@ class TrainingMark:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
                 self._file.close()
+                self._path.parent.rmdir()  # unless another model is being trained
 
 
 def versions(models_dir: Path, name: str) -> list[Path]:

@@ -243,15 +243,15 @@ class ModelVersion:
         return self.card.decoder.program is not None
 
     @cached_property
-    def inverse(self) -> tuple[RowCaller, float]:
-        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder.
+    def inverse(self) -> tuple[RowCaller, Callable[[torch.Tensor], torch.Tensor]]:
+        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder there, (rows,).
 
         Raises:
             InverseError: decoding cannot be undone.
         """
         inverse = Inverse(self.decoder)
         encode = _row_caller(inverse.encode, self.card.data_shape, self.data_dtype, seed=1)
-        return encode, inverse.log_volume(self.event_shape)
+        return encode, inverse.log_volume
 
     def describe(self) -> dict[str, Any]:
         """Return the members of ``GET /v1/models/{name}`` about this version."""
