@@ -24,7 +24,7 @@ from models.checkpoint.card import (
     read_card,
 )
 from models.checkpoint.plans import PlansError, read_plans
-from models.checkpoint.weights import lacks_memory, read_weights
+from models.checkpoint.weights import finite, lacks_memory, read_weights
 from models.compute import HALVES, Cast, to_half
 from models.conventions import adapt
 from models.decoder import Decoder
@@ -199,7 +199,7 @@ def _empty(card: Card, file: Path) -> _Pair:
 def _fill(module: _Pair, tensors: dict[str, Tensor], file: Path) -> None:
     """Put the tensors into a module on the meta device; none of its keys may be missing."""
     for key, tensor in tensors.items():
-        if tensor.isnan().any() or not (module.may_be_infinite(key) or tensor.isfinite().all()):
+        if not finite(tensor, module.may_be_infinite(key)):
             raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
     module.load_state_dict(tensors, assign=True)
 

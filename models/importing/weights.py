@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from models.architectures import PROGRAM, ArchitectureError, build
 from models.checkpoint.saving import save
+from models.checkpoint.weights import finite
 from models.compute import HALVES, Cast, missing_instructions, to_half
 from models.conventions import TimeCard
 from models.forms.rows import batching_pays
@@ -294,7 +295,7 @@ def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "fl
         return None, []
     to_half(network, compute)
     for key, parameter in network.named_parameters():
-        if not parameter.isfinite().all():
+        if not finite(parameter):
             raise ForeignError(f"key {key}: has numbers too large for {compute}; use --compute float32")
     note = missing_instructions(compute, program=found is not None)
     return compute, [f"precision: computes in {compute}, states are float32", *([f"warning: {note}"] if note else [])]
@@ -337,8 +338,8 @@ def _usable(
         if expected[key].is_floating_point() != tensor.is_floating_point():
             raise ForeignError(f"{file}: key {key}: found {tensor.dtype}, expected {expected[key].dtype}")
         usable[key] = tensor.to(target) if tensor.is_floating_point() else tensor
-        if not usable[key].isfinite().all():
-            large = tensor.dtype == torch.float64 and tensor.isfinite().all()
+        if not finite(usable[key]):
+            large = tensor.dtype == torch.float64 and finite(tensor)
             what = "are too large for float32; save all as float64" if large else "are not finite"
             raise ForeignError(f"{file}: key {key}: holds numbers that {what}")
     became = sorted(str(kind).removeprefix("torch.") for kind in kinds - {target})
