@@ -179,6 +179,7 @@ MODEL = {
             "deterministic": True,
             "path": "fused",
             "path_reason": "",
+            "report": ["samples cannot be told from unseen data: a judge is right in 51% of cases (50% is guessing)"],
             "tuned": ["tuned-6", "ab4-9/tuned"],
             "tuned_fault": "",
             "frontier": True,

@@ -22,6 +22,7 @@ from models.noise import noise
 from selection.error import Field, solve
 from solvers import SolverSpec
 from training.__main__ import main as training
+from training.by_class import sheet
 from training.judges import Features, rank_correlations, told_apart
 
 COLUMNS = ("rooms", "garden", "area", "price")
@@ -88,9 +89,9 @@ def correlation_error(samples: NDArray[np.float64], real: NDArray[np.float64]) -
 
 
 def c2st(samples: NDArray[np.float64], real: NDArray[np.float64]) -> float:
-    """Return the share that a judge tells apart; pictures are judged by their principal components."""
+    """Return the share that a judge tells apart; shapes are judged by principal components of others."""
     if samples.ndim > 2:
-        features = Features(real)
+        features = Features(shapes(500, 2)[0])
         samples, real = features(samples), features(real)
     right = told_apart(samples, real, 0)
     return float((right[0].mean() + right[1].mean()) / 2)
@@ -128,6 +129,14 @@ def judge(path: Path, kind: str) -> tuple[float, float]:
     return c2st(samples_of(checkpoint, 500, labels), real), 0.0
 
 
+def draw(path: Path, file: Path) -> None:
+    """Draw a sheet of real pictures and of samples, by kind."""
+    real, labels = shapes(30, 0)
+    samples = samples_of(load(path), 30, labels)
+    sets = {"pictures to learn from": (real, np.arange(30)), "samples": (samples, np.arange(30))}
+    file.write_bytes(sheet(sets, 15, 2))
+
+
 def judged(kind: str, folder: Path, quick: bool) -> str:
     """Train, compare with fresh data, and return the result in a line."""
     path, seconds = train(folder, kind, quick)
@@ -142,8 +151,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small networks, in half a minute")
     parser.add_argument("--out", type=Path, default=Path("reports/own-data"), help="folder (default: %(default)s)")
     parser.add_argument("--only", choices=("houses", "shapes"), help="one of the two")
+    parser.add_argument("--figure", type=Path, metavar="FILE.png", help="draw the shapes of an earlier run")
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.figure:
+        draw(options.out / "models" / "shapes" / "1", options.figure)
+        return 0
     lines = [judged(kind, options.out, options.quick) for kind in ("houses", "shapes") if options.only in (None, kind)]
     print(*lines, sep="\n")
     return 0

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from models.regular import open_regular
-from models.repository import TRAINING_FOLDER
 from training.errors import TrainingError
 
 
@@ -37,6 +36,8 @@ class TrainingMark:
     """
 
     def __init__(self, models_dir: Path, name: str) -> None:
+        from models.repository import TRAINING_FOLDER  # imports torch
+
         self._path = models_dir / TRAINING_FOLDER / f"{name}.json"
         self._file: TextIO | None = None
 
