@@ -253,7 +253,7 @@ def _fit(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from training.assess import evaluate_checkpoint
+    from training.measurement import evaluate_checkpoint
 
     path: Path = arguments.checkpoint
     out = arguments.out or Path("reports") / f"{path.resolve().parent.name}-{path.name}"
