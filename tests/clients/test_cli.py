@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
 
 Capture = pytest.CaptureFixture[str]
-SOLVER_TEXT = json.loads((Path(__file__).parent / "solver_text.json").read_text())
+SOLVER_TEXT = json.loads((Path(__file__).parents[1] / "solvers" / "solver_text.json").read_text())
 
 
 @contextmanager
