@@ -26,9 +26,13 @@ from models.messages import first_line, printable
 from models.named_conditions import NamedCondition
 from models.paths import PathName
 from models.shapes import NAME, Shape
+from models.velocity import FieldKind
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs to be imported and served."""
+
+
+_FIELDS = {"velocity": FieldKind.VELOCITY, "average": FieldKind.AVERAGE}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sign", type=int, choices=(1, -1), help="1: the network returns dx/dt in its own time; -1: the negative of it"
     )
     parser.add_argument("--predicts", choices=get_args(Predicts), help="what the network returns (default: velocity)")
+    parser.add_argument(
+        "--field",
+        choices=tuple(_FIELDS),
+        default="velocity",
+        help="what a program returns: average is the velocity over a step, with its end among --inputs: x,t,r",
+    )
     parser.add_argument("--path", choices=get_args(PathName), help="path that it was trained on (default: linear)")
     parser.add_argument("--schedule", help='noise of the path by time: JSON, such as {"kind": "steps"}, or a file')
     parser.add_argument(
@@ -190,6 +200,7 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         row_by_row=options.row_by_row,
         prelude=_prelude(options),
         axes=read_config(options.axes, "--axes"),
+        kind=_FIELDS[options.field],
     )
 
 
