@@ -22,6 +22,13 @@ class SolverOptions(TypedDict, total=False):
 
     Attributes:
         version: Version of the model; the highest if omitted.
+        condition: Class label or vector of a conditional model: one for all samples, or a list of them.
+        conditions: Conditions of the model by name: one value for all samples, or a list of them.
+        negative: Conditions that replace the nulls in guidance, by name.
+        shape: Size of each free axis of the samples, by name, unless it follows from a condition.
+        guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
+        timeout_s: Time limit in seconds, queueing included.
+        priority: bulk yields to interactive requests, which take most of the time.
         solver: Name of a solver, see /v1/solvers, or text with its settings, like rk4-20.
         steps: Number of fixed steps.
         rtol: Relative tolerance: the error allowed in a step, as a fraction of the state's size.
@@ -34,16 +41,16 @@ class SolverOptions(TypedDict, total=False):
         first_step: Size of the first step of error control; automatic by default.
         max_step: Longest step under error control, in units of t; unbounded by default.
         max_nfe: Maximum velocity evaluations of a sample.
-        condition: Class label or vector of a conditional model: one for all samples, or a list of them.
-        conditions: Conditions of the model by name: one value for all samples, or a list of them.
-        negative: Conditions that replace the nulls in guidance, by name.
-        shape: Size of each free axis of the samples, by name, unless it follows from a condition.
-        guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
-        timeout_s: Time limit in seconds, queueing included.
-        priority: bulk yields to interactive requests, which take most of the time.
     """
 
     version: int | None
+    condition: Any
+    conditions: Mapping[str, Any] | None
+    negative: Mapping[str, Any] | None
+    shape: Mapping[str, Any] | None
+    guidance: Any
+    timeout_s: float | None
+    priority: Literal["interactive", "bulk"] | None
     solver: str | None
     steps: int | None
     rtol: float | None
@@ -55,13 +62,6 @@ class SolverOptions(TypedDict, total=False):
     first_step: float | None
     max_step: float | None
     max_nfe: int | None
-    condition: Any
-    conditions: Mapping[str, Any] | None
-    negative: Mapping[str, Any] | None
-    shape: Mapping[str, Any] | None
-    guidance: Any
-    timeout_s: float | None
-    priority: Literal["interactive", "bulk"] | None
 
 
 class SampleOptions(SolverOptions, total=False):
@@ -141,6 +141,12 @@ class BulkOptions(TypedDict, total=False):
         version: Version of the model; the highest if omitted.
         seed: An integer in [0, 2**63); drawn below 2**53 and echoed if omitted.
         first_index: Index of the first sample in the seed's stream.
+        condition: Class label or vector of a conditional model: one for all samples, or a list of them.
+        conditions: Conditions of the model by name: one value for all samples, or a list of them.
+        negative: Conditions that replace the nulls in guidance, by name.
+        shape: Size of each free axis of the samples, by name, unless it follows from a condition.
+        guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
+        timeout_s: Time limit in seconds, queueing included.
         solver: Name of a solver, see /v1/solvers, or text with its settings, like rk4-20.
         steps: Number of fixed steps.
         rtol: Relative tolerance: the error allowed in a step, as a fraction of the state's size.
@@ -152,12 +158,6 @@ class BulkOptions(TypedDict, total=False):
         first_step: Size of the first step of error control; automatic by default.
         max_step: Longest step under error control, in units of t; unbounded by default.
         max_nfe: Maximum velocity evaluations of a sample.
-        condition: Class label or vector of a conditional model: one for all samples, or a list of them.
-        conditions: Conditions of the model by name: one value for all samples, or a list of them.
-        negative: Conditions that replace the nulls in guidance, by name.
-        shape: Size of each free axis of the samples, by name, unless it follows from a condition.
-        guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
-        timeout_s: Time limit in seconds, queueing included.
         noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
         decode: Turn latent states into data.
     """
@@ -165,6 +165,12 @@ class BulkOptions(TypedDict, total=False):
     version: int | None
     seed: SupportsIndex | None
     first_index: int | None
+    condition: Any
+    conditions: Mapping[str, Any] | None
+    negative: Mapping[str, Any] | None
+    shape: Mapping[str, Any] | None
+    guidance: Any
+    timeout_s: float | None
     solver: str | None
     steps: int | None
     rtol: float | None
@@ -175,12 +181,6 @@ class BulkOptions(TypedDict, total=False):
     first_step: float | None
     max_step: float | None
     max_nfe: int | None
-    condition: Any
-    conditions: Mapping[str, Any] | None
-    negative: Mapping[str, Any] | None
-    shape: Mapping[str, Any] | None
-    guidance: Any
-    timeout_s: float | None
     noise_scale: float | None
     decode: bool | None
 
@@ -235,6 +235,13 @@ FIELDS: dict[str, RequestField] = {
     "num_samples": RequestField("integer", "number of samples", default=256, low=1),
     "seed": RequestField("integer", "an integer in [0, 2**63); drawn below 2**53 and echoed if omitted", low=0),
     "first_index": RequestField("integer", "index of the first sample in the seed's stream", low=0),
+    "condition": RequestField("any", "class label or vector of a conditional model: one for all samples, or a list of them", bulk=True),
+    "conditions": RequestField("object", "conditions of the model by name: one value for all samples, or a list of them", bulk=True),
+    "negative": RequestField("object", "conditions that replace the nulls in guidance, by name", bulk=True),
+    "shape": RequestField("object", "size of each free axis of the samples, by name, unless it follows from a condition", bulk=True),
+    "guidance": RequestField("any", "strength of classifier-free guidance, or its terms, interval, projection and rescale", bulk=True),
+    "timeout_s": RequestField("number", "time limit in seconds, queueing included"),
+    "priority": RequestField("string", "bulk yields to interactive requests, which take most of the time", default="interactive", choices=("interactive", "bulk")),
     "solver": RequestField("string", "name of a solver, see /v1/solvers, or text with its settings, like rk4-20", default="dopri5", bulk=True),
     "steps": RequestField("integer", "number of fixed steps", bulk=True, low=1),
     "rtol": RequestField("number", "relative tolerance: the error allowed in a step, as a fraction of the state's size", bulk=True),
@@ -246,13 +253,6 @@ FIELDS: dict[str, RequestField] = {
     "first_step": RequestField("number", "size of the first step of error control; automatic by default", bulk=True),
     "max_step": RequestField("number", "longest step under error control, in units of t; unbounded by default", bulk=True),
     "max_nfe": RequestField("integer", "maximum velocity evaluations of a sample", default=10000, bulk=True, low=1),
-    "condition": RequestField("any", "class label or vector of a conditional model: one for all samples, or a list of them", bulk=True),
-    "conditions": RequestField("object", "conditions of the model by name: one value for all samples, or a list of them", bulk=True),
-    "negative": RequestField("object", "conditions that replace the nulls in guidance, by name", bulk=True),
-    "shape": RequestField("object", "size of each free axis of the samples, by name, unless it follows from a condition", bulk=True),
-    "guidance": RequestField("any", "strength of classifier-free guidance, or its terms, interval, projection and rescale", bulk=True),
-    "timeout_s": RequestField("number", "time limit in seconds, queueing included"),
-    "priority": RequestField("string", "bulk yields to interactive requests, which take most of the time", default="interactive", choices=("interactive", "bulk")),
     "x0": RequestField("array", "start states instead of noise, shape (num_samples, *event_shape)"),
     "noise_scale": RequestField("number", "factor of the starting noise, its temperature: below 1 for more typical samples", default=1.0, bulk=True),
     "t_span": RequestField("array", "where to start and end; noise is at 0, data at 1", default=(0.0, 1.0)),
