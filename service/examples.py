@@ -160,6 +160,7 @@ MODEL_LIST = {
             "field": "velocity",
         }
     ],
+    "training": [{"name": "digits", "left_s": 41.5}],
     "passed_over": [
         {"path": "my model", "reason": "passed over: not a valid model name; use up to 64 of A-Z, a-z, 0-9, ..."}
     ],
@@ -178,6 +179,7 @@ MODEL = {
             "deterministic": True,
             "path": "fused",
             "path_reason": "",
+            "report": ["samples cannot be told from unseen data: a judge is right in 51% of cases (50% is guessing)"],
             "tuned": ["tuned-6", "ab4-9/tuned"],
             "tuned_fault": "",
             "frontier": True,
@@ -242,6 +244,15 @@ FRONTIER = {
         }
     ],
 }
+MEASURE: dict[str, dict[str, Any]] = {
+    "measure": {"solvers": ["rk4-4", "ab3-12"], "num_samples": 128, "seed": 0, "budget": {"max_error": 0.02}}
+}
+MEASURED = (
+    'event: start\ndata: {"model":"moons","version":1,"seed":0,"num_samples":128,"reference":"dopri5@1e-07"}\n\n'
+    'event: reference\ndata: {"solver":"dopri5@1e-07","nfe":188,"spread":0.94}\n\n'
+    'event: point\ndata: {"solver":"ab3-12","nfe_most":12,"p50":0.004,"p95":0.011,"p95_low":0.008,"p95_high":0.016}\n\n'
+    'event: completed\ndata: {"choice":{"solver":"ab3-12","promised_error":0.016},"verdict":"ab3-12: ..."}\n\n'
+)
 RELOADED = {"loaded": [{"name": "moons", "version": 2}], "unloaded": [], "refused": [], "models": {"moons": 2}}
 UNLOADED = {"name": "moons", "unloaded": [1]}
 ALIVE = {"status": "alive"}

@@ -1,5 +1,6 @@
 """A loaded version of a model: the facts that requests read, and how it is loaded from its checkpoint."""
 
+import contextlib
 import logging
 import shlex
 import threading
@@ -17,6 +18,7 @@ from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PlansError, read_plans
+from models.checkpoint.report import ReportError, read_report
 from models.compute import HALVES, missing_instructions
 from models.decoder import Decoder, Inverse
 from models.forms.rows import RowCaller, RowFunction, independent_rows, most_rows
@@ -173,9 +175,14 @@ class ModelVersion:
 
     def measured_by(self, models_dir: Path) -> str:
         """Return the command that measures the frontier, at the sizes of this request, or at N where it has none."""
-        sizes = dict.fromkeys(free_axes(self.card.event_shape), "N") | dict(self.sizes)
-        shape = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
-        return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{shape}"
+        free = free_axes(self.card.event_shape)
+        sizes = dict.fromkeys(free, "N") | {axis: size for axis, size in self.sizes if axis in free}
+        more = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
+        if self.card.conditions and self.card.condition is None:
+            takes = self.card.request_conditions
+            names = ", ".join(takes.given) if takes else ""
+            more += f" --condition FILE.npz (examples of its conditions: an array for each of {names})"
+        return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{more}"
 
     @property
     def never_measured(self) -> str:
@@ -184,11 +191,6 @@ class ModelVersion:
             return (
                 f"model {self.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
                 "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"
-            )
-        if self.card.conditions and self.card.condition is None:
-            return (
-                f"model {self.name!r} takes conditions by name, and models that do have no frontier; name a solver, "
-                "such as rk4-8"
             )
         return ""
 
@@ -244,15 +246,15 @@ class ModelVersion:
         return self.card.decoder.program is not None
 
     @cached_property
-    def inverse(self) -> tuple[RowCaller, float]:
-        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder.
+    def inverse(self) -> tuple[RowCaller, Callable[[torch.Tensor], torch.Tensor]]:
+        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder there, (rows,).
 
         Raises:
             InverseError: decoding cannot be undone.
         """
         inverse = Inverse(self.decoder)
         encode = _row_caller(self.decoder, inverse.encode, self.card.data_shape, self.data_dtype, seed=1)
-        return encode, inverse.log_volume(self.event_shape)
+        return encode, inverse.log_volume
 
     def describe(self) -> dict[str, Any]:
         """Return the members of ``GET /v1/models/{name}`` about this version."""
@@ -269,9 +271,17 @@ class ModelVersion:
             "checkpoint": self.digest,
             "path_reason": self.path_reason,
             "frontier": self.frontier()[0] is not None,
+            "report": self._report(),
             **self._common(),
             "card": card,
         }
+
+    def _report(self) -> list[str]:
+        """Return what was found out about the quality of samples after training, in words; empty without a report."""
+        with contextlib.suppress(ReportError, KeyError, TypeError):
+            report: Any = read_report(self.frontier_file.folder, self.card)["report"]
+            return [str(sentence) for sentence in report["words"]]
+        return []
 
     def summary(self) -> dict[str, Any]:
         """Return the entry of this version in ``GET /v1/models``."""
