@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from models.architectures import SIZES
+from models.checkpoint.card import read_card
 from models.compute import Compute
 from models.conventions import Predicts
 from models.importing.beside import PreludeSource
@@ -160,9 +161,18 @@ def run(options: argparse.Namespace) -> int:
         _check_allowed()
     imported = take(options, declared, decoder, statistics)
     print(*imported.report, f"saved: {imported.path}", sep="\n")
+    print(*_next_steps(imported.path), sep="\n")
     if options.check:
         print(*preview(imported.path), sep="\n")
     return 0
+
+
+def _next_steps(path: Path) -> list[str]:
+    """Return what to type now."""
+    lines = []
+    if read_card(path).runs_programs:
+        lines.append(f"it holds a program, which a service refuses unless it was started with {ALLOW}=true")
+    return [*lines, f"now: pathline sample {path.parent.name}"]
 
 
 def _declared(options: argparse.Namespace) -> Declared:

@@ -13,7 +13,7 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, answered, problems, read
-from service.requests.members import solver_settings
+from service.requests.members import described
 from service.responses.schemas import ModelBody, ModelList, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
@@ -84,9 +84,10 @@ async def unload_is_posted(name: ModelName) -> Any:
     responses=answered(ModelList, models=examples.MODEL_LIST),
 )
 async def models(request: Request) -> Any:
-    """List all models with status, version and shapes, and repository entries that are not models."""
+    """List all models with status, version and shapes, trainings that run, and entries that are not models."""
     found = service_of(request).registry
-    return {"models": [found.summary(name) for name in found.names()]} | found.passed_over()
+    training = [{"name": name, "left_s": left_s} for name, left_s in await asyncio.to_thread(found.training)]
+    return {"models": [found.summary(name) for name in found.names()], "training": training} | found.passed_over()
 
 
 @read(
@@ -116,6 +117,6 @@ async def solvers() -> Any:
 def _solvers() -> dict[str, object]:
     return {
         "solvers": [solver.describe() | {"parameters": parameters(solver)} for solver in catalogue.solvers().values()],
-        "settings": solver_settings(),
+        **described(),
         "grids": {name: grid.describe() for name, grid in GRIDS.items()},
     }
