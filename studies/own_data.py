@@ -41,7 +41,7 @@ def houses(count: int, seed: int) -> NDArray[np.float64]:
     garden = random.random(count) < 0.1 + 0.1 * rooms
     area = 18 * rooms + 10 + random.normal(0, 9, count)
     price = np.exp(11 + 0.011 * area + 0.25 * garden + random.normal(0, 0.25, count)).round()
-    return np.stack([rooms, garden, area.clip(15), price], axis=1)
+    return np.stack([rooms, garden, area.clip(15), price], axis=1).astype(np.float64)
 
 
 def shapes(count: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
