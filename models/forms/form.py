@@ -58,7 +58,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Maker:
+class FormKind:
     """One kind of compiled form.
 
     Attributes:
@@ -110,7 +110,7 @@ def choose(
 
 
 def _verified(
-    maker: Maker,
+    maker: FormKind,
     velocity: nn.Module,
     network: Network[Any],
     condition: NamedConditions | None,

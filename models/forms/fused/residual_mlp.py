@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.forms.form import Maker
+from models.forms.form import FormKind
 from models.forms.fused.packing import Floats, aligned_zeros, packed, room
 from models.forms.fused.pieces import (
     BIAS,
@@ -383,5 +383,5 @@ def warm_up() -> None:
         lanes.run(runner, 1)
 
 
-MAKER = Maker("fused", can_fuse, make, "the fused form could not be compiled", "fused", independent=True)
+MAKER = FormKind("fused", can_fuse, make, "the fused form could not be compiled", "fused", independent=True)
 """The fused form in the table of forms."""

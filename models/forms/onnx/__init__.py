@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.forms.form import Maker
+from models.forms.form import FormKind
 from models.messages import first_line
 from models.network import Network
 from models.noise import noise
@@ -85,7 +85,7 @@ def make(network: Network[Any], folder: Path, digest: str) -> OnnxField:
         return OnnxField(network, _kept(folder, digest))
 
 
-MAKER = Maker(
+MAKER = FormKind(
     "onnx",
     can_export,
     make,
