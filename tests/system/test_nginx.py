@@ -63,12 +63,13 @@ UPGRADING = 'proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection
 
 def test_an_upgrade_through_nginx_loses_no_body_and_hides_no_request(repository: Path, tmp_path: Path) -> None:
     body = b'{"model": "moons", "num_samples": 1, "seed": 3, "solver": "euler-2"}'
+    kind = {"Accept": "application/x-npy", "Content-Type": "application/json"}
     hidden = b"GET /v1/load HTTP/1.1\r\nHost: x\r\n\r\n"
     with serving(repository) as (replica, _), balanced(tmp_path, [replica], UPGRADING) as url:
-        plain = httpx.post(f"{url}/v1/sample", content=body, headers={"Accept": "application/x-npy"})
+        plain = httpx.post(f"{url}/v1/sample", content=body, headers=kind)
         assert plain.status_code == 200
         for token in ("h2c", "websocket", "TLS/1.2", "unheard-of/9"):
-            headers = {"Accept": "application/x-npy", "Upgrade": token, "Connection": "Upgrade"}
+            headers = kind | {"Upgrade": token, "Connection": "Upgrade"}
             with httpx.Client(base_url=url) as client:
                 for _ in range(3):  # on one connection to the replica
                     answer = client.post("/v1/sample", content=body, headers=headers)

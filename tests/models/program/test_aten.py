@@ -57,6 +57,10 @@ def test_what_is_not_listed_is_refused(name: str) -> None:
         ("grid_sampler_2d.default", (ONES(1, 1, 4, 4), ONES(1, 2, 2, 2), 7, 0, False), {}, "they are 0, 1 or 2"),
         ("_fft_c2r.default", (ONES(3, dtype=torch.complex64), [0], 0, 1000), {}, "do not make 1000 numbers"),
         ("_fft_r2c.default", (ONES(3), [7], 0, True), {}, "dimensions"),
+        ("_to_copy.default", (ONES(2),), {"dtype": 1000}, "dtype is the number 1000; it must be a type or a format"),
+        ("softmax.int", (ONES(2), 0, 1000), {}, "dtype is the number 1000"),
+        ("clone.default", (ONES(2),), {"memory_format": 99}, "memory_format is the number 99"),
+        ("zeros.default", ([2],), {"dtype": True}, "dtype is the number True"),
         ("dropout.default", (ONES(2), 0.5, True), {}, "training mode"),
         ("alpha_dropout.default", (ONES(2), 0.5), {"train": True}, "training mode"),
         (
