@@ -117,10 +117,12 @@ def operation(target: str) -> Callable[..., Any]:
     function = getattr(packet, overload)
     if function._schema.is_mutable:
         raise OperationError(f"operation {target} changes its arguments; export with run_decompositions()")
-    if not all("Tensor" in str(result.type) for result in function._schema.returns):
-        raise OperationError(f"operation {target} makes no tensors; use _operator for arithmetic of numbers")
     if name not in _NAMES or any(argument.name == "generator" for argument in function._schema.arguments):
         raise OperationError(f"operation {target} is not among those that a program may use (see docs/import.md)")
+    if overload.startswith("prim_") or not all("Tensor" in str(result.type) for result in function._schema.returns):
+        raise OperationError(
+            f"operation {target} makes no tensors, or belongs to TorchScript; use _operator for numbers"
+        )
     return _checked(function, _CHECKS.get(name))
 
 

@@ -36,7 +36,9 @@ def test_what_is_not_listed_is_refused(name: str) -> None:
         operation(f"torch.ops.aten.{name}")
 
 
-@pytest.mark.parametrize("name", ["remainder.int", "remainder.default", "mul.left_t", "add.t", "add.str", "pow.int"])
+@pytest.mark.parametrize(
+    "name", ["remainder.int", "remainder.default", "mul.left_t", "add.t", "pow.int", "to.prim_dtype"]
+)
 def test_arithmetic_of_bare_numbers_and_lists_is_refused(name: str) -> None:
     with pytest.raises(OperationError, match="makes no tensors"):
         operation(f"torch.ops.aten.{name}")
