@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
+# Compiled modules and tests are kept, even where the environment says otherwise: collecting the tests takes half the time.
+export PYTHONDONTWRITEBYTECODE =
 MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
 
 .PHONY: help setup models serve check docs test test-system lock bench bench-peers bench-quick soak clean
@@ -15,7 +17,7 @@ help: ## list the targets
 # torch is pinned exactly: an open range would install gigabytes of CUDA libraries.
 $(VENV)/.serve: $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pathline needs Python >= 3.11; run make PYTHON=/path/to/python3.11")'
-	@echo "setup: installing into $(VENV) (a few minutes the first time)"
+	@echo "setup: installing into $(VENV), half a gigabyte the first time: torch alone takes a minute or more"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt) -e '.[training,fleet]' -e clients/python
 	@touch $@
@@ -46,8 +48,8 @@ setup: $(VENV)/.serve ## make .venv and install everything needed to serve and t
 models: setup ## train or write the models that the default repository lacks
 	@$(BIN)/python -m training defaults
 
-serve: models ## set up, train what is missing, serve on 127.0.0.1:8000
-	@exec $(BIN)/python -m service
+serve: setup ## set up, serve on 127.0.0.1:8000, and train the default models that are missing behind it
+	@exec $(BIN)/python -m training defaults --then $(BIN)/python -m service
 
 check: $(VENV)/.dev ## format, lint, types, import layers
 	@echo "check: ruff format"; $(BIN)/ruff format --check .
@@ -84,11 +86,11 @@ $(VENV)/onnx/.done: tests/system/with_onnx/requirements.txt $(VENV)/.serve
 
 test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: all tests that need only Python, $(WORKERS) at a time"
-	@$(BIN)/python -m pytest -m "not system" -n $(WORKERS) --dist worksteal
+	@$(BIN)/python -m pytest --ignore tests/system -n $(WORKERS) --dist worksteal
 
 test-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done $(VENV)/onnx/.done $(VENV)/lerobot/.done ## tests that need Debian's chromium, nginx and prometheus, kserve, lerobot, onnxruntime, Ray or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh
-	@$(BIN)/python -m pytest -m system
+	@$(BIN)/python -m pytest tests/system -n $(WORKERS) --dist loadfile
 
 lock: $(VENV)/.dev ## write the hashes of the image's packages, after changing constraints.txt
 	@$(PIP) uv

@@ -22,7 +22,7 @@ from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Registry
-from service.routes import docs, health, models, operations, page, sample, stream
+from service.routes import docs, frontier, health, models, operations, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
 
@@ -58,7 +58,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    routers = [each.router for each in (page, sample, stream, operations, models, health, docs, oip)]
+    routers = [each.router for each in (page, sample, stream, operations, frontier, models, health, docs, oip)]
     for router in routers:
         app.include_router(router)
     _expect_requests([route for router in routers for route in router.routes], service.metrics)

@@ -85,20 +85,35 @@ class VectorsData(_OwnData):
         columns: data columns of the .csv; empty: all except labels and conditions. For an .npz, the one array.
         label: column of the .csv, or array of the .npz, with class labels: numbers or words.
         condition: columns of the .csv, or the one array of the .npz, with a condition vector.
+        separator: what is between the columns of the .csv; a .tsv has tabs.
         header: whether the first line of the .csv has column names: `yes`, `no`, or `auto`, which decides by the
             content of the line and refuses a line that may be either.
         scale: `standard`, to mean 0 and standard deviation 1; or `robust`, to median 0 and interquartile range 1.349,
             for columns with a few values far from the others.
         round: whether samples are rounded in the columns that have whole numbers in every row.
+        transforms: `auto` learns the logarithm of columns without negative values that are skewed, and whose logarithm
+            is much less so; `none` learns only those of `nonnegative`.
+        nonnegative: columns whose logarithm is learned, so that no sample is negative.
     """
 
     name: Literal["vectors"]
     columns: list[str] = []
     label: str = ""
     condition: list[str] = []
+    separator: str = ","
     header: Literal["auto", "yes", "no"] = "auto"
     scale: Literal["standard", "robust"] = "standard"
     round: bool = True
+    transforms: Literal["auto", "none"] = "auto"
+    nonnegative: list[str] = []
+
+    @field_validator("separator")
+    @classmethod
+    def _one_character(cls, value: str) -> str:
+        value = "\t" if value in ("tab", "\\t") else value
+        if len(value) != 1 or value.isalnum() or value in '"\r\n':
+            raise ValueError("use one character, such as ';', or tab")
+        return value
 
 
 class ImagesData(_OwnData):

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.endpoint_error import Field
-from models.endpoint_error import solve as solve_field
+from selection.error import Field
+from selection.error import solve as solve_field
 from solvers import SolverSpec, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
 from solvers.integrate import Solution

@@ -13,7 +13,7 @@ from models.network import Network, NetworkConfig
 from models.program import PROGRAM
 from models.program.steps import CAST_DTYPES, MAX_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
 from models.shapes import AxisName
-from models.velocity import refuse_condition
+from models.velocity import FieldKind, refuse_condition, rows_of
 
 _DOUBLED = {**CAST_DTYPES, "float32": torch.float64, "complex64": torch.complex128}
 """The dtypes that a float32 program casts to once it is converted to float64, the reference for rounding errors."""
@@ -27,31 +27,40 @@ class ProgramConfig(NetworkConfig):
         dtype: dtype of states, times and velocities.
         time_dtype: dtype of times if it differs: float32 with half precision, or int64 for whole steps, to which times
             are rounded.
+        end: how a field of average velocity takes the end of a step: as a time, `r`, or as the length of the step, `d`;
+            None for a velocity.
         tensors: its weights and constants by name.
         steps: the steps in order; each uses only values already computed.
-        output: the name of the velocity. The names `x` and `t` denote states and times, and `c_name` a condition.
+        output: the name of the velocity. The names `x` and `t` denote states and times, and `c_name` a condition; of a
+            field of average velocity, `t` is the start of a step, and `r` its end, or `d` its length, in own time.
         conditions: its conditions by name.
         rows: minimum and maximum number of rows per call; None for no limit.
+        alone_on_cpu: whether a CPU calls it with one row at a time, as a row costs hardly less in a batch.
     """
 
     architecture: Literal["program"] = PROGRAM
     event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     dtype: str = Field(pattern="^(float(16|32|64)|bfloat16)$")
     time_dtype: Literal["float32", "int64"] | None = None
+    end: Literal["r", "d"] | None = None
     tensors: dict[str, Stored]
     steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     output: str
     conditions: dict[str, NamedCondition] = Field(default_factory=dict)
     rows: tuple[int, int | None] = (1, None)
+    alone_on_cpu: bool = False
 
     @model_serializer(mode="wrap")
-    def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        defaulted = {
+    def _without_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        usual = {
+            "field": self.field is FieldKind.VELOCITY,
             "time_dtype": self.time_dtype is None,
+            "end": self.end is None,
             "conditions": not self.conditions,
             "rows": self.rows == (1, None),
+            "alone_on_cpu": not self.alone_on_cpu,
         }
-        return {name: value for name, value in dump(self).items() if not defaulted.get(name)}
+        return {name: value for name, value in dump(self).items() if not usual.get(name)}
 
     @property
     def takes(self) -> NamedConditions | None:
@@ -68,7 +77,12 @@ class ProgramConfig(NetworkConfig):
         check_rows(self.rows)
         if any(isinstance(size, int) and size < 1 for size in self.event_shape):
             raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
-        check_steps(self.tensors, self.steps, ("x", "t", *self.inputs.values()), (self.output,))
+        if (self.end is None) == self.field.takes_ends:
+            raise ValueError(
+                f"field is {self.field}, and end is {self.end}; only an average velocity has an end, r or d"
+            )
+        times = ("t",) if self.end is None else ("t", self.end)
+        check_steps(self.tensors, self.steps, ("x", *times, *self.inputs.values()), (self.output,))
         return self
 
     def build(self) -> Program:
@@ -79,13 +93,29 @@ class ProgramConfig(NetworkConfig):
 class Program(Network[ProgramConfig]):
     """The velocity `v(x, t, condition)` of a program."""
 
+    compiled = ("onnx",)
     may_hold_infinities = True
 
     def __init__(self, config: ProgramConfig) -> None:
         super().__init__(config, config.event_shape, config.takes)
-        self._steps = Steps(self, config.tensors, config.steps, (config.output,), config.rows)
+        self._steps = Steps(self, config.tensors, config.steps, (config.output,))
         self.rows = config.rows
         self.time_dtype = torch.float32 if config.time_dtype else TENSOR_DTYPES[config.dtype]
+
+    @property
+    def alone_on_cpu(self) -> bool:
+        """See `ProgramConfig`."""
+        return self.config.alone_on_cpu
+
+    def _times(self, t: Tensor) -> dict[str, Tensor]:
+        """The times by their names in steps; a single time is that of a step without length."""
+        if self.config.end is None:
+            times = {"t": t}
+        else:
+            start, end = t.unbind(1) if t.ndim == 2 else (t, t)
+            times = {"t": start, self.config.end: end if self.config.end == "r" else (end - start).abs()}
+        whole = self.config.time_dtype == "int64"
+        return {name: (time.round().long() if whole else time).contiguous() for name, time in times.items()}
 
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.named_conditions` for the condition.
@@ -95,13 +125,16 @@ class Program(Network[ProgramConfig]):
         Raises:
             VelocityError: the program does not take this condition, or a step fails.
         """
-        given: dict[str, Tensor] = {"x": x, "t": t.round().long() if self.config.time_dtype == "int64" else t}
+        doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
+        given: dict[str, Tensor] = {"x": x} | self._times(t)
         if self.condition is None:
             refuse_condition(condition)
         else:
             condition = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
             self.condition.check(condition, x.shape[0], x.dtype)
-            given |= zip(self.config.inputs.values(), self.condition.unpack(condition), strict=True)
-        doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
-        [velocity] = self._steps.run(self, given, _DOUBLED if doubled else CAST_DTYPES)
+            rows = self.condition.unpack(condition)
+            if doubled:
+                rows = [each.double() if each.is_floating_point() else each for each in rows]
+            given |= zip(self.config.inputs.values(), rows, strict=True)
+        [velocity] = self._steps.run(self, given, rows_of(self, x.device), _DOUBLED if doubled else CAST_DTYPES)
         return velocity

@@ -1,5 +1,6 @@
 """A loaded version of a model: the facts that requests read, and how it is loaded from its checkpoint."""
 
+import contextlib
 import logging
 import shlex
 import threading
@@ -10,21 +11,22 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
+from torch import Tensor
 
 from engine.job import Sizes
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
-from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PlansError, read_plans
+from models.checkpoint.report import ReportError, read_report
 from models.compute import HALVES, missing_instructions
 from models.decoder import Decoder, Inverse
-from models.forms.counts import RowCounts, RowFunction
-from models.forms.rows import RowCaller, independent_rows
+from models.forms.rows import RowCaller, RowFunction, independent_rows, most_rows
 from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
+from selection.frontier import Frontier, FrontierFile
 from service.ports import Engine, Pace
 from service.settings import Settings
 from solvers.tuned import TunedPlans
@@ -173,9 +175,14 @@ class ModelVersion:
 
     def measured_by(self, models_dir: Path) -> str:
         """Return the command that measures the frontier, at the sizes of this request, or at N where it has none."""
-        sizes = dict.fromkeys(free_axes(self.card.event_shape), "N") | dict(self.sizes)
-        shape = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
-        return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{shape}"
+        free = free_axes(self.card.event_shape)
+        sizes = dict.fromkeys(free, "N") | {axis: size for axis, size in self.sizes if axis in free}
+        more = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
+        if self.card.conditions and self.card.condition is None:
+            takes = self.card.request_conditions
+            names = ", ".join(takes.given) if takes else ""
+            more += f" --condition FILE.npz (examples of its conditions: an array for each of {names})"
+        return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{more}"
 
     @property
     def never_measured(self) -> str:
@@ -184,11 +191,6 @@ class ModelVersion:
             return (
                 f"model {self.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
                 "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"
-            )
-        if self.card.conditions and self.card.condition is None:
-            return (
-                f"model {self.name!r} takes conditions by name, and models that do have no frontier; name a solver, "
-                "such as rk4-8"
             )
         return ""
 
@@ -244,15 +246,15 @@ class ModelVersion:
         return self.card.decoder.program is not None
 
     @cached_property
-    def inverse(self) -> tuple[RowCaller, float]:
-        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder.
+    def inverse(self) -> tuple[RowCaller, Callable[[torch.Tensor], torch.Tensor]]:
+        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder there, (rows,).
 
         Raises:
             InverseError: decoding cannot be undone.
         """
         inverse = Inverse(self.decoder)
-        encode = _row_caller(inverse.encode, self.card.data_shape, self.data_dtype, seed=1)
-        return encode, inverse.log_volume(self.event_shape)
+        encode = _row_caller(self.decoder, inverse.encode, self.card.data_shape, self.data_dtype, seed=1)
+        return encode, inverse.log_volume
 
     def describe(self) -> dict[str, Any]:
         """Return the members of ``GET /v1/models/{name}`` about this version."""
@@ -269,9 +271,17 @@ class ModelVersion:
             "checkpoint": self.digest,
             "path_reason": self.path_reason,
             "frontier": self.frontier()[0] is not None,
+            "report": self._report(),
             **self._common(),
             "card": card,
         }
+
+    def _report(self) -> list[str]:
+        """Return what was found out about the quality of samples after training, in words; empty without a report."""
+        with contextlib.suppress(ReportError, KeyError, TypeError):
+            report: Any = read_report(self.frontier_file.folder, self.card)["report"]
+            return [str(sentence) for sentence in report["words"]]
+        return []
 
     def summary(self) -> dict[str, Any]:
         """Return the entry of this version in ``GET /v1/models``."""
@@ -333,9 +343,9 @@ def load_version(
     plans_file = PlansFile.read(folder, card.weights_sha256, plans_signature)
     arena = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
     if decoder.program is None:
-        decode = _row_caller(decoder.cpu().decode, card.event_shape, checkpoint.dtype)
+        decode = _row_caller(decoder, decoder.cpu().decode, card.event_shape, checkpoint.dtype)
     else:
-        decode = RowCaller(decoder.decode, RowCounts(_DECODED_AT_ONCE))
+        decode = RowCaller(decoder.decode, _DECODED_AT_ONCE)
     modules = (checkpoint.velocity, decoder, checkpoint.prelude)
     tensors = [tensor for module in modules if module is not None for tensor in module.state_dict().values()]
     return ModelVersion(
@@ -345,7 +355,7 @@ def load_version(
         card,
         decoder,
         decode,
-        decode.counts.deterministic and arena.deterministic,
+        decode.deterministic and arena.deterministic,
         sum(tensor.nbytes for tensor in tensors),
         arena.path,
         arena.path_reason,
@@ -360,12 +370,18 @@ def load_version(
     )
 
 
-def _row_caller(function: RowFunction, shape: Shape, dtype: torch.dtype, seed: int = 0) -> RowCaller:
-    """Pad the calls of a decoder or its inverse, so that a row does not depend on the number of rows.
+def _row_caller(decoder: Decoder, function: RowFunction, shape: Shape, dtype: torch.dtype, seed: int = 0) -> RowCaller:
+    """Return calls of a decoder or its inverse in which a row does not depend on the number of rows.
 
-    With free axes, each element is computed by itself, and all row counts agree.
+    Where each number is computed by itself, all row counts agree, and nothing is tested.
     """
     if free_axes(shape):
-        return RowCaller(function, RowCounts(_DECODED_AT_ONCE))
+        return RowCaller(function, _DECODED_AT_ONCE)
     fixed = sized(shape, {})
-    return independent_rows([function], lambda rows: (noise(seed, 0, rows, fixed, dtype),), _DECODED_AT_ONCE)
+
+    def trial(rows: int) -> tuple[Tensor, ...]:
+        return (noise(seed, 0, rows, fixed, dtype),)
+
+    if decoder.config.kind in ("identity", "affine"):
+        return RowCaller(function, most_rows(function, trial, _DECODED_AT_ONCE))
+    return independent_rows([function], trial, _DECODED_AT_ONCE)

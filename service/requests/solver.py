@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
+from selection.choice import Choice
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
-from service.requests.budget import Choice, choose
+from service.requests.budget import choices, stored, tuning
 from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
@@ -37,13 +38,13 @@ def chosen(
     """Return the request with a solver named, the choice that named it, and the compiled solver.
 
     Raises:
-        ProblemError: 422, see `compiled` and `budget.choose`.
+        ProblemError: 422, see `compiled` and `budget.choices`.
     """
     if request.budget is None:
         usual = _authors_solver(request, model, t_span, settings)
         return request, None, compiled(request, model, t_span, settings, usual=usual)
     refused: ProblemError | None = None
-    for choice in choose(request, model, settings):
+    for choice in choices(request, model, settings):
         named = request.model_copy(update={"solver": choice.point.solver})
         try:
             solve = compiled(named, model, t_span, settings)
@@ -80,37 +81,42 @@ def compiled(
     """
     check_limit("steps", request.steps or 0, settings.max_steps)
     check_limit("max_nfe", request.max_nfe, settings.max_nfe)
-    given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
+    members = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
     solver = request.solver
     if model.card.field.takes_ends:
         solver, steps = _of_average(request, model, t_span)
     if usual is not None:
         solver, steps = usual, None
     if steps is not None:
-        given += (("steps", steps),)
-    rest = (t_span, settings.max_steps, settings.max_nfe, solvers.tolerance_floor(model.compute))
-    made_for = (model.dtype, model.plans, model.compute)
+        members += (("steps", steps),)
+    limits = (t_span, settings.max_steps, settings.max_nfe, solvers.tolerance_floor(model.compute))
+    arithmetic = (model.dtype, model.plans, model.compute)
     grid = request.grid
     try:
         if isinstance(grid, str) and len(grid) + len(solver) <= SHORT_TEXT:
-            return solvers.compile(_spec(solver, given, *rest), *made_for)
+            return solvers.compile(_spec(solver, members, *limits), *arithmetic)
         if isinstance(grid, list | np.ndarray):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict | str):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
         if "grid" in request.model_fields_set:
-            given = (*(item for item in given if item[0] != "grid"), ("grid", grid))
-        return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
+            members = (*(item for item in members if item[0] != "grid"), ("grid", grid))
+        return solvers.compile(_spec.__wrapped__(solver, members, *limits), *arithmetic)
     except SolverError as error:
-        raise invalid(error.field, f"{error}{_fault_of_plans(error, model)}") from None
+        raise invalid(error.field, f"{error}{_about_plans(error, request, model, settings)}") from None
     except OverflowError:
         raise invalid("grid", "grid has an integer too large for double precision") from None
 
 
-def _fault_of_plans(error: SolverError, model: ModelVersion) -> str:
-    """Return why the model has no tuned plans, if it has a file of them and the request asked for one."""
-    fault = model.plans_file.fault
-    return f". Its file of plans cannot be used: {fault}" if fault and f"{TUNED!r}" in str(error) else ""
+def _about_plans(error: SolverError, request: Solving, model: ModelVersion, settings: Settings) -> str:
+    """Return more about tuned plans, if the request asked for one that does not exist: why, or how to get some."""
+    if f"{TUNED!r}" not in str(error):
+        return ""
+    if fault := model.plans_file.fault:
+        return f". Its file of plans cannot be used: {fault}"
+    evidence, _ = stored(request, model, settings)
+    advice = tuning([] if evidence is None else [evidence], model, settings)
+    return f". Here {advice}" if advice else ""
 
 
 def _authors_solver(
@@ -138,7 +144,7 @@ def _authors_solver(
 @lru_cache(maxsize=1024)
 def _spec(
     solver: str,
-    given: tuple[tuple[str, Any], ...],
+    members: tuple[tuple[str, Any], ...],
     t_span: tuple[float, float],
     max_steps: int,
     max_nfe: int,
@@ -148,9 +154,9 @@ def _spec(
 
     A tolerance that the request does not name is at least the floor of the model's arithmetic.
     """
-    spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
+    spec = SolverSpec.of(solver, t_span=t_span, **dict(members))
     if spec.adaptive and floor > DEFAULT_TOLERANCE:
-        stated = {name for name, value in given if value is not None} | read_solver(solver).keys()
+        stated = {name for name, value in members if value is not None} | read_solver(solver).keys()
         spec = replace(spec, **{name: floor for name in ("rtol", "atol") if name not in stated})
     check_limit("steps", spec.steps or 0, max_steps)
     check_limit("max_nfe", spec.max_nfe, max_nfe)
@@ -238,8 +244,8 @@ def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
         ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
     """
     try:
-        found = check_save_at(solve, getattr(request, name), name)
+        times = check_save_at(solve, getattr(request, name), name)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
-    assert found is not None  # noqa: S101  (times were given)
-    return found
+    assert times is not None  # noqa: S101  (times were given)
+    return times

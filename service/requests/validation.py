@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from engine.job import Job, Priority
 from models.named_conditions import repeated
 from models.nested import NestedError, to_floats
+from selection.choice import Choice
 from service.errors import check_limit, invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
-from service.requests.budget import Choice
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Solving
+from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import chosen, span_of, times_of
@@ -76,8 +76,8 @@ _MANY = "ask for fewer at a time, with first_index for the next; iter_samples an
 
 _SAME_NEEDS = frozenset(name for name, field in SampleRequest.model_fields.items() if Mark.SAME_NEEDS in field.metadata)
 _PLAIN = frozenset((bool, int, float, str, type(None)))
-_MAX_KNOWN = 1024
-_KNOWN: WeakKeyDictionary[ModelVersion, dict[Hashable, _Needs]] = WeakKeyDictionary()
+_MAX_RECENT = 1024
+_RECENT: WeakKeyDictionary[ModelVersion, dict[Hashable, _Needs]] = WeakKeyDictionary()
 """The needs of recent requests, as most requests differ from an earlier one only in their seed."""
 
 
@@ -103,14 +103,14 @@ def validate_sample(
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
     key = _key(request, settings, encoder)
-    known = None if key is None else _KNOWN.get(model, {}).get(key)
-    solve = None if known is None else known.solve()
-    if known is None or solve is None:
-        request, of_sizes, solve, known = _needed(request, model, settings, encoder)
+    needs = None if key is None else _RECENT.get(model, {}).get(key)
+    solve = None if needs is None else needs.solve()
+    if needs is None or solve is None:
+        request, of_sizes, solve, needs = _needed(request, model, settings, encoder)
         if key is not None and of_sizes is model:
-            _remember(model, key, known)
+            _remember(model, key, needs)
         model = of_sizes
-    checked, choice, _, save_at, max_bytes, memory = known
+    checked, choice, _, save_at, max_bytes, memory = needs
     if solve.batch and request.first_index != 0:
         raise invalid(
             "first_index",
@@ -150,10 +150,10 @@ def _key(request: SampleRequest, settings: Settings, encoder: Encoder) -> Hashab
 
 
 def _remember(model: ModelVersion, key: Hashable, needs: _Needs) -> None:
-    known = _KNOWN.setdefault(model, {})
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    known[key] = needs
+    recent = _RECENT.setdefault(model, {})
+    if len(recent) >= _MAX_RECENT:
+        recent.clear()
+    recent[key] = needs
 
 
 def _needed(
@@ -182,7 +182,7 @@ def _needed(
 
 
 def job_of(
-    request: Solving,
+    request: Subject,
     model: ModelVersion,
     solve: Plan,
     hold: Hold,
@@ -242,7 +242,7 @@ def seed_of(seed: int | None) -> int:
     return secrets.randbelow(DRAWN_LIMIT) if seed is None else seed
 
 
-def deadline_of(request: Solving, settings: Settings) -> float:
+def deadline_of(request: Subject, settings: Settings) -> float:
     """Return the deadline of a request, on the clock of `time.monotonic`."""
     return request.came + (request.timeout_s or settings.timeout_s)
 
@@ -262,20 +262,20 @@ def to_array(
         ProblemError: 422 for another shape, for non-numeric values, including booleans, for an integer too large for
             double precision, and for numbers that are not finite in the dtype.
     """
-    wanted = f"(num_samples, *{event}) = {list(shape)}"
+    expected = f"(num_samples, *{event}) = {list(shape)}"
     if not isinstance(nested, np.ndarray):
         try:
-            nested = to_floats(nested, tuple(shape), name, wanted)
+            nested = to_floats(nested, tuple(shape), name, expected)
         except NestedError as error:
             raise invalid(name, str(error)) from None
     if nested.shape != tuple(shape):
-        raise invalid(name, f"{name} has the shape {list(nested.shape)}; it must be {wanted}")
+        raise invalid(name, f"{name} has the shape {list(nested.shape)}; it must be {expected}")
     kind = "float64" if dtype == torch.float64 else "float32"
     with np.errstate(over="ignore"):
-        found = torch.from_numpy(nested.astype(kind))
-    if not found.isfinite().all():
+        tensor = torch.from_numpy(nested.astype(kind))
+    if not tensor.isfinite().all():
         raise invalid(name, f"{name} holds a number that is not finite in {kind}")
-    return found
+    return tensor
 
 
 def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | None:

@@ -95,11 +95,28 @@ class Chosen(BaseModel):
     max_nfe: int | None = None
     max_ms: float | None = None
     solver: str
-    promised_error: float = Field(description="endpoint error that 95 % of samples stay within, as share of the spread")
+    nfe: int = Field(description="velocity evaluations of the slowest sample of those measured")
+    measured_nfe: float = Field(description="mean velocity evaluations of a sample of those measured")
+    promised_error: float = Field(
+        description="upper end of the interval of p95: 95 % of samples end within it, as a share of the spread"
+    )
     promised_distance: float = Field(description="the same in units of the model's own coordinates")
-    measured_nfe: float = Field(description="velocity evaluations of a sample, mean over those measured")
-    predicted_ms: float = Field(description="milliseconds of solving at the current pace, without queueing")
+    p95: float = Field(description="p95 of the endpoint error as measured")
+    p95_low: float = Field(description="lower end of its interval")
+    samples: int = Field(description="number of samples that this rests on")
+    stored: bool = Field(description="whether it was measured beforehand, rather than now")
+    own_conditions: bool = Field(description="whether it was measured with the conditions of this request")
+    predicted_ms: float | None = Field(
+        default=None, description="milliseconds of solving at the current pace, without queueing"
+    )
     reason: str
+
+
+class NamedColumn(BaseModel):
+    """One column of samples that are rows."""
+
+    name: str
+    kind: Literal["number", "whole", "yes-no"] = Field(description="`yes-no` is 0 or 1; `whole` has no fractions")
 
 
 class SampleResponse(Solved):
@@ -116,6 +133,9 @@ class SampleResponse(Solved):
         alias="class",
         description="only of a model with classes: the name of the class, or a list with that of each sample; null is "
         "no class; by name if the model has several conditions",
+    )
+    columns: list[NamedColumn] | None = Field(
+        default=None, description="only for rows with named columns: the name and kind of each number of a sample"
     )
     digest: str = Field(description="SHA-256 of the samples' bytes, as in npz")
     request: dict[str, Any] = Field(
@@ -226,10 +246,18 @@ class PassedOver(BaseModel):
     reason: str
 
 
+class Training(BaseModel):
+    """A model that is being trained into the repository."""
+
+    name: str
+    left_s: float | None = Field(description="seconds that the training will take; null if not yet known")
+
+
 class ModelList(BaseModel):
     """Response of ``GET /v1/models``."""
 
     models: list[ModelSummary]
+    training: list[Training] = Field(default=[], description="models being trained now; they are served when done")
     passed_over: list[PassedOver] = Field(
         default=[], description="entries of the repository that are not models, the first 50"
     )
@@ -251,15 +279,18 @@ class ModelBody(BaseModel):
 
 
 class PointBody(BaseModel):
-    """A measured solver; errors are shares of the spread."""
+    """A measured solver; endpoint errors are shares of the spread."""
 
     solver: str
     nfe: float = Field(description="mean velocity evaluations of a sample")
-    nfe_most: int = Field(description="velocity evaluations of the slowest sample")
-    error: float = Field(description="endpoint error, root mean square over samples")
-    error_95: float = Field(description="distance that 95 % of samples stay within, with 95 % confidence")
+    nfe_most: int = Field(description="velocity evaluations of the slowest sample: its cost")
+    p50: float = Field(description="median endpoint error")
+    p95: float = Field(description="endpoint error that 95 % of the measured samples are within")
+    p95_low: float = Field(description="lower end of the interval of p95, with 99 % confidence")
+    p95_high: float = Field(description="upper end, with 99 % confidence: what is promised and ranked")
+    worst: float = Field(description="largest endpoint error of the samples that reached the end")
     failed: int
-    best: bool = Field(description="whether no other solver is both cheaper and closer")
+    best: bool = Field(description="whether no other solver is both cheaper and more accurate")
 
 
 class CurveBody(BaseModel):
@@ -267,6 +298,7 @@ class CurveBody(BaseModel):
 
     guidance: float | None = None
     samples: int
+    seed: int
     spread: float
     complete: bool = Field(description="whether every candidate was measured within the time limit")
     points: list[PointBody]
@@ -278,7 +310,7 @@ class FrontierBody(BaseModel):
     model: str
     version: int
     checkpoint: str
-    tight: str = Field(description="the tight solution used as the exact one")
+    reference: str = Field(description="the solution used as the exact one")
     conditions: str
     curves: list[CurveBody]
 
@@ -348,4 +380,5 @@ class SolverList(BaseModel):
 
     solvers: list[dict[str, Any]]
     settings: dict[str, Any] = Field(description="the settings of solvers in requests, by name")
+    fields: dict[str, Any] = Field(description="other numbers that a request for samples may have, by name")
     grids: dict[str, Any] = Field(description="the grids of fixed steps by name: formula, source and parameters")

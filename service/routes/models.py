@@ -4,33 +4,23 @@ The last two need the key in ``PATHLINE_ADMIN_KEY``.
 """
 
 import asyncio
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Request
 
-from models.checkpoint.frontier import Curve, pareto
 from models.repository import RepositoryError
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, answered, problems, read
-from service.registry.version import ModelVersion
-from service.requests.members import solver_settings
-from service.responses.schemas import FrontierBody, ModelBody, ModelList, Reloaded, SolverList, Unloaded
+from service.requests.members import described
+from service.responses.schemas import ModelBody, ModelList, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
 from solvers.grids import GRIDS
 from solvers.spec import parameters
 
 router = APIRouter()
-
-FrontierVersion = Annotated[
-    int | None,
-    Query(
-        ge=1, description="version of the model; the one that answers if omitted", openapi_examples={"1": {"value": 1}}
-    ),
-]
 
 _REFUSALS = problems(Kind.UNAUTHORIZED, Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
 
@@ -94,9 +84,10 @@ async def unload_is_posted(name: ModelName) -> Any:
     responses=answered(ModelList, models=examples.MODEL_LIST),
 )
 async def models(request: Request) -> Any:
-    """List all models with status, version and shapes, and repository entries that are not models."""
+    """List all models with status, version and shapes, trainings that run, and entries that are not models."""
     found = service_of(request).registry
-    return {"models": [found.summary(name) for name in found.names()]} | found.passed_over()
+    training = [{"name": name, "left_s": left_s} for name, left_s in await asyncio.to_thread(found.training)]
+    return {"models": [found.summary(name) for name in found.names()], "training": training} | found.passed_over()
 
 
 @read(
@@ -109,55 +100,6 @@ async def models(request: Request) -> Any:
 async def model(request: Request, name: ModelName) -> Any:
     """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
     return await asyncio.to_thread(service_of(request).registry.describe, name)
-
-
-@read(
-    router,
-    "/v1/models/{name}/frontier",
-    tags=[CATALOGUE],
-    summary="Show cost and error of a model's solvers",
-    responses=answered(FrontierBody, moons=examples.FRONTIER)
-    | problems(Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.NO_FRONTIER, Kind.INVALID, Kind.BROKEN_MODEL),
-)
-async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> Any:
-    """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
-    service = service_of(request)
-    async with service.lease(name, version) as found:
-        return _frontier(found, service.settings.models_dir)
-
-
-def _frontier(model: ModelVersion, models_dir: Path) -> dict[str, Any]:
-    """Return the frontier of a version.
-
-    Args:
-        model: the version.
-        models_dir: the model repository, for the command that measures it.
-
-    Raises:
-        ProblemError: 404 if it has none, cannot have one, or has one that cannot be used.
-    """
-    if model.never_measured:
-        raise ProblemError(Kind.NO_FRONTIER, model.never_measured)
-    frontier, fault = model.frontier()
-    if frontier is None:
-        command = model.measured_by(models_dir)
-        why = f"cannot be used: {fault}" if fault else "was not measured"
-        detail = f"the frontier of model {model.name!r} version {model.version} {why}; measure it with: {command}"
-        raise ProblemError(Kind.NO_FRONTIER, detail)
-    return {
-        "model": model.name,
-        "version": model.version,
-        "checkpoint": model.digest,
-        "tight": frontier.tight,
-        "conditions": frontier.conditions,
-        "curves": [_with_best(curve) for curve in frontier.curves],
-    }
-
-
-def _with_best(curve: Curve) -> dict[str, Any]:
-    best = {point.solver for point in pareto(curve.points)}
-    points = [point.model_dump() | {"best": point.solver in best} for point in curve.points]
-    return curve.model_dump(exclude={"points"}) | {"points": points}
 
 
 @read(
@@ -175,6 +117,6 @@ async def solvers() -> Any:
 def _solvers() -> dict[str, object]:
     return {
         "solvers": [solver.describe() | {"parameters": parameters(solver)} for solver in catalogue.solvers().values()],
-        "settings": solver_settings(),
+        **described(),
         "grids": {name: grid.describe() for name, grid in GRIDS.items()},
     }

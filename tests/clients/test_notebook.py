@@ -37,7 +37,7 @@ COMMON: dict[str, Any] = {
     "model": "moons",
     "version": 1,
     "checkpoint": "sha256:00",
-    "solver": {"name": "dopri5", "rtol": 1e-5, "atol": 1e-5},
+    "solver": {"name": "dopri5", "rtol": 1e-5, "atol": 1e-5, "text": "dopri5@1e-5"},
     "deterministic": True,
 }
 
@@ -83,11 +83,11 @@ def diagnosis() -> DiagnoseResult:
 @pytest.fixture
 def frontier() -> Frontier:
     points = (
-        FrontierPoint("euler-4", 4.0, 4, 0.2, 0.3, 0, best=True),
-        FrontierPoint("euler-8", 8.0, 8, 0.1, 0.2, 0, best=False),
-        FrontierPoint("rk4-2", 8.0, 8, 0.01, 0.02, 0, best=True),
+        FrontierPoint("euler-4", 4.0, 4, 0.1, 0.2, 0.15, 0.3, 0.4, 0, best=True),
+        FrontierPoint("euler-8", 8.0, 8, 0.05, 0.1, 0.08, 0.2, 0.3, 0, best=False),
+        FrontierPoint("rk4-2", 8.0, 8, 0.005, 0.01, 0.008, 0.02, 0.03, 0, best=True),
     )
-    curves = tuple(FrontierCurve(guidance, 64, 1.0, True, points) for guidance in (1.0, 2.0))
+    curves = tuple(FrontierCurve(guidance, 64, 0, 1.0, True, points) for guidance in (1.0, 2.0))
     return Frontier("moons", 1, "sha256:00", "dopri5 at 1e-09", "classes & <all>", curves)
 
 
@@ -258,7 +258,7 @@ def test_links_show_the_request_on_the_page(result: SampleResult, table: Compari
 
 
 def test_comparisons_are_asked_by_the_text_of_a_solver(table: Comparison) -> None:
-    assert table["RK4-20"] is table["rk4:20"] is table[1] is table.results[1]
+    assert table["rk4-20"] is table[1] is table.results[1]
     assert len(table) == 2
     np.testing.assert_array_equal(np.asarray(table), table.distances)
     with pytest.raises(KeyError, match="'rk4-10' was not compared; use one of euler-20, rk4-20"):
@@ -285,11 +285,11 @@ def test_a_frontier_shows_itself(frontier: Frontier) -> None:
     assert "guidance 2\n" in str(frontier)
     html = frontier._repr_html_()
     assert "classes &amp; &lt;all&gt;" in html
-    assert "<td>2</td><td>rk4-2</td><td>8.0</td><td>1 %</td><td>2 %</td>" in html
+    assert "<td>2</td><td>rk4-2</td><td>8</td><td>1 %</td><td>2 %</td>" in html
     assert "euler-8" not in html
     rows = frontier.to_dataframe()
     assert [(row["guidance"], row["solver"]) for row in rows[2:4]] == [(1.0, "rk4-2"), (2.0, "euler-4")]
     axes = frontier.plot()
     assert axes.get_legend_handles_labels()[1] == ["guidance 1", "guidance 2"]
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [20.0, 1.0])
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [30.0, 2.0])
     pyplot.close("all")

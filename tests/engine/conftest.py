@@ -1,7 +1,7 @@
 """An engine with small real networks, and one with a field that fails on request."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from engine.admission import Queue
 from engine.engine import Engine
 from engine.job import Job
 from models.architectures.analytic import Gaussian
@@ -26,6 +27,7 @@ class Settings:
     threads: int = 1
     max_queue: int = 500
     compile: str = "auto"
+    prelude_cache_bytes: int = 0
 
 
 @dataclass
@@ -34,12 +36,27 @@ class Observed:
 
     batches: list[tuple[str, int, int, int]]
     cancelled_nfe: int = 0
+    preludes: list[tuple[int, int]] = field(default_factory=list)
 
     def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int) -> None:
         self.batches += [(model, rows, requests, solvers)] * calls
 
     def cancelled(self, nfe: int) -> None:
         self.cancelled_nfe += nfe
+
+    def prelude(self, model: str, hits: int, misses: int) -> None:
+        self.preludes.append((hits, misses))
+
+
+@dataclass
+class Board:
+    """The work in hand, as admission sees it."""
+
+    queues: dict[int, Queue]
+    stages_s: float = 0.0
+
+    def __len__(self) -> int:
+        return sum(len(each.entries) for queue in self.queues.values() for each in queue.schedulers)
 
 
 class Field(nn.Module):

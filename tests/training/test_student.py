@@ -20,11 +20,11 @@ from models.velocity import FieldKind
 from tests.training.support import small
 from training import draws
 from training.__main__ import main
-from training.assess import evaluate_checkpoint
 from training.config import CONFIGS, Recipe, StudentConfig, load_recipe
 from training.data import prepare
 from training.errors import UsageError
 from training.fit import Options, fit, new_trainer
+from training.measurement import evaluate_checkpoint
 from training.parents import pin_parent
 from training.student import Teacher, take_over, with_teacher
 from training.trainer import Hooks
@@ -222,11 +222,11 @@ def test_evaluate_compares_its_steps_with_data(
     capsys.readouterr()
     rows = evaluate_checkpoint(path, (), 50, tmp_path / "out")
     assert [(row.solver, row.nfe) for row in rows] == [(f"euler-{n}", n) for n in (1, 2, 4, 8)]
-    assert all(row.endpoint_error is None and row.swd for row in rows)
+    assert all(row.p95_high is None and row.swd for row in rows)
     assert "there is no ODE, so no endpoint error" in capsys.readouterr().out
     record = read_report(path, read_card(path))["evaluation"]
     assert isinstance(record, dict)
-    assert record["tight"] is None
+    assert record["reference"] is None
     assert record["price"]["kind"] == "few_steps"  # type: ignore[index, call-overload]
     assert (tmp_path / "out" / "evaluation.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UsageError, match="rk4 does not fit a field of average velocity"):

@@ -15,7 +15,6 @@ from pathline import _plot
 from pathline._files import save
 from pathline._page import page_url
 from pathline._picture import draw
-from pathline._solver_text import format_solver
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -132,6 +131,11 @@ class ArrayResult:
         raise NotImplementedError
 
     @property
+    def solver_text(self) -> str:
+        """The solver with its settings as text, which `sample` takes: ``rk4-20``, ``dopri5@1e-5``."""
+        return str(self.solver["text"])
+
+    @property
     def ok(self) -> bool:
         """Whether every sample reached the end."""
         return self.status == "success"
@@ -170,14 +174,29 @@ class ArrayResult:
         return _plot.needed("pandas", "to_dataframe").DataFrame(self._columns())
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """Return the columns of the table; a main array with several numbers per sample becomes x0, x1, ..."""
+        """Return the columns of the table; a main array with several numbers per sample becomes columns (`named`)."""
         columns: dict[str, np.ndarray] = {}
         for name, array in self.arrays().items():
             if array.ndim > 1 and array is self._main:
-                flat = array.reshape(len(array), -1)
-                columns |= {f"x{place}": flat[:, place] for place in range(flat.shape[1])}
+                columns |= self.named(array)
             elif array.shape == (len(self),):
                 columns[name] = array
+        return columns
+
+    def named(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the numbers of rows (n, *shape) by column, (n,) each: x0, x1, ... or the names that the model has.
+
+        Whole and yes/no columns become int64. A name that an array of the result has too gets a line below.
+        """
+        flat = rows.reshape(len(rows), -1)
+        described = getattr(self, "extra", {}).get("columns") or []
+        if len(described) != flat.shape[1]:
+            return {f"x{place}": flat[:, place] for place in range(flat.shape[1])}
+        columns = {}
+        for place, column in enumerate(described):
+            whole = column["kind"] != "number" and np.isfinite(flat[:, place]).all()
+            name = column["name"] + "_" * (column["name"] in self.arrays())
+            columns[name] = flat[:, place].astype(np.int64) if whole else flat[:, place]
         return columns
 
     def save(self, path: str | PathLike[str]) -> Path:
@@ -205,6 +224,8 @@ class ArrayResult:
             for name in ("budget", "digest", "request", "environment", "digest_matches")
             if (found := getattr(self, name, None)) not in ("", None, {})
         }
+        if columns := getattr(self, "extra", {}).get("columns"):
+            values["columns"] = columns
         failed = [vars(failure) for failure in self.failed]
         return {**values, "failed": failed, "solver": dict(self.solver), "latency": vars(self.latency)}
 
@@ -230,7 +251,7 @@ class ArrayResult:
         Raises:
             ValueError: Samples of this shape cannot be drawn.
         """
-        return _plot.samples(self._main, ax, f"{self.model}, {format_solver(self.solver)}")
+        return _plot.samples(self._main, ax, f"{self.model}, {self.solver_text}")
 
     def _repr_png_(self) -> bytes | None:
         try:
@@ -243,7 +264,7 @@ class ArrayResult:
         raise NotImplementedError
 
     def _title(self) -> str:
-        return f"{self.model} v{self.version}, {format_solver(self.solver)}"
+        return f"{self.model} v{self.version}, {self.solver_text}"
 
     def __str__(self) -> str:
         facts = self._facts()
@@ -331,7 +352,7 @@ class SampleResult(ArrayResult):
     def url(self) -> str:
         """Link that opens this request on the service's page, as far as the page has its settings."""
         settings = {"model": self.model, "num_samples": len(self), "seed": self.seed}
-        return page_url(self.page[0], {**self.page[1], **settings}, self.solver)
+        return page_url(self.page[0], {**self.page[1], **settings}, self.solver_text)
 
     @property
     def fallback_from(self) -> int | None:
@@ -351,7 +372,7 @@ class SampleResult(ArrayResult):
 
     def __repr__(self) -> str:
         return (
-            f"SampleResult({len(self)} samples of {self.model} v{self.version} by {format_solver(self.solver)}, "
+            f"SampleResult({len(self)} samples of {self.model} v{self.version} by {self.solver_text}, "
             f"nfe={self.nfe}, status={self.status}, seed={self.seed})"
         )
 
@@ -409,7 +430,7 @@ class OperationResult(ArrayResult):
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({self._what()} of {self.model} v{self.version} by {format_solver(self.solver)}, "
+            f"{type(self).__name__}({self._what()} of {self.model} v{self.version} by {self.solver_text}, "
             f"nfe={self.nfe}, status={self.status})"
         )
 

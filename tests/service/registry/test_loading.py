@@ -17,7 +17,7 @@ from tests.service.registry.asking import Gate, acquired, answers, leased, regis
 
 pytestmark = pytest.mark.anyio
 
-OLD = 40
+OLD = 16
 
 
 @pytest.fixture

@@ -1,0 +1,432 @@
+"""Conditions and constants of the rows of a network call, looked up by job and sample.
+
+Each distinct condition of a job is stored once, and each sample has the places of its conditions. The cost of adding a
+job depends only on that job, not on the number of running jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.job import Job
+from models.forms.rows import Chosen
+from models.guidance import Correction, Further, Guidance, guidance_of
+from models.named_conditions import Distinct, NamedConditions
+
+_BLOCK_BYTES = 1 << 20
+_BLOCK_ROWS = 4096
+_ALIGNMENT = 64  # bytes; kernels may round otherwise where a row is not aligned like a fresh tensor
+
+Places = NDArray[np.int64]
+
+
+class RowStore:
+    """Rows of one shape, in blocks that never move; a row is found by its place.
+
+    Small rows share blocks, so that a tick gathers them in one operation; a large row has its own block, freed along
+    with it.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
+        self._shape, self._dtype, self._device = tuple(shape), dtype, device
+        self._bytes = max(1, int(np.prod(self._shape)) * dtype.itemsize)
+        self._room = max(1, min(_BLOCK_BYTES // self._bytes, _BLOCK_ROWS))
+        self._copies: Tensor | None = None
+        self._gathered: tuple[Places, Tensor] | None = None  # the last large copy, and the places of its rows
+        self._blocks: list[Tensor] = []
+        self._free: list[list[int]] = []  # places in each block
+        self._first = np.empty(0, dtype=np.int64)  # place of the first row of each block
+        self._end = 0
+        self.held = 0
+
+    def add(self, rows: Tensor) -> Places:
+        """Store rows (n, *shape); return their places (n,)."""
+        n = len(rows)
+        number = next((k for k in reversed(range(len(self._free))) if len(self._free[k]) >= n), None)
+        if number is None:
+            number, room = len(self._blocks), max(n, self._room)
+            self._blocks.append(torch.empty((room, *self._shape), dtype=self._dtype, device=self._device))
+            self._free.append(list(range(self._end + room - 1, self._end - 1, -1)))
+            self._first = np.append(self._first, self._end)
+            self._end += room
+        self._gathered = None
+        free = self._free[number]
+        places = np.array(free[len(free) - n :], dtype=np.int64)
+        del free[len(free) - n :]
+        at = torch.from_numpy(places - self._first[number]).to(self._device)
+        self._blocks[number][at] = rows.to(self._device, self._dtype)
+        self.held += n
+        return places
+
+    def remove(self, places: Places) -> None:
+        """Remove the rows at these places, which must be all those of one call of `add`."""
+        number = int(np.searchsorted(self._first, places[0], side="right")) - 1
+        self._gathered = None
+        self._free[number] += places.tolist()
+        self.held -= len(places)
+        if not self.held:
+            self._copies = None
+        if len(self._free[number]) == len(self._blocks[number]) and len(self._blocks) > 1:
+            del self._blocks[number], self._free[number]
+            self._first = np.delete(self._first, number)
+        elif not self.held and self._blocks[0].nbytes > _BLOCK_BYTES:
+            self._blocks, self._free, self._first = [], [], self._first[:0]
+
+    def take(self, places: Places) -> Tensor:
+        """The rows at these places, valid only until the next call.
+
+        A large copy serves again while the places stay the same, and a single large row needs none.
+        """
+        if self._gathered is not None and np.array_equal(self._gathered[0], places):
+            return self._gathered[1]
+        rows = self._gather(places)
+        if len(places) > 1 and rows.nbytes >= _BLOCK_BYTES:
+            self._gathered = places, rows
+        return rows
+
+    def _gather(self, places: Places) -> Tensor:
+        block = np.searchsorted(self._first, places, side="right") - 1
+        if len(places) == 1 and self._room == 1:  # large rows have blocks of their own, which are aligned as copies are
+            at = int(places[0] - self._first[block[0]])
+            if (row := self._blocks[block[0]][at : at + 1]).data_ptr() % _ALIGNMENT == 0:
+                return row
+        self._gathered = None
+        first, rows = int(block[0]), self._room_to_copy(len(places))
+        if (block == first).all():
+            return self._picked(first, places, rows)
+        if rows is None:
+            rows = torch.empty((len(places), *self._shape), dtype=self._dtype, device=self._device)
+        for number in np.unique(block).tolist():
+            inside = np.flatnonzero(block == number)
+            rows[torch.from_numpy(inside).to(self._device)] = self._picked(number, places[inside])
+        return rows
+
+    def _picked(self, number: int, places: Places, rows: Tensor | None = None) -> Tensor:
+        at = torch.from_numpy(places - self._first[number]).to(self._device)
+        return torch.index_select(self._blocks[number], 0, at, out=rows)
+
+    def _room_to_copy(self, n: int) -> Tensor | None:
+        """Return memory for copies of n large rows, always the same; None if they are small.
+
+        The C library keeps large blocks of varying sizes when they are freed, up to three times what a call needs.
+        """
+        if n * self._bytes < _BLOCK_BYTES:
+            return None
+        if self._copies is None or len(self._copies) < n:
+            self._copies = None  # freed first
+            self._copies = torch.empty((n, *self._shape), dtype=self._dtype, device=self._device)
+        return self._copies[:n]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A job's share of the stores and of the table of places."""
+
+    first: int
+    rows: int
+    samples: int
+    places: tuple[tuple[RowStore, Places], ...]
+    guidance: Guidance
+
+
+class JobRows:
+    """The places of the conditions and constants of an arena's jobs, one line for each sample and variant.
+
+    The variants of a job are: all conditions, then the terms of its guidance.
+    """
+
+    def __init__(self, stores: Mapping[str, RowStore]) -> None:
+        self.stores = dict(stores)
+        self._jobs: dict[int, _Held] = {}
+        self._table = np.empty((0, len(self.stores)), dtype=np.int64)
+        self._end = self._used = 0
+        self._owners = np.empty(0, dtype=np.int64)
+        self._first = np.empty(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of jobs."""
+        return len(self._jobs)
+
+    def __contains__(self, owner: int) -> bool:
+        return owner in self._jobs
+
+    def __getitem__(self, owner: int) -> _Held:
+        return self._jobs[owner]
+
+    @property
+    def owners(self) -> Places:
+        """All jobs, ascending."""
+        return self._owners
+
+    def add(self, owner: int, samples: int, variants: Sequence[Mapping[str, Distinct]], guidance: Guidance) -> None:
+        """Add a job.
+
+        Args:
+            owner: number of the job.
+            samples: number of its samples.
+            variants: conditions and constants of each variant, by name; identical objects are stored once.
+            guidance: how they are combined.
+        """
+        placed: dict[int, tuple[RowStore, Places]] = {}
+        lines = np.empty((len(variants), samples, len(self.stores)), dtype=np.int64)
+        for variant, entries in enumerate(variants):
+            for column, (name, store) in enumerate(self.stores.items()):
+                each = entries[name]
+                if id(each.rows) not in placed:
+                    placed[id(each.rows)] = (store, store.add(each.rows))
+                places = placed[id(each.rows)][1]
+                lines[variant, :, column] = places[0] if each.index is None else places[each.index]
+        first = self._room_for(len(variants) * samples)
+        self._table[first : first + len(variants) * samples] = lines.reshape(-1, len(self.stores))
+        self._jobs[owner] = _Held(first, len(variants) * samples, samples, tuple(placed.values()), guidance)
+        at = int(np.searchsorted(self._owners, owner))
+        self._owners, self._first = np.insert(self._owners, at, owner), np.insert(self._first, at, first)
+
+    def remove(self, owner: int) -> None:
+        """Remove everything stored for a job, if anything, once its lanes are gone."""
+        held = self._jobs.pop(owner, None)
+        if held is None:
+            return
+        for store, places in held.places:
+            store.remove(places)
+        self._used -= held.rows
+        at = int(np.searchsorted(self._owners, owner))
+        self._owners, self._first = np.delete(self._owners, at), np.delete(self._first, at)
+        if not self._jobs:
+            self._end, self._table = 0, self._table[:_BLOCK_ROWS]
+
+    def _room_for(self, rows: int) -> int:
+        """The first of `rows` free lines of the table."""
+        if self._end + rows > len(self._table):
+            self._compact(max(2 * (self._used + rows), _BLOCK_ROWS))
+        first = self._end
+        self._end += rows
+        self._used += rows
+        return first
+
+    def _compact(self, room: int) -> None:
+        """Move all lines to the front of a new table, large enough to make this rare for any mix of jobs."""
+        table, end = np.empty((room, len(self.stores)), dtype=np.int64), 0
+        for owner, held in self._jobs.items():
+            table[end : end + held.rows] = self._table[held.first : held.first + held.rows]
+            self._jobs[owner] = _Held(end, held.rows, held.samples, held.places, held.guidance)
+            end += held.rows
+        self._table, self._end = table, end
+        self._first = np.array([self._jobs[int(owner)].first for owner in self._owners], dtype=np.int64)
+
+    def lines(self, owner: Places, index: Places) -> tuple[Places, Places]:
+        """For lanes (n,): the position of each lane's job in `owners`, and the line of its first variant."""
+        place = np.searchsorted(self._owners, owner)
+        return place, self._first[place] + index
+
+    def chosen(self, lines: Places) -> list[Chosen]:
+        """The rows at these lines (n,), for each store."""
+        places = self._table[lines]
+        return [Chosen(store, places[:, column]) for column, store in enumerate(self.stores.values())]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one network call for n lanes.
+
+    Attributes:
+        conditions: for each name, n rows and then those of `further`.
+        of: (m,) the lane of each row after the first n; None if there are no more.
+        further, projection, rescaling: see `models.guidance.combined`.
+    """
+
+    conditions: list[Chosen]
+    of: Places | None = None
+    further: tuple[Further, ...] = ()
+    projection: Correction | None = None
+    rescaling: Correction | None = None
+
+
+@dataclass(frozen=True)
+class _Guides:
+    """The guidances of all jobs, in the order of `JobRows.owners`, one line each.
+
+    Attributes:
+        samples: number of samples of the job.
+        terms: number of terms.
+        last: the variant of its last term.
+        weights: (jobs, most terms) weight of each term.
+        begin, end: its interval.
+        projection, rescale: its corrections.
+        whole: the term with all conditions; -1 if there is none.
+    """
+
+    samples: Places
+    terms: Places
+    last: Places
+    weights: NDArray[np.float64]
+    begin: NDArray[np.float64]
+    end: NDArray[np.float64]
+    projection: NDArray[np.bool_]
+    rescale: NDArray[np.float64]
+    whole: Places
+
+
+def variants_of(
+    takes: NamedConditions, dtype: torch.dtype, job: Job
+) -> tuple[Guidance, Sequence[Mapping[str, Distinct]]]:
+    """The guidance of a job, and the conditions of its variants: all conditions, then those of each term.
+
+    Args:
+        takes: the conditions that the job gives, without free axes.
+        dtype: dtype of states.
+        job: the job; samples without a condition get the null.
+    """
+    guidance = job.guidance
+    if not isinstance(guidance, Guidance):
+        droppable = takes.droppable(job.negative or ())
+        guidance = guidance_of(1.0 if guidance is None else guidance, droppable)
+    if job.variants is not None:
+        return guidance, job.variants
+    names, nulls = takes.inputs, dict[str, Distinct]()
+
+    def null(name: str) -> Distinct:
+        if name not in nulls:
+            nulls[name] = (job.negative or {}).get(name) or Distinct(takes.null_of(name, dtype))
+        return nulls[name]
+
+    whole = {name: null(name) for name in names} if job.conditions is None else dict(job.conditions)
+    if guidance.plain:
+        return guidance, [whole]
+    gone = [takes.with_flags(term.without) for term in guidance.terms]
+    return guidance, [whole, *({n: null(n) if n in without else whole[n] for n in names} for without in gone)]
+
+
+class Conditions:
+    """Conditions and guidances of the jobs of one arena."""
+
+    def __init__(self, takes: NamedConditions, dtype: torch.dtype, device: torch.device | str) -> None:
+        self._takes, self._dtype, self._device = takes, dtype, device
+        shown = takes.unpack(takes.examples(1, dtype))
+        self.rows = JobRows(
+            {
+                name: RowStore(tensor.shape[1:], tensor.dtype, device)
+                for name, tensor in zip(takes.inputs, shown, strict=True)
+            }
+        )
+        self._guided: dict[int, Guidance] = {}
+        self._guides: _Guides | None = None
+        self._skipped: dict[int, int] = {}  # per job with an interval: rows not evaluated, as guidance was off
+
+    @property
+    def guided(self) -> bool:
+        """Whether any job is guided."""
+        return bool(self._guided)
+
+    def add(self, owner: int, job: Job) -> None:
+        """Add a job, once; samples without a condition get the null."""
+        if owner in self.rows:
+            return
+        guidance, variants = variants_of(self._takes, self._dtype, job)
+        if not guidance.plain:
+            self._guided[owner] = guidance
+            if guidance.interval is not None:
+                self._skipped[owner] = 0
+        self.rows.add(owner, job.num_samples, variants, guidance)
+        self._guides = None
+
+    def remove(self, owner: int) -> None:
+        """Remove a job once its lanes are gone."""
+        self.rows.remove(owner)
+        self._guided.pop(owner, None)
+        self._skipped.pop(owner, None)
+        self._guides = None
+
+    def skipped(self, owner: int) -> int:
+        """The number of rows of a job not evaluated, as their times were outside its guidance's interval."""
+        return self._skipped.get(owner, 0)
+
+    def of(self, owner: Places, index: Places, t: Tensor) -> Rows:
+        """The rows of a network call.
+
+        Args:
+            owner, index: (n,) job of each lane, and its sample in that job.
+            t: (n,) times.
+        """
+        place, line = self.rows.lines(owner, index)
+        if not self._guided:
+            return Rows(self.rows.chosen(line))
+        guides = self._guides = self._guides or self._listed()
+        samples, terms, last = guides.samples[place], guides.terms[place], guides.last[place]
+        if self._skipped:
+            at = t.double().cpu().numpy()
+            off = (at < guides.begin[place]) | (at > guides.end[place])
+            self._count_skipped(owner[off], terms[off] - 1)
+            terms, last = np.where(off, 1, terms), np.where(off, 0, last)
+        lines, lanes, further = [line + last * samples], [], []
+        for term in range(int(terms.max()) - 1):
+            guided = np.flatnonzero(terms > term + 1)
+            lanes.append(guided)
+            lines.append(line[guided] + (term + 1) * samples[guided])
+            weight = torch.from_numpy(guides.weights[place[guided], term]).to(self._device, self._dtype)
+            further.append(Further(torch.from_numpy(guided).to(self._device), weight))
+        of = np.concatenate(lanes) if lanes else None
+        corrections = self._corrections(guides, place, terms, lanes) if of is not None else (None, None)
+        return Rows(self.rows.chosen(np.concatenate(lines)), of, tuple(further), *corrections)
+
+    def plain(self, owner: Places, index: Places) -> list[Chosen]:
+        """The conditions of lanes if no job is guided; arguments as in `of`."""
+        return self.rows.chosen(self.rows.lines(owner, index)[1])
+
+    def _count_skipped(self, owner: Places, rows: Places) -> None:
+        for one, count in zip(*np.unique(owner, return_counts=True), strict=True):
+            if int(one) in self._skipped:
+                self._skipped[int(one)] += int(count) * int(rows[owner == one][0])
+
+    def _listed(self) -> _Guides:
+        held = [self.rows[int(owner)] for owner in self.rows.owners]
+        guidances = [each.guidance for each in held]
+        max_terms = max(len(guidance.terms) for guidance in guidances)
+        weights = np.zeros((len(guidances), max_terms))
+        for line, guidance in zip(weights, guidances, strict=True):
+            line[: len(guidance.terms)] = [term.weight for term in guidance.terms]
+        intervals = np.array([guidance.interval or (-np.inf, np.inf) for guidance in guidances])
+        whole = [-1 if guidance.whole is None else guidance.whole for guidance in guidances]
+        return _Guides(
+            np.array([each.samples for each in held]),
+            np.array([len(guidance.terms) for guidance in guidances]),
+            np.array([0 if guidance.plain else len(guidance.terms) for guidance in guidances]),
+            weights,
+            intervals[:, 0],
+            intervals[:, 1],
+            np.array([guidance.projection for guidance in guidances]),
+            np.array([guidance.rescale for guidance in guidances]),
+            np.array(whole),
+        )
+
+    def _corrections(
+        self, guides: _Guides, place: Places, terms: Places, lanes: Sequence[Places]
+    ) -> tuple[Correction | None, Correction | None]:
+        """The projection and the rescaling of the lanes with several terms; None where no lane needs it."""
+        guided, whole = terms > 1, guides.whole[place]
+        project, share = guides.projection[place] & guided, np.where(guided, guides.rescale[place], 0.0)
+        if not (project.any() or share.any()):
+            return None, None
+        begin = np.cumsum([len(place), *map(len, lanes)])
+        row_of = np.arange(
+            len(place)
+        )  # the row with all conditions of each lane: that of its last term, or a further one
+        for term, rows in enumerate(lanes):
+            mine = whole[rows] == term
+            row_of[rows[mine]] = begin[term] + np.flatnonzero(mine)
+        lane_of = np.concatenate((np.arange(len(place)), *lanes))
+        rows = np.flatnonzero(project[lane_of] & (row_of[lane_of] != np.arange(len(lane_of))))
+        states = np.flatnonzero(share)
+
+        def at(rows: Places, states: Places, share: NDArray[np.float64] | None = None) -> Correction | None:
+            tensors = [torch.from_numpy(each).to(self._device) for each in (rows, row_of[states])]
+            last = None if share is None else torch.from_numpy(share).to(self._device)
+            return Correction(tensors[0], tensors[1], last) if len(rows) else None
+
+        return at(rows, lane_of[rows]), at(states, states, share[states])

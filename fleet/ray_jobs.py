@@ -1,0 +1,151 @@
+"""The launcher of Ray tasks: Ray places each shard, and a process keeps its loaded model for the next one.
+
+Ray Core, not Ray Data: a shard commits itself, so Ray need only place and watch processes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from fleet.errors import FleetError, missing
+from fleet.launchers import Event, Tell, Worker, ended
+
+_CHECK_S = 10.0
+
+
+@lru_cache(maxsize=1)
+def _worker(url: str, options: tuple[tuple[str, Any], ...], device: str) -> Any:
+    return Worker(url, dict(options), device=device)
+
+
+def make(url: str, options: tuple[tuple[str, Any], ...], device: str, shard: int) -> Event:
+    """Make a shard, in a Ray process."""
+    return _worker(url, options, device).event(shard, lambda rows: None)
+
+
+class OnRay:
+    """Tasks in a Ray cluster: the one at RAY_ADDRESS, or a local one."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], workers: int, threads: int, gpu: bool) -> None:
+        """Join the cluster.
+
+        Args:
+            url, options: those of the target, which all machines must reach.
+            workers: number of shards made at a time.
+            threads: cores for each.
+            gpu: whether each needs a GPU.
+
+        Raises:
+            FleetError: Ray is not installed.
+        """
+        ray = _ray()
+        self._ray, self.slots = ray, workers
+        self._place = (url, tuple(sorted(options.items())), "cuda:0" if gpu else "")
+        if not ray.is_initialized():
+            from fleet.ray_jobs import join
+
+            join(workers * threads)
+        # Ray's own retries are off: `fleet.run` counts tries, and names the shard that fails.
+        self._make = ray.remote(num_cpus=threads, num_gpus=1 if gpu else 0, max_retries=0)(make)
+        self._tasks: dict[Any, int] = {}
+        self._node, self._checked = ray.get_runtime_context().get_node_id(), time.monotonic()
+
+    def begin(self, shard: int) -> None:
+        """Submit a shard."""
+        self._tasks[self._make.remote(*self._place, shard)] = shard
+
+    def wait(self, tell: Tell) -> None:
+        """Wait for a task to end, for a second at most.
+
+        Raises:
+            FleetError: Ray has died on this machine.
+        """
+        ready, _ = self._ray.wait(list(self._tasks), timeout=1)
+        if not ready:
+            self._check()
+        for task in ready:
+            shard = self._tasks.pop(task)
+            try:
+                tell(self._ray.get(task))
+            except self._ray.exceptions.RayError as error:
+                tell(Event(shard, "failed", error=str(ended(shard, error).error).splitlines()[0]))
+
+    def _check(self) -> None:
+        """Check now and then that this machine's node lives: without it, Ray never reports the end of a task."""
+        if time.monotonic() < self._checked + _CHECK_S:
+            return
+        self._checked = time.monotonic()
+        if not any(node["Alive"] for node in self._ray.nodes() if node["NodeID"] == self._node):
+            self._tasks.clear()  # they cannot be cancelled either
+            raise FleetError("Ray has died on this machine; run this again to make the other shards")
+
+    def close(self) -> None:
+        """Cancel running tasks."""
+        for task in self._tasks:
+            self._ray.cancel(task, force=True)
+        self._tasks.clear()
+
+
+_REACH_S = 10.0
+
+
+def _ray() -> Any:
+    """Return the module; raise a FleetError if it is not installed."""
+    try:
+        import ray  # pyright: ignore[reportMissingImports]  (an extra)
+    except ImportError as error:
+        raise missing("ray", error) from None
+    return ray
+
+
+def join(cores: int | None = None) -> Any:
+    """Return the `ray` module, connected to the cluster at RAY_ADDRESS or to a new local one.
+
+    A new cluster binds to 127.0.0.1 only, has no dashboard and sends no usage reports. Start a cluster of several
+    machines with `ray start`; see docs/scale.md.
+
+    Args:
+        cores: number of cores for a new cluster; all by default.
+
+    Raises:
+        FleetError: Ray is not installed, the cluster at RAY_ADDRESS cannot be joined, or a new one did not start.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray = _ray()
+    if address := os.environ.get("RAY_ADDRESS"):
+        _reach(address)
+    try:
+        if address:
+            ray.init(log_to_driver=False)
+        else:
+            ray.init(
+                num_cpus=cores,
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                log_to_driver=False,
+                configure_logging=False,
+            )
+    except Exception as error:  # Ray also raises a plain Exception
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        if address:
+            raise FleetError(f"cannot join the Ray cluster at RAY_ADDRESS={address}: {reason}") from error
+        raise FleetError(f"Ray did not start on this machine: {reason} Run this again.") from error
+    return ray
+
+
+def _reach(address: str) -> None:
+    """Raise a FleetError if nothing listens at HOST:PORT; Ray would try for ten minutes."""
+    if not (parts := re.fullmatch(r"([^:/]+):(\d+)", address)):
+        return  # such as "auto"
+    try:
+        socket.create_connection((parts[1], int(parts[2])), _REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise FleetError(f"cannot reach the Ray cluster at RAY_ADDRESS={address}: {error}") from None

@@ -1,0 +1,218 @@
+"""The folder of a bulk job at any address that fsspec supports; `pathline.bulk_folder` defines what it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, Literal
+
+import numpy as np
+from pathline.bulk_folder import Folder, JobSpec, JobStore, ShardRows
+from pathline.errors import BulkConflict
+
+from fleet.errors import FleetError, TargetError, UsageError, missing
+
+FORMATS = ("parquet", "npy", "zarr")
+"""Formats of shards, the default first."""
+
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "obs"}
+"""Protocols of stores without folders, where creating one may create a bucket."""
+
+_ADVICE = {
+    "read": "check the address and your permissions",
+    "write": "make room, or allow writing, and run this again; finished shards are kept",
+}
+
+
+class FsspecStore(JobStore):
+    """Files at an address of fsspec.
+
+    Of fsspec's calls, only those are used here that take a name as it is: `cat`, `rm`, `mv` and `copy` of most file
+    systems expand patterns, and a folder may be called ``run[1]``.
+
+    Args:
+        url: a path, or an address such as s3://bucket/folder.
+        options: file system options, as fsspec takes them.
+
+    Raises:
+        UsageError: no file system is available for the address.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        try:
+            import fsspec
+            import fsspec.core
+        except ImportError as error:
+            raise missing("fleet", error) from None
+        self.address, self.options = url, dict(options or {})
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(url, **self.options)
+        except (ValueError, ImportError) as error:
+            raise UsageError(f"{url}: {error}") from None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is in this process's memory, where no other worker can read it."""
+        return "memory" in self._protocols
+
+    @property
+    def _protocols(self) -> tuple[str, ...]:
+        protocol = self._fs.protocol
+        return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+    def _at(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}".rstrip("/")
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of what a folder holds, without the folder; none if it is missing."""
+        with self.reaching("read"):
+            self._fs.invalidate_cache()  # others write here too
+            try:
+                return [each.rstrip("/").rsplit("/", 1)[-1] for each in self._fs.ls(self._at(folder), detail=False)]
+            except FileNotFoundError:
+                return []
+
+    def read(self, names: Sequence[str]) -> list[bytes]:
+        """Return the contents of files; raise a FileNotFoundError for one that is missing."""
+        with self.reaching("read"):
+            return self._fs.cat_ranges([self._at(name) for name in names], None, None, on_error="raise")
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file to read parts of it."""
+        with self.reaching("read"):
+            return self._fs.open(self._at(name), "rb")
+
+    def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
+        """Write a file that appears only once it is complete."""
+        written, final = self._at(f"tmp/{uuid.uuid4().hex}"), self._at(name)
+        with self.reaching("write"):
+            if not _OBJECT_STORES & set(self._protocols):
+                for path in (written, final):
+                    self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            try:
+                with self._fs.open(written, "wb") as file:
+                    write(file)
+                    if self._local:
+                        file.flush()
+                        os.fsync(file.fileno())
+                self._move(written, final)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    self._fs.rm_file(written)
+                raise
+
+    @property
+    def _local(self) -> bool:
+        return "file" in self._protocols
+
+    def _move(self, path: str, to: str) -> None:
+        if self._local:
+            self._fs.mv(path, to)  # (it expands no pattern)
+        else:
+            self._fs.cp_file(path, to)
+            self._fs.rm_file(path)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with self.reaching("write"), contextlib.suppress(FileNotFoundError):
+            if self._fs.exists(self._at(name)):
+                self._fs.rm_file(self._at(name))
+
+    def clear(self) -> None:
+        """Remove temporary files of writers that died; call it only when nothing is being written."""
+        with contextlib.suppress(OSError):
+            for name in self.names("tmp"):
+                self._fs.rm_file(self._at(f"tmp/{name}"))
+            if not _OBJECT_STORES & set(self._protocols):
+                self._fs.rmdir(self._at("tmp"))
+
+    @contextmanager
+    def reaching(self, what: Literal["read", "write"]) -> Iterator[None]:
+        """Turn file system exceptions into one-line errors."""
+        try:
+            yield
+        except (FleetError, FileNotFoundError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and what == "write":
+                raise self._error(what, error) from error
+            raise
+        except Exception as error:  # each store has its own exceptions
+            raise self._error(what, error) from error
+
+    def _error(self, what: str, error: Exception) -> TargetError:
+        reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        return TargetError(f"{self.address}: cannot {what}: {reason}; {_ADVICE[what]}")
+
+
+class Target(Folder):
+    """The folder of one job at an address; its shards may also be one Zarr array.
+
+    Args:
+        url, options: as of `FsspecStore`.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self.store: FsspecStore = FsspecStore(url, options)
+
+    def job(self) -> JobSpec:
+        """Return the spec of the job in this folder.
+
+        Raises:
+            BulkConflict: it holds none.
+            TargetError: it cannot be read.
+        """
+        if (spec := self.spec()) is None:
+            raise BulkConflict(f"{self.address}: holds no job; check the address")
+        return spec
+
+    def prepare(self, spec: JobSpec) -> None:
+        """Create the Zarr array, if that is the format; raise a TargetError if that is not possible."""
+        if spec.format != "zarr":
+            return
+        with self.store.reaching("write"):
+            self._zarr().create_array(
+                **self._place(),
+                shape=(spec.total, *spec.shape),
+                chunks=(spec.shard_rows, *spec.shape),  # a chunk is written whole
+                dtype=spec.dtype,
+                overwrite=False,
+                attributes={"model": spec.model, "version": spec.version, "seed": spec.seed, "job": spec.digest},
+            )
+
+    def write_rows(self, spec: JobSpec, shard: int, rows: ShardRows) -> None:
+        """Store the rows of a shard; raise a TargetError if that is not possible."""
+        if spec.format != "zarr":
+            super().write_rows(spec, shard, rows)
+            return
+        with self.store.reaching("write"):
+            array = self._zarr().open_array(mode="r+", **self._place())
+            array[rows.first : rows.first + len(rows.samples)] = rows.samples
+
+    def rows(self, spec: JobSpec, shard: int) -> ShardRows:
+        """Read the rows of a shard.
+
+        Raises:
+            ValueError: they are damaged.
+            FileNotFoundError: their file is missing.
+            TargetError: they cannot be read.
+        """
+        if spec.format != "zarr":
+            return super().rows(spec, shard)
+        first, count = spec.range(shard)
+        with self.store.reaching("read"):
+            array = self._zarr().open_array(mode="r", **self._place())
+            return ShardRows(first, np.asarray(array[first : first + count]))
+
+    def _zarr(self) -> Any:
+        try:
+            import zarr
+        except ImportError as error:
+            raise FleetError(f"{error.name or error} is not installed; pip install zarr") from None
+        return zarr
+
+    def _place(self) -> dict[str, Any]:
+        url = self.address
+        options = {"storage_options": self.store.options} if "://" in url else {}
+        return {"store": f"{url.rstrip('/')}/samples.zarr", **options}

@@ -1,0 +1,47 @@
+"""Fake workers that make nothing and import little, so that they start quickly."""
+
+import atexit
+import os
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from fleet import launchers
+from fleet.launchers import Event, work
+
+
+def pretend(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
+    """A fake worker that makes nothing; shard 1 always kills it, and shard 2 once."""
+    while True:
+        try:
+            shard = pipe.recv()
+        except EOFError:
+            return
+        mark = Path(url) / f"tried-{shard}"
+        if shard == 1 or (shard == 2 and not mark.exists()):
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        (Path(url) / f"by-{shard}-{device}").touch()
+        pipe.send(Event(shard, "done"))
+
+
+def never_done(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
+    """A real worker whose shards never end; files show how it stops: `unwound`, and `finalized` if Python is."""
+
+    class Worker:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def event(self, shard: int, tell: Callable[[int], None]) -> None:
+            try:
+                tell(1)
+                threading.Event().wait()
+            finally:
+                (Path(url) / "unwound").touch()
+
+    launchers.Worker = Worker  # type: ignore[misc]
+    atexit.register((Path(url) / "finalized").touch)
+    work(pipe, url, options, device)
