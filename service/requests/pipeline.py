@@ -1,33 +1,38 @@
 """The request pipeline: a body is read, parsed, validated and made into a `Job`; its result becomes a response.
 
-    receive -> solve -> respond
+    SolvingRoute -> endpoint: admit -> solve -> respond
 
-Every route that solves uses it, and supplies the parser of its body, the validation of its fields and the function that
-builds the response from the result.
+Every endpoint that solves declares its body, and supplies the validation of its fields and the function that builds the
+response from the result.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from fastapi.dependencies.utils import request_params_to_args
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
-from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation, Overloaded
+from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Operation, Overloaded
 from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
+from service.http.negotiation import choose, joined
 from service.ledger import Hold, Take
 from service.ports import Engine
 from service.registry.version import ModelVersion
 from service.replay import header_of
 from service.requests.npz_body import claimed_bytes, is_npz
-from service.requests.parsing import JSON, LARGE_BODY, NPZ, read_body, set_aside
+from service.requests.parsing import JSON, LARGE_BODY, NPZ, parse, read_body, set_aside
 from service.requests.schemas import Named, Solving
 from service.requests.validation import Validated, deadline_of
 from service.responses.arrays import NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
@@ -45,63 +50,102 @@ _PLAIN_BYTES = 1024
 """Bytes; a larger body takes longer to look at than a refusal saves."""
 
 R = TypeVar("R", bound=Solving)
-Parse = Callable[[bytes], tuple[R, Encoder]]
 V = TypeVar("V", bound=Validated)
 Validate = Callable[[R, ModelVersion, Settings, Encoder, Take], V]
 
 
-async def receive(
-    http: Request,
-    parse: Parse[R],
-    validate: Validate[R, V],
-    name: str = "",
-    allowed: Sequence[str] = (JSON, NPZ),
-    in_thread: bool = False,
+class SolvingRoute(APIRoute):
+    """A route that reads and parses the body that its endpoint declares, within the limits of the service.
+
+    The endpoint is called with the HTTP request, the parsed body and its path parameters. The body is read only if the
+    client accepts a format that the route declares for its response; the chosen one is noted in the context.
+    """
+
+    media = (JSON, NPZ)
+    """Content types of the body."""
+
+    def parse(self, http: Request, model: type[BaseModel], body: bytes) -> Any:
+        """Return the parsed body; errors as in `parsing.parse`."""
+        return parse(model, body)
+
+    def allowed(self, http: Request) -> Sequence[str]:
+        """Return the content types of the body that a request may have; empty is none."""
+        return self.media
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that answers a request."""
+        [body_param] = self.dependant.body_params
+        path_params, http_name, body_name = (
+            self.dependant.path_params,
+            self.dependant.request_param_name,
+            body_param.name,
+        )
+        model: type[BaseModel] = body_param.field_info.annotation
+        offered = tuple(self.responses[200]["content"])
+
+        async def handle(http: Request) -> Response:
+            values, errors = request_params_to_args(path_params, http.path_params) if path_params else ({}, [])
+            if errors:
+                raise RequestValidationError(errors)
+            service, context = service_of(http), context_of(http.scope)
+            context.media_type = choose(joined(http.headers, "accept"), offered)
+            body = await read_body(http, service.settings.max_body_bytes, service.bodies, self.allowed(http))
+            size = len(body)
+            if is_npz(body):
+                size += claimed_bytes(body, service.settings.max_body_bytes)
+                set_aside(context, size, service.bodies)
+            context.large = size > LARGE_BODY
+            if context.large:  # one at a time: parsed lists take many times the memory of their text, and responses
+                async with service.parsing:  # need threads too
+                    parsed = await asyncio.to_thread(self.parse, http, model, body)
+            else:
+                _refuse_early(service, body)
+                parsed = self.parse(http, model, body)
+            del body
+            return await self.endpoint(**{http_name: http, body_name: parsed}, **values)
+
+        return handle
+
+
+async def admit(
+    http: Request, request: R, validate: Validate[R, V], encoder: Encoder, name: str = "", in_thread: bool = False
 ) -> V:
-    """Read and check a request, find its model, and make its job.
+    """Find the model of a request, and make its job.
 
     Args:
         http: the HTTP request.
-        parse: body -> the parsed request, and the format of the response.
+        request: its parsed body.
         validate: makes the job; see `validation.validate_sample`.
+        encoder: the format of the response.
         name: the model in the address, if the body does not name it.
-        allowed: content types of the body.
         in_thread: whether to validate in a worker thread even if the body is small.
 
     Raises:
-        ProblemError: 400 to 504, depending on the body, the fields, the model and the limits.
-        ClientGoneError: The client disconnected before the body was complete.
+        ProblemError: 400 to 504, depending on the fields, the model and the limits.
     """
     service, context = service_of(http), context_of(http.scope)
-    body = await read_body(http, service.settings.max_body_bytes, service.bodies, allowed)
-    size = len(body)
-    if is_npz(body):
-        size += claimed_bytes(body, service.settings.max_body_bytes)
-        set_aside(context, size, service.bodies)
-    large = size > LARGE_BODY
-    if large:  # one at a time: parsed lists take many times the memory of their text, and responses need threads too
-        async with service.parsing:
-            request, encoder = await asyncio.to_thread(parse, body)
-    else:
-        _refuse_early(service, body)
-        request, encoder = parse(body)
-    del body
-    model_name = request.model if isinstance(request, Named) else name
-    model = await _model_of(service, context, request, model_name)
+    model = await _model_of(service, context, request, request.model if isinstance(request, Named) else name)
 
-    def take(wanted: int, deadline: float, conditions: int) -> Hold:
-        hold = service.reserve(wanted, deadline, conditions)
+    def take(size: int, deadline: float, conditions: int) -> Hold:
+        hold = service.reserve(size, deadline, conditions)
         context.keep(hold)
         return hold
 
     arguments = (request, model, service.settings, encoder, take)
-    valid = await asyncio.to_thread(validate, *arguments) if large or in_thread else validate(*arguments)
-    if valid.job.sizes and valid.job.operation is Operation.SAMPLE:
-        until = valid.job.deadline or time.monotonic()
-        await service.registry.ready(model, Operation.SAMPLE, until, valid.job.sizes)
+    in_thread = in_thread or context.large
+    valid = await asyncio.to_thread(validate, *arguments) if in_thread else validate(*arguments)
+    if valid.job.sizes and valid.job.operation is SAMPLE:
+        await ready(http, valid)
     context.drop_body()
     context.solver = valid.job.solve.name
     return valid
+
+
+async def ready(http: Request, valid: Validated, operation: Operation | None = None) -> bool:
+    """Prepare an operation, by default that of the job; return whether its responses are deterministic."""
+    job = valid.job
+    deadline = job.deadline or time.monotonic()
+    return await service_of(http).registry.ready(valid.model, operation or job.operation, deadline, job.sizes)
 
 
 def _refuse_early(service: Service, body: bytes) -> None:
