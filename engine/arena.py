@@ -11,7 +11,7 @@ import torch
 
 from engine.cost import TickCostModel
 from engine.device import Device
-from engine.job import Job, Operation, Sizes
+from engine.job import SAMPLE, Job, Operation, Sizes
 from engine.network import Network
 from engine.stages import Stage, decoder_of, prelude_of
 from models.checkpoint.loading import Checkpoint
@@ -52,7 +52,7 @@ class Arena:
         checkpoint: Checkpoint,
         device: Device,
         groups: Sequence[str] = ("",),
-        operation: Operation = Operation.SAMPLE,
+        operation: Operation = SAMPLE,
         sizes: Sizes = (),
         prelude: Stage | None = None,
         decoder: Stage | None = None,
@@ -69,7 +69,7 @@ class Arena:
         """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
         self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
-        self._free = free_places(checkpoint.card.event_shape) if operation is Operation.SAMPLE else ()
+        self._free = free_places(checkpoint.card.event_shape) if operation is SAMPLE else ()
         warm_up(self.dtype, device.device)
         with device.scope():
             self.network = Network(checkpoint, device, operation, sizes)

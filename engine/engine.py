@@ -25,6 +25,7 @@ from engine.arena import Arena
 from engine.arena_queue import ArenaQueue
 from engine.device import Device, choose_device, device_of
 from engine.job import (
+    SAMPLE,
     Draining,
     EngineFailed,
     Job,
@@ -158,7 +159,7 @@ class Engine:
         """Return the work left, for every arena."""
         with self._lock:
             named = {
-                number: (*key, " ".join((operation.value, *(f"{axis}={size}" for axis, size in sizes))))
+                number: (*key, " ".join((operation.name, *(f"{axis}={size}" for axis, size in sizes))))
                 for key, loaded in self._versions.items()
                 for (operation, sizes), (number, _) in self._arenas[loaded].items()
             }
@@ -210,14 +211,14 @@ class Engine:
         """
         arena = self._loader.submit(self._made, checkpoint).result()
         with self._lock:
-            self._arenas[arena] = {(Operation.SAMPLE, ()): self._open(name, arena)}
+            self._arenas[arena] = {(SAMPLE, ()): self._open(name, arena)}
             self._versions[name, version] = arena
         return arena
 
     def _made(
         self,
         checkpoint: Checkpoint,
-        operation: Operation = Operation.SAMPLE,
+        operation: Operation = SAMPLE,
         sizes: Sizes = (),
         loaded: Arena | None = None,
     ) -> Arena:
@@ -352,7 +353,7 @@ class Engine:
         with self._lock:
             loaded = [arena for (other, _), arena in self._versions.items() if other == name]
             if len(loaded) == 1:
-                self._admission.check_early(self._arenas[loaded[0]][Operation.SAMPLE, ()][0], rows, limit_s)
+                self._admission.check_early(self._arenas[loaded[0]][SAMPLE, ()][0], rows, limit_s)
 
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
@@ -363,9 +364,9 @@ class Engine:
         """
         with self._lock:
             arenas = self._arenas[self._versions[name, version]]
-            key, rate = (Operation.SAMPLE, sizes), 1.0
+            key, rate = (SAMPLE, sizes), 1.0
             if key not in arenas:
-                key = (Operation.SAMPLE, ())
+                key = (SAMPLE, ())
                 made = arenas[key][1]
                 rate = math.prod(made.checkpoint.card.event_of(dict(sizes))) / math.prod(made.event_shape)
             return self._admission.pace(arenas[key][0], calls, rate * work, rate * rows, priority)

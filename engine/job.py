@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.guidance import Guidance
 from models.named_conditions import Distinct
-from solvers.derived import DerivedField, JacobianField, LogDensityField
+from solvers.derived import DerivedField
 from solvers.plan import Plan
 from solvers.trace import Trace
 
@@ -20,29 +20,23 @@ Sizes = tuple[tuple[str, int], ...]
 """The sizes of a model's free axes, by name; jobs of equal sizes share network calls."""
 
 
-class Operation(StrEnum):
-    """What an arena computes: samples, log-densities, or rows of Jacobians.
+@dataclass(frozen=True)
+class Operation:
+    """What an arena computes; the jobs of one operation of one model version share network calls.
 
-    Jobs of one operation of one model version share network calls; each operation has its own arena. The arena for
-    samples is made when a model is loaded, the others when they are first requested.
+    Whoever needs an operation makes it, once, and gives it to the engine with its jobs.
 
-    `sample`: x follows the velocity. The other states are flat: `log_prob_*`: [x, log p], with the divergence exact or
-    estimated; `jacobian`: a row of the Jacobian at a given place, in one Euler step from zero (see `solvers.derived`).
+    Attributes:
+        name: its name in metrics and workloads.
+        field: shape of an event -> the field that the lanes follow (see `solvers.derived`); None for the velocity.
     """
 
-    SAMPLE = "sample"
-    LOG_PROB_EXACT = "log_prob_exact"
-    LOG_PROB_HUTCHINSON = "log_prob_hutchinson"
-    JACOBIAN = "jacobian"
+    name: str
+    field: Callable[[tuple[int, ...]], DerivedField] | None = None
 
 
-def derived_field(operation: Operation, event_shape: tuple[int, ...]) -> DerivedField | None:
-    """The field that the lanes of an operation follow; None if it is the velocity itself."""
-    if operation is Operation.SAMPLE:
-        return None
-    if operation is Operation.JACOBIAN:
-        return JacobianField(event_shape)
-    return LogDensityField(event_shape, probes=0 if operation is Operation.LOG_PROB_EXACT else 1)
+SAMPLE = Operation("sample")
+"""Lanes follow the velocity itself. Its arena is made when a model is loaded, others when they are first requested."""
 
 
 class Priority(StrEnum):
@@ -149,7 +143,7 @@ class Job:
         priority: see `Priority`.
         on_progress: called in the engine's thread, which it must not hold up; or None.
         progress_s: minimum seconds between two calls of `on_progress`.
-        operation: the operation; all but `sample` need `x0`, and `Engine.prepare` before.
+        operation: the operation; all but `SAMPLE` need `x0`, and `Engine.prepare` before.
         on_logged: called in the engine's thread with the number of attempted steps under error control that are kept
             for the job's trace from now on; or None.
         follows: whether it is the second half of a request, so that it may lack time that its first half has used.
@@ -179,7 +173,7 @@ class Job:
     on_progress: Callable[[Progress], None] | None = None
     progress_s: float = 0.1
     on_logged: Callable[[int], None] | None = None
-    operation: Operation = Operation.SAMPLE
+    operation: Operation = SAMPLE
     constants: torch.Tensor | None = None
     follows: bool = False
     decode: bool = False

@@ -267,7 +267,7 @@ class Loop:
             self._fail(queue, groups, message)
         if self._observer is not None and ticks:
             called = (arena.network.rows - before) // ticks  # guided lanes have two
-            self._observer.batch(queue.name, arena.operation, called, requests, solvers, ticks)
+            self._observer.batch(queue.name, arena.operation.name, called, requests, solvers, ticks)
         queue.ticked(groups, ticks)
         if queue.watched:
             self._table.report(queue, [each for each in queue.watched if queue.jobs[each].job.priority in groups])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import Device
-from engine.job import Job, Operation, Sizes, derived_field
+from engine.job import Job, Operation, Sizes
 from engine.job_rows import Conditions, JobRows, RowStore
 from models.checkpoint.loading import Checkpoint
 from models.forms.form import Form
@@ -76,8 +76,7 @@ class Network:
         """The shape of a lane's state, and calls of the field that lanes follow."""
         card = checkpoint.card
         shape, dtype, place = card.event_of({**card.typical, **dict(sizes)}), self._dtype, self._device.device
-        derived = derived_field(operation, shape)
-        if derived is None:
+        if operation.field is None:
             self.form = form = self._device.form(checkpoint, self._takes)
             if form.path == "eager":
                 level = logging.WARNING if form.failed else logging.INFO
@@ -85,6 +84,7 @@ class Network:
             more = {"average": card.average, "independent": form.independent, "counted": checkpoint.velocity}
             self._row_shape = shape
             return shape, field_rows(form.velocity, shape, dtype, place, condition=self._takes, **more)
+        derived = operation.field(shape)
         if derived.constants:
             self._constants = JobRows({"constants": RowStore((derived.constants,), dtype, place)})
         self._row_shape, rows = (derived.width + derived.constants,), _DERIVED_ROWS_AT_ONCE

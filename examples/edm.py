@@ -1,7 +1,7 @@
 """Train a small EDM denoiser to import into Pathline, and sample it in a plain loop as its authors do.
 
 Karras et al., "Elucidating the design space of diffusion-based generative models", 2022: a network F with their
-preconditioning is a denoiser D(x, sigma), which Pathline serves as a velocity (docs/models.md). With the import below,
+preconditioning is a denoiser D(x, sigma), which Pathline serves as a velocity (docs/import.md). With the import below,
 a request that names no solver gets the steps of `sample`:
 
     .venv/bin/python examples/edm.py --out edm.pt2

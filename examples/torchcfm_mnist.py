@@ -3,7 +3,7 @@
 TorchCFM (https://github.com/atong01/conditional-flow-matching, MIT) provides the coupling of noise and digits
 (minibatch optimal transport) and, with `--network torchcfm`, the UNet too. That UNet is not one of Pathline's, so it is
 imported as a `torch.export` program. With `--network pathline` the network is Pathline's own UNet, imported from a
-state dict with raw and averaged weights. docs/models.md shows both.
+state dict with raw and averaged weights. docs/import.md shows both.
 
 TorchCFM depends on PyTorch Lightning and more, but this example needs only:
 

@@ -6,7 +6,7 @@ normalization in training mode) gives a sample different values in different bat
 Kernels make the last bits depend on the batch as well, so a difference means nothing until it is compared with
 rounding. Rounding is measured by how far the result moves when the inputs move by one unit in the last place. Kernels
 round differently inside the network, not before it, which moves results by a few times as much at most (see
-docs/models.md); more than `_BEYOND` times as much is called mixing.
+docs/import.md); more than `_BEYOND` times as much is called mixing.
 """
 
 from __future__ import annotations

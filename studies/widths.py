@@ -1,7 +1,7 @@
 """Hidden widths at which the rows of a residual MLP do not depend on each other: `python -m studies.widths`.
 
 For each width the network is measured as the service does when it loads one: unpadded (its `bare` form) and, if the
-rows depend on each other, padded with zeros (`filled`). The output is a table for docs/models.md.
+rows depend on each other, padded with zeros (`filled`). The output is the table of studies/widths.md.
 """
 
 import argparse

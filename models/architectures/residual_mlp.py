@@ -40,7 +40,7 @@ class ResidualMLPSize(NetworkSize):
         max_frequency: the highest angular frequency of the embedding, in radians per unit of t. A frequency w makes
             w / 2 pi turns over t in [0, 1]. A higher one lets the network wiggle in t, and every wiggle costs an
             adaptive solver extra steps. 6 makes about one turn; 100, as in the paper, makes 16, and DOPRI5 takes 1.5
-            to 2.3 times the evaluations for samples that are no better (docs/training.md, "What makes a flow cheap").
+            to 2.3 times the evaluations for samples that are no better (studies/flows/RECIPES.md).
     """
 
     architecture: Literal["residual_mlp"] = "residual_mlp"

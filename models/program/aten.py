@@ -117,7 +117,7 @@ def operation(target: str) -> Callable[..., Any]:
     if function._schema.is_mutable:
         raise OperationError(f"operation {target} changes its arguments; export with run_decompositions()")
     if name not in _NAMES or any(argument.name == "generator" for argument in function._schema.arguments):
-        raise OperationError(f"operation {target} is not among those that a program may use (see docs/models.md)")
+        raise OperationError(f"operation {target} is not among those that a program may use (see docs/import.md)")
     check = _CHECKS.get(name)
     return function if check is None else _checked(function, check)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from engine.job import Operation
+from engine.job import SAMPLE
 from service.errors import Kind
 from service.oip.description import PLATFORM, UNKNOWN, UNREADY, metadata, refusals
 from service.openapi import answered, json_body
@@ -159,7 +159,7 @@ def _statistics(service: Service, name: str, version: int) -> dict[str, Any]:
     metrics = service.metrics
     count, queue_s = metrics.queue_seconds.total(name)
     _, solve_s = metrics.solve_seconds.total(name)
-    calls, _ = metrics.batch_rows.total(name, Operation.SAMPLE.value)
+    calls, _ = metrics.batch_rows.total(name, SAMPLE.name)
     seconds = {"success": queue_s + solve_s, "queue": queue_s, "compute_infer": solve_s}
     unknown = ("fail", "compute_input", "compute_output", "cache_hit", "cache_miss")
     counted = {part: {"count": count, "ns": round(s * 1e9)} for part, s in seconds.items()}

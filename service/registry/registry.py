@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from engine.job import Draining, Operation, Sizes
+from engine.job import SAMPLE, Draining, Operation, Sizes
 from models.repository import RepositoryError
 from service.errors import Kind, ProblemError, invalid, shutting_down
 from service.ports import Engine
@@ -348,9 +348,11 @@ class Registry:
                 message = str(error).partition("\n")[0]
                 raise ProblemError(Kind.ENGINE, f"the engine failed on this request: {message}") from None
             except Exception as error:
-                _log.exception("model %s version %d could not be prepared for %s", model.name, model.version, operation)
+                _log.exception(
+                    "model %s version %d could not be prepared for %s", model.name, model.version, operation.name
+                )
                 message = f"{type(error).__name__}: {error}".partition("\n")[0]
-                if operation is Operation.SAMPLE:
+                if operation is SAMPLE:
                     shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
                     raise invalid("shape", f"model {model.name!r} cannot be evaluated at {shape}: {message}") from None
                 raise invalid(

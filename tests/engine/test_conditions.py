@@ -11,7 +11,7 @@ import torch
 from engine.admission import Admission
 from engine.arena_queue import ArenaQueue
 from engine.engine import Engine
-from engine.job import Operation
+from engine.job import SAMPLE
 from engine.scheduler import Place
 from engine.snapshot import EngineSnapshot
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
@@ -48,7 +48,7 @@ def conditional(labels: Checkpoint) -> Iterator[Engine]:
 
 def kept(engine: Engine) -> int:
     """Return the jobs with conditions that the arena still keeps."""
-    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    arena = engine.prepared("net", 1, SAMPLE)
     assert arena is not None
     assert arena.network._conditions is not None
     return len(arena.network._conditions.rows)
@@ -70,7 +70,7 @@ EULER = {"solver": "euler", "steps": 4}
 
 @pytest.mark.parametrize("guidance", [None, 0.0, 1.0, 2.5])
 def test_each_sample_has_its_own_condition(conditional: Engine, labels: Checkpoint, guidance: float | None) -> None:
-    arena = conditional.prepared("net", 1, Operation.SAMPLE)
+    arena = conditional.prepared("net", 1, SAMPLE)
     assert arena is not None
     assert arena.path == "fused"
     result = conditional.submit(job(3, condition=CONDITION, guidance=guidance, **EULER)).result(60)
@@ -110,7 +110,7 @@ def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
 
 
 def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> None:
-    arena = conditional.prepared("net", 1, Operation.SAMPLE)
+    arena = conditional.prepared("net", 1, SAMPLE)
     assert arena is not None
     snapshot = ArenaQueue(0, "net", arena).snapshot()
     admission = Admission(100, time.monotonic, EngineSnapshot)

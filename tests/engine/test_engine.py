@@ -11,16 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.engine import Engine
-from engine.job import (
-    DeadlineExceeded,
-    Draining,
-    EngineFailed,
-    JobResult,
-    Operation,
-    Overloaded,
-    Priority,
-    TooManySamples,
-)
+from engine.job import SAMPLE, DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, Priority, TooManySamples
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from solvers import integrate
@@ -90,7 +81,7 @@ def test_batch_control_is_the_same_beside_other_requests(engine: Engine) -> None
 
 
 def test_samples_that_share_their_steps_fit_into_one_part_of_the_row_budget(engine: Engine) -> None:
-    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    arena = engine.prepared("net", 1, SAMPLE)
     assert arena is not None
     most, shared = arena.budget // 4, {"solver": "bosh3", "rtol": 1e-2, "atol": 1e-2, "error_control": "batch"}
     result, bulk = (engine.submit(job(most, priority=each, **shared)).result(60) for each in Priority)
@@ -250,7 +241,7 @@ def test_jobs_that_were_to_be_admitted_together_are_admitted_once(
     engine: Engine, field: Field, observed: Observed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory runs out for the second of two: both are retried alone, and the first gets no lanes twice."""
-    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    arena = engine.prepared("net", 1, SAMPLE)
     assert arena is not None
     bank = arena.lanes[Priority.INTERACTIVE].bank
     real, failed = bank.hold, threading.Event()

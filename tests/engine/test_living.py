@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.engine import Engine
-from engine.job import Operation
+from engine.job import SAMPLE
 from models.checkpoint.loading import Checkpoint
 from tests.service.waiting import eventually
 
@@ -37,7 +37,7 @@ def test_jobs_of_an_unloaded_model_finish(engine: Engine, field: Field) -> None:
     field.hook = lambda x, t: time.sleep(0.01)
     running = engine.submit(job(3, solver="euler", steps=20))
     waiting = engine.submit(job(3, solver="rk4", steps=5))
-    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    arena = engine.prepared("net", 1, SAMPLE)
     assert arena is not None
     engine.unload(arena)
     assert set(running.result(60).status) == set(waiting.result(60).status) == {"success"}
@@ -60,7 +60,7 @@ def test_a_model_is_freed_when_it_is_let_go(engine: Engine, net: Checkpoint) -> 
 
 
 def test_the_same_version_loaded_again_outlives_the_first(engine: Engine, net: Checkpoint, field: Field) -> None:
-    first = engine.prepared("net", 1, Operation.SAMPLE)
+    first = engine.prepared("net", 1, SAMPLE)
     assert first is not None
     field.hook = lambda x, t: time.sleep(0.01)
     running = engine.submit(job(3, solver="euler", steps=20))

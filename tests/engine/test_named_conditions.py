@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.engine import Engine
-from engine.job import Job, Operation
+from engine.job import SAMPLE, Job
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from models.guidance import Guidance, Term
@@ -67,7 +67,7 @@ def job(checkpoint: Checkpoint, samples: int, values: dict[str, Any], seed: int 
 
 def solved(engine: Engine, *jobs: Job) -> list[Any]:
     for each in jobs:
-        engine.prepare("named", 1, Operation.SAMPLE, each.sizes)
+        engine.prepare("named", 1, SAMPLE, each.sizes)
     return [future.result(60) for future in [engine.submit(each) for each in jobs]]
 
 
@@ -153,7 +153,7 @@ def test_alone_and_among_sixteen_others_are_the_same_bits(engine: Engine, made: 
         assert torch.equal(before.x, after.x)
         assert before.rows == after.rows
     for sizes in {each.sizes for each in jobs}:
-        arena = engine.prepared("named", 1, Operation.SAMPLE, sizes)
+        arena = engine.prepared("named", 1, SAMPLE, sizes)
         assert arena is not None
         conditions = arena.network._conditions
         assert conditions is not None

@@ -9,9 +9,10 @@ import torch
 from engine.arena import Arena
 from engine.device import device_of
 from engine.engine import Engine
-from engine.job import Operation
+from engine.job import SAMPLE
 from models.checkpoint.loading import Checkpoint
 from models.forms.counts import RowCounts
+from service.responses.diagnosis import JACOBIAN
 
 from .conftest import Settings, job
 
@@ -22,7 +23,7 @@ def test_a_residual_mlp_is_fused_and_its_derivatives_are_not(net: Checkpoint) ->
     arena = Arena(net, device_of(CPU))
     assert (arena.path, arena.path_reason, arena.deterministic) == ("fused", "", True)
     assert arena.network.call.counts == RowCounts(1024)
-    beside = Arena(net, device_of(CPU), operation=Operation.JACOBIAN)
+    beside = Arena(net, device_of(CPU), operation=JACOBIAN)
     assert beside.path == "eager"
 
 
@@ -62,7 +63,7 @@ def loaded(net: Checkpoint) -> Iterator[tuple[Engine, Arena]]:
     engine.start()
     try:
         engine.load("net", 1, net)
-        arena = engine.prepared("net", 1, Operation.SAMPLE)
+        arena = engine.prepared("net", 1, SAMPLE)
         assert arena is not None
         yield engine, arena
     finally:

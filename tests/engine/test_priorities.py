@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from engine.engine import Engine
-from engine.job import Job, JobResult, Operation, Priority
+from engine.job import SAMPLE, Job, JobResult, Priority
 
 from .conftest import Field, Observed, job
 from .test_engine import same
@@ -51,7 +51,7 @@ def test_a_priority_changes_no_bit(engine: Engine) -> None:
 
 
 def test_an_error_beside_the_network_costs_its_own_priority_only(engine: Engine, field: Field) -> None:
-    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    arena = engine.prepared("net", 1, SAMPLE)
     assert arena is not None
     broken = arena.lanes[Priority.BULK]
 

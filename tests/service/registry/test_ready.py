@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.job import Draining, Operation
+from engine.job import Draining
 from service.errors import Kind, ProblemError
+from service.responses.diagnosis import JACOBIAN
 from tests.service.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -27,10 +28,10 @@ async def test_a_model_that_cannot_be_made_ready(running: Any, error: Exception,
     registry = running.service.registry
     async with running.service.lease("moons", None) as model:
         with pytest.raises(ProblemError) as caught:
-            await registry.ready(model, Operation.JACOBIAN, time.monotonic() + 5)
+            await registry.ready(model, JACOBIAN, time.monotonic() + 5)
         assert caught.value.kind is kind
         running.engine.unready = None
-        assert await registry.ready(model, Operation.JACOBIAN, time.monotonic() + 5)
+        assert await registry.ready(model, JACOBIAN, time.monotonic() + 5)
     assert model.leases.out == 0
 
 
@@ -44,9 +45,9 @@ async def test_making_ready_is_done_once_and_waited_for_no_longer_than_allowed(r
 
     engine.prepare = slowly
     async with service.lease("moons", None) as model:
-        waiting = [asyncio.ensure_future(ready(model, Operation.JACOBIAN, time.monotonic() + 60)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(ready(model, JACOBIAN, time.monotonic() + 60)) for _ in range(3)]
         with pytest.raises(ProblemError, match="for the first time") as caught:
-            await ready(model, Operation.JACOBIAN, time.monotonic() + 0.01)
+            await ready(model, JACOBIAN, time.monotonic() + 0.01)
         assert caught.value.kind is Kind.DEADLINE
         go.set()
         await asyncio.gather(*waiting)
@@ -65,7 +66,7 @@ async def test_a_model_is_leased_while_it_is_made_ready_also_when_nobody_waits_a
 
     engine.prepare = slowly
     async with service.lease("moons", None) as model:
-        waits = asyncio.ensure_future(service.registry.ready(model, Operation.JACOBIAN, time.monotonic() + 60))
+        waits = asyncio.ensure_future(service.registry.ready(model, JACOBIAN, time.monotonic() + 60))
         await asyncio.to_thread(entered.wait, 10)
         waits.cancel()
         await asyncio.wait([waits])

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from engine.engine import Engine
-from engine.job import Operation
+from engine.job import SAMPLE
 from models.checkpoint.loading import load
+from service.responses.densities import LOG_PROB_HUTCHINSON
 from service.settings import Settings
 from tests.service.serving import calling_models
 
@@ -173,8 +174,8 @@ def test_operations_of_one_shape_share_the_stage_of_its_decoder(repository: Path
     engine.start()
     try:
         loaded = engine.load("speech", 1, load(repository / "speech" / "1"))
-        short, long = (engine.prepare("speech", 1, Operation.SAMPLE, (("T", frames),)) for frames in (6, 8))
-        dense = engine.prepare("speech", 1, Operation.LOG_PROB_HUTCHINSON, (("T", 6),))
+        short, long = (engine.prepare("speech", 1, SAMPLE, (("T", frames),)) for frames in (6, 8))
+        dense = engine.prepare("speech", 1, LOG_PROB_HUTCHINSON, (("T", 6),))
         assert short.decoder is not None
         assert dense.decoder is short.decoder
         assert len({id(each.decoder) for each in (loaded, short, long)}) == 3

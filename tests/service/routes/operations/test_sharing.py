@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from engine.engine import Engine
-from engine.job import Draining, EngineFailed, Job, Operation
+from engine.job import SAMPLE, Draining, EngineFailed, Job
 from models.checkpoint.loading import Checkpoint
+from service.responses.densities import LOG_PROB_EXACT
+from service.responses.diagnosis import JACOBIAN
 from tests.engine.conftest import Field, Observed, field, job, net  # noqa: F401
 from tests.engine.conftest import Settings as EngineSettings
 from tests.service.waiting import eventually
@@ -46,7 +48,7 @@ def sharing(net: Checkpoint, field: Field, conditions: CheckedConditions) -> Any
     made = Engine(EngineSettings(), conditions)
     made.start()
     made.load("net", 1, Checkpoint(field, net.decoder, net.card, net.path, net.digest))
-    made.prepare("net", 1, Operation.LOG_PROB_EXACT)
+    made.prepare("net", 1, LOG_PROB_EXACT)
     yield made
     made.stop()
 
@@ -55,7 +57,7 @@ def sharing(net: Checkpoint, field: Field, conditions: CheckedConditions) -> Any
 def test_a_large_log_prob_does_not_delay_a_sample(
     sharing: Engine, conditions: CheckedConditions, priority: str
 ) -> None:
-    large = sharing.submit(density_job(50_000, operation=Operation.LOG_PROB_EXACT, priority=priority))
+    large = sharing.submit(density_job(50_000, operation=LOG_PROB_EXACT, priority=priority))
     assert eventually(lambda: len(conditions.operations) > 3)
     begun = len(conditions.operations)
     sharing.submit(job(1, solver="euler", steps=50)).result(60)
@@ -66,20 +68,20 @@ def test_a_large_log_prob_does_not_delay_a_sample(
 
 
 def test_an_operation_must_be_prepared_first(sharing: Engine) -> None:
-    assert sharing.prepared("net", 1, Operation.SAMPLE) is not None
-    assert sharing.prepared("net", 1, Operation.JACOBIAN) is None
+    assert sharing.prepared("net", 1, SAMPLE) is not None
+    assert sharing.prepared("net", 1, JACOBIAN) is None
     with pytest.raises(KeyError):
-        sharing.submit(density_job(1, operation=Operation.JACOBIAN))
+        sharing.submit(density_job(1, operation=JACOBIAN))
     with pytest.raises(KeyError):
-        sharing.prepare("net", 2, Operation.JACOBIAN)
-    made = sharing.prepare("net", 1, Operation.LOG_PROB_EXACT)
-    assert sharing.prepared("net", 1, Operation.LOG_PROB_EXACT) is made
+        sharing.prepare("net", 2, JACOBIAN)
+    made = sharing.prepare("net", 1, LOG_PROB_EXACT)
+    assert sharing.prepared("net", 1, LOG_PROB_EXACT) is made
 
 
 def test_an_operation_is_unloaded_with_its_model_once_its_jobs_are_done(sharing: Engine, field: Field) -> None:  # noqa: F811
     field.hook = lambda x, t: time.sleep(0.001)
-    running = sharing.submit(density_job(2, operation=Operation.LOG_PROB_EXACT))
-    loaded = sharing.prepared("net", 1, Operation.SAMPLE)
+    running = sharing.submit(density_job(2, operation=LOG_PROB_EXACT))
+    loaded = sharing.prepared("net", 1, SAMPLE)
     assert loaded is not None
     sharing.unload(loaded)
     assert set(running.result(60).status) == {"success"}
@@ -92,9 +94,9 @@ def test_a_network_that_raises_fails_its_job_alone(sharing: Engine, field: Field
             raise RuntimeError("pretended")
 
     field.hook = hook
-    good = sharing.submit(density_job(3, operation=Operation.LOG_PROB_EXACT))
+    good = sharing.submit(density_job(3, operation=LOG_PROB_EXACT))
     x0 = torch.full((1, 3), 1000.0)
-    bad = sharing.submit(job(1, solver="euler", steps=3, t_span=(1.0, 0.0), x0=x0, operation=Operation.LOG_PROB_EXACT))
+    bad = sharing.submit(job(1, solver="euler", steps=3, t_span=(1.0, 0.0), x0=x0, operation=LOG_PROB_EXACT))
     with pytest.raises(EngineFailed, match="pretended"):
         bad.result(60)
     assert set(good.result(60).status) == {"success"}
@@ -103,7 +105,7 @@ def test_a_network_that_raises_fails_its_job_alone(sharing: Engine, field: Field
 def test_a_stopped_engine_prepares_nothing(sharing: Engine) -> None:
     sharing.stop()
     with pytest.raises(Draining):
-        sharing.prepare("net", 1, Operation.JACOBIAN)
+        sharing.prepare("net", 1, JACOBIAN)
 
 
 # Through HTTP.

@@ -1,9 +1,9 @@
-"""The arithmetic of docs/scale.md."""
+"""The arithmetic of docs/sizing.md."""
 
 import math
 from pathlib import Path
 
-TEXT = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
 ROW_S, HANDLING_S, NFE, RHO, PRICE = 5e-6, 1e-3, 80, 0.6, 0.04
 """The numbers behind the table; NFE is that of rk4-20."""
 
