@@ -296,12 +296,75 @@ LOAD = {
         }
     ],
 }
+_PARAMETERS = {
+    "checkpoint": SAMPLES["fixed"]["checkpoint"],
+    "seed": 0,
+    "first_index": 0,
+    "deterministic": True,
+    "noise": "philox-ndtri-v1",
+    "network_rows": 320,
+    "status": "success",
+    "solver": "rk4",
+    "failed": 0,
+    "digest": DIGEST,
+}
+_NFE = {"name": "nfe", "shape": [2], "datatype": "INT64", "data": [20, 20]}
+_OIP_HEAD = {"model_name": "moons", "model_version": "1", "parameters": _PARAMETERS}
+
+INFERRED: dict[str, Any] = {
+    "seed": _OIP_HEAD
+    | {
+        "outputs": [
+            {"name": "samples", "shape": [2, 2], "datatype": "FP32", "data": [-0.84, 0.52, 1.91, 0.13]},
+            _NFE,
+            {"name": "t", "shape": [2], "datatype": "FP64", "data": [1.0, 1.0]},
+            {"name": "status", "shape": [2], "datatype": "BYTES", "data": ["success", "success"]},
+        ]
+    },
+    "states": _OIP_HEAD
+    | {
+        "id": "from-two-points",
+        "outputs": [{"name": "samples", "shape": [2, 2], "datatype": "FP32", "data": [1.02, -0.4, 0.3, 0.77]}, _NFE],
+    },
+}
+OIP_METADATA = {
+    "name": "moons",
+    "versions": ["1", "2"],
+    "platform": "pathline_safetensors",
+    "inputs": [{"name": "x0", "datatype": "FP32", "shape": [-1, 2]}],
+    "outputs": [{"name": "samples", "datatype": "FP32", "shape": [-1, 2]}],
+}
+OIP_CONFIG = {
+    "name": "moons",
+    "platform": "pathline_safetensors",
+    "backend": "pathline",
+    "max_batch_size": 0,
+    "version_policy": {"latest": {"num_versions": 1}},
+    "input": [{"name": "x0", "data_type": "TYPE_FP32", "dims": [-1, 2], "optional": True}],
+    "output": [{"name": "samples", "data_type": "TYPE_FP32", "dims": [-1, 2], "optional": False}],
+    "model_transaction_policy": {"decoupled": False},
+}
+OIP_STATISTICS = {
+    "name": "moons",
+    "version": "2",
+    "last_inference": 0,
+    "inference_count": 12,
+    "execution_count": 240,
+    "inference_stats": {
+        "success": {"count": 12, "ns": 150_000_000},
+        "queue": {"count": 12, "ns": 2_000_000},
+        "compute_infer": {"count": 12, "ns": 148_000_000},
+        "fail": {"count": 0, "ns": 0},
+    },
+    "batch_stats": [],
+}
+
 METRICS = """# TYPE pathline_requests_total counter
 pathline_requests_total{outcome="200",route="/v1/sample"} 3.0
 """
 PAGE = "<!doctype html>"
 
-ERRORS: dict[Kind, dict[str, Any]] = {
+ERRORS: dict[Kind, Any] = {
     kind: problem
     for problem in json.loads(Path(__file__).with_name("recorded_errors.json").read_text("utf-8")).values()
     for kind in Kind

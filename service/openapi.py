@@ -52,36 +52,28 @@ class Router(APIRouter):
             kinds: errors that it may answer with.
             values: examples of the answer by name; or `responses`, for answers that are no JSON.
         """
-
-        def add(endpoint: Endpoint) -> Endpoint:
-            # The first answers. The second describes: OpenAPI would give both methods of one route the same id.
-            self.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False, response_model=None)
-            self._add(path, endpoint, "GET", summary, kinds, values)
-            return endpoint
-
-        return add
+        return self._adding(path, ("GET", "HEAD"), summary, kinds, **values)
 
     def act(self, path: str, summary: str, *kinds: Kind, **values: Any) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator that makes a function answer POST at a path; arguments as for `read`."""
+        return self._adding(path, ("POST",), summary, kinds, **values)
 
+    def _adding(
+        self, path: str, methods: Sequence[str], summary: str, kinds: Sequence[Kind], **values: Any
+    ) -> Callable[[Endpoint], Endpoint]:
         def add(endpoint: Endpoint) -> Endpoint:
-            self._add(path, endpoint, "POST", summary, kinds, values)
+            returned = endpoint.__annotations__["return"]
+            is_json = returned is not Response
+            json = {200: {"model": returned, "content": {"application/json": shown(values)}}}
+            # Any: what an answer has is checked where it is built, by the type checker.
+            kind: dict[str, Any] = {"response_model": Any} if is_json else {"response_class": Response}
+            responses = values.get("responses", json) | self._errors(*kinds)
+            if len(methods) > 1:  # OpenAPI would give both methods of one route the same id: this one only answers
+                self.add_api_route(path, endpoint, methods=[*methods], include_in_schema=False, **kind)
+            self.add_api_route(path, endpoint, methods=[methods[0]], summary=summary, responses=responses, **kind)
             return endpoint
 
         return add
-
-    def _add(
-        self, path: str, endpoint: Callable[..., Any], method: str, summary: str, kinds: Sequence[Kind], values: Any
-    ) -> None:
-        own = values.pop("responses", None) or {
-            200: {"model": endpoint.__annotations__["return"], "content": {"application/json": shown(values)}}
-        }
-        # FastAPI would describe an answer of any other type as JSON, and check what the type checker has checked.
-        plain = {"response_class": Response} if "model" not in own[200] else {}
-        responses = own | self._errors(*kinds)
-        self.add_api_route(
-            path, endpoint, methods=[method], summary=summary, responses=responses, response_model=None, **plain
-        )
 
 
 def shown(values: Mapping[str, Any]) -> dict[str, Any]:

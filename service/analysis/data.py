@@ -1,4 +1,4 @@
-"""The client's own samples: as a body has them, as states of a model, and what solving them back from t = 1 to 0 takes."""
+"""The client's own samples: as a body has them, as states of a model, and the memory that they take."""
 
 import math
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ from solvers.derived import JacobianField
 from solvers.diagnose import MAX_WIDTH, decompose, stiffness, stiffness_ratio
 from solvers.plan import Plan
 
-router = Router(tags=[ANALYSIS], route_class=pipeline.SolvingRoute)
+router = Router(tags=[ANALYSIS], route_class=pipeline.BodyRoute)
 
 JACOBIAN = Operation("jacobian", JacobianField)
 
@@ -105,7 +105,7 @@ async def diagnose(
     """Take the Jacobian of the velocity along paths from noise to data: its eigenvalues, condition and stiffness."""
     context = context_of(http.scope)
     encoder = ENCODERS[context.media_type]
-    valid = await pipeline.admit(http, request, _validate, encoder, name, in_thread=True)
+    valid = await pipeline.admit(http, request, validate_diagnose, encoder, name, in_thread=True)
     model, job = valid.model, valid.job
     deterministic = await pipeline.ready(http, valid, JACOBIAN)
     result = await pipeline.solve(http, job)
@@ -133,7 +133,7 @@ async def diagnose(
     return await pipeline.respond(http, ArrayResponse.of(document, context.elapsed), encoder, {"Vary": "Accept"})
 
 
-def _validate(
+def validate_diagnose(
     request: DiagnoseRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> Validated:
     """Check a request, reserve the memory of both its jobs, and make the job for its paths.

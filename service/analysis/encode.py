@@ -33,11 +33,10 @@ from service.requests.solver import compiled, refuse_average
 from service.requests.validation import deadline_of, job_of
 from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse, Encoder
 from service.responses.samples import to_data
-from service.responses.solved import Rows, Solved, closed, head, latency
+from service.responses.solved import SUCCESS, Rows, Solved, closed, head, latency
 from service.settings import Settings
-from solvers.errors import Status
 
-router = Router(tags=[ANALYSIS], route_class=pipeline.SolvingRoute)
+router = Router(tags=[ANALYSIS], route_class=pipeline.BodyRoute)
 
 
 class EncodeRequest(DataRequest):
@@ -63,14 +62,14 @@ async def encode(
     """Find the noise that data come from: solve dx/dt = v(x, t) from data back to noise."""
     context = context_of(http.scope)
     encoder = ENCODERS[context.media_type]
-    valid = await pipeline.admit(http, request, _validate, encoder, name, in_thread=True)
+    valid = await pipeline.admit(http, request, validate_encode, encoder, name, in_thread=True)
     result = await pipeline.solve(http, valid.job)
     pipeline.count(http, valid.job, result)
     response = await asyncio.to_thread(_response, valid.model, valid.job, result, context, valid.states)
     return await pipeline.respond(http, response, encoder, {"Vary": "Accept"})
 
 
-def _validate(
+def validate_encode(
     request: EncodeRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
@@ -90,7 +89,7 @@ def _validate(
 def _response(model: ModelVersion, job: Job, result: JobResult, context: Context, states: States) -> ArrayResponse:
     """Return the response with the noise of each sample, NaN where it was not reached."""
     x0 = to_data(result.x, None)
-    failed = result.status != Status.SUCCESS.value
+    failed = result.status != SUCCESS
     if failed.any():
         x0 = x0.copy()
         x0[failed] = np.nan

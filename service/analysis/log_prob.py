@@ -1,4 +1,4 @@
-"""``POST /v1/models/{name}/log_prob``: the log-density of data, solved for together with x, with one error norm for both.
+"""``POST /v1/models/{name}/log_prob``: the log-density of data, solved for together with x, under one error norm.
 
     log p(x) = log N(x0) - (log p(x0) - log p(x)),    d log p / dt = -div v
 
@@ -50,7 +50,7 @@ from solvers.errors import Status
 from solvers.kernels_torch import lane_sums
 from solvers.likelihood import EXACT_UP_TO
 
-router = Router(tags=[ANALYSIS], route_class=pipeline.SolvingRoute)
+router = Router(tags=[ANALYSIS], route_class=pipeline.BodyRoute)
 
 LOG_PROB_EXACT = Operation("log_prob_exact", LogDensityField)
 LOG_PROB_HUTCHINSON = Operation("log_prob_hutchinson", partial(LogDensityField, probes=1))
@@ -109,7 +109,7 @@ async def log_prob(
     """Find the log-density of data: solve for x and log p together, from data back to noise."""
     context = context_of(http.scope)
     encoder = ENCODERS[context.media_type]
-    valid = await pipeline.admit(http, request, _validate, encoder, name, in_thread=True)
+    valid = await pipeline.admit(http, request, validate_log_prob, encoder, name, in_thread=True)
     deterministic = await pipeline.ready(http, valid) and valid.states.deterministic
     result = await pipeline.solve(http, valid.job)
     worst = await asyncio.to_thread(_worst, result, len(valid.states.x))
@@ -118,7 +118,7 @@ async def log_prob(
     return await pipeline.respond(http, await asyncio.to_thread(_response, *arguments), encoder, {"Vary": "Accept"})
 
 
-def _validate(
+def validate_log_prob(
     request: LogProbRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.

@@ -1,5 +1,6 @@
 """Output tensors: which ones a request selects, and the response made of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,7 @@ def encode(response: ArrayResponse, selected: SelectedOutputs) -> Pieces:
         yield from slices(memoryview(part))
 
 
-def _scalars(head: dict[str, Any]) -> dict[str, Any]:
+def _scalars(head: Mapping[str, Any]) -> dict[str, Any]:
     names = (
         *("checkpoint", "seed", "first_index", "deterministic", "noise", "network_rows", "status", "fallback_from"),
         *("digest", "noise_scale"),

@@ -1,6 +1,6 @@
 """The request pipeline: a body is read, parsed, validated and made into a `Job`; its result becomes a response.
 
-    SolvingRoute -> endpoint: admit -> solve -> respond
+    BodyRoute -> endpoint: admit -> solve -> respond
 
 Every endpoint that solves declares its body, and supplies the validation of its fields and the function that builds the
 response from the result.
@@ -20,7 +20,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic_core import from_json
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive
 
 from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Operation, Overloaded
@@ -54,57 +54,69 @@ V = TypeVar("V", bound=Validated)
 Validate = Callable[[R, ModelVersion, Settings, Encoder, Take], V]
 
 
-class SolvingRoute(APIRoute):
+class BodyRoute(APIRoute):
     """A route that reads and parses the body that its endpoint declares, within the limits of the service.
 
-    The endpoint is called with the HTTP request, the parsed body and its path parameters. The body is read only if the
-    client accepts a format that the route declares for its response; the chosen one is noted in the context.
+    The endpoint is called with the HTTP request, the parsed body and its path parameters.
+
+    Attributes:
+        media: content types of the body; empty is none.
+        max_bytes: limit of the body; None for that of the settings.
+        negotiates: whether a body is read only if the client accepts a format that the route declares for its response.
+            The context notes the chosen one.
     """
 
-    media = (JSON, NPZ)
-    """Content types of the body."""
+    media: tuple[str, ...] = (JSON, NPZ)
+    max_bytes: int | None = None
+    negotiates = True
 
     def parse(self, http: Request, model: type[BaseModel], body: bytes) -> Any:
         """Return the parsed body; errors as in `parsing.parse`."""
         return parse(model, body)
 
     def allowed(self, http: Request) -> Sequence[str]:
-        """Return the content types of the body that a request may have; empty is none."""
+        """Return the content types that the body of a request may have."""
         return self.media
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the function that answers a request."""
-        [body_param] = self.dependant.body_params
-        path_params, http_name, body_name = (
-            self.dependant.path_params,
-            self.dependant.request_param_name,
-            body_param.name,
-        )
-        model: type[BaseModel] = body_param.field_info.annotation
-        offered = tuple(self.responses[200]["content"])
+        [declared], path = self.dependant.body_params, self.dependant.path_params
+        model: Any = declared.field_info.annotation
+        names = self.dependant.request_param_name or "", declared.name
+        offered = tuple(self.responses[200]["content"]) if self.negotiates else ()
 
         async def handle(http: Request) -> Response:
-            values, errors = request_params_to_args(path_params, http.path_params) if path_params else ({}, [])
+            values, errors = request_params_to_args(path, http.path_params) if path else ({}, [])
             if errors:
                 raise RequestValidationError(errors)
-            service, context = service_of(http), context_of(http.scope)
-            context.media_type = choose(joined(http.headers, "accept"), offered)
-            body = await read_body(http, service.settings.max_body_bytes, service.bodies, self.allowed(http))
-            size = len(body)
-            if is_npz(body):
-                size += claimed_bytes(body, service.settings.max_body_bytes)
-                set_aside(context, size, service.bodies)
-            context.large = size > LARGE_BODY
-            if context.large:  # one at a time: parsed lists take many times the memory of their text, and responses
-                async with service.parsing:  # need threads too
-                    parsed = await asyncio.to_thread(self.parse, http, model, body)
-            else:
-                _refuse_early(service, body)
-                parsed = self.parse(http, model, body)
-            del body
-            return await self.endpoint(**{http_name: http, body_name: parsed}, **values)
+            if offered:
+                context_of(http.scope).media_type = choose(joined(http.headers, "accept"), offered)
+            values |= zip(names, (http, await self._parsed(http, model)), strict=True)
+            answer = await self.endpoint(**values)
+            return answer if isinstance(answer, Response) else JSONResponse(answer)
 
         return handle
+
+    async def _parsed(self, http: Request, model: type[BaseModel]) -> Any:
+        """Read and parse a body, a large one in a worker thread.
+
+        Raises:
+            ProblemError: 400, 413, 415, 422 or 429, depending on the body and the load.
+            ClientGoneError: The client disconnected before the body was complete.
+        """
+        service, context = service_of(http), context_of(http.scope)
+        max_bytes = self.max_bytes or service.settings.max_body_bytes
+        body = await read_body(http, max_bytes, service.bodies, self.allowed(http))
+        size = len(body)
+        if is_npz(body):
+            size += claimed_bytes(body, max_bytes)
+            set_aside(context, size, service.bodies)
+        context.large = size > LARGE_BODY
+        if context.large:  # one at a time: parsed lists take many times the memory of their text, and responses need
+            async with service.parsing:  # threads too
+                return await asyncio.to_thread(self.parse, http, model, body)
+        _refuse_early(service, body)
+        return self.parse(http, model, body)
 
 
 async def admit(
@@ -231,10 +243,12 @@ async def _result(engine: Engine, job: Job, future: Future[JobResult], receive: 
     def watch() -> None:
         gone.append(asyncio.ensure_future(until_disconnect(receive)))
         gone[0].add_done_callback(end)
+        if left_s is not None:
+            timers.append(loop.call_later(max(0.0, left_s - WATCH_AFTER_S), end))
 
     future.add_done_callback(end)  # on this event loop: see `Engine.deliver_on`
     left_s, done, left = patience(job), False, False
-    timers = [loop.call_later(WATCH_AFTER_S, watch), *([] if left_s is None else [loop.call_later(left_s, end)])]
+    timers = [loop.call_later(WATCH_AFTER_S if left_s is None else min(WATCH_AFTER_S, left_s), watch)]
     try:
         await ended
     finally:

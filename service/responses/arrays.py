@@ -59,7 +59,7 @@ class ArrayResponse:
     @property
     def numbers(self) -> int:
         """The count of numbers to write in the document."""
-        return sum(array.size for name, array in self.arrays.items() if name not in _BINARY_ONLY)
+        return sum([array.size for name, array in self.arrays.items() if name not in _BINARY_ONLY])
 
     def parted(self) -> tuple[dict[str, Any], Callable[[], dict[str, float]]]:
         """Return the document without its latency, and the function that completes this after the writing."""

@@ -40,8 +40,9 @@ class Saved(TypedDict):
 class TraceBody(TypedDict):
     """Attempted steps, one entry each; `quantiles` (of h over t) only in an adaptive summary.
 
-    `t` and `h` are start and size of the step; `error` is null where the solver has no estimate. The quantiles are those
-    of |h| over the accepted steps of all samples that begin in each of 20 equal parts of the span, with centre `t`.
+    `t` and `h` are start and size of the step; `error` is null where the solver has no estimate. The quantiles are
+    those of |h| over the accepted steps of all samples that begin in each of 20 equal parts of the span, with centre
+    `t`.
     """
 
     sample: Annotated[Array, written_as(list[int])]
@@ -75,8 +76,8 @@ class ChosenSolver(TypedDict):
 
 
 _CLASS = (
-    "only of a model with classes: the name of the class, or a list with that of each sample; null is no class; by name "
-    "if the model has several conditions"
+    "only of a model with classes: the name of the class, or a list with that of each sample; null is no class; by "
+    "name if the model has several conditions"
 )
 _Class = TypedDict("_Class", {"class": NotRequired[Annotated[Any, Field(description=_CLASS)]]})
 
@@ -257,12 +258,12 @@ def _columns(trace: Trace, rows: Any = slice(None)) -> TraceBody:
 
 def _grid(solve: Plan) -> TraceBody:
     """Return the columns of one sample that took every step of a plan's grid; they must not be changed."""
-    if solve in _GRIDS:
-        return _GRIDS[solve]
+    if (columns := _GRIDS.get(solve)) is not None:
+        return columns
     times = solve.times
     assert times is not None  # noqa: S101  (the caller has seen them)
     steps = len(times) - 1
-    columns: TraceBody = {
+    columns = {
         "sample": np.zeros(steps, dtype=np.int64),
         "t": times[:-1],
         "h": np.diff(times),

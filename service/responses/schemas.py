@@ -1,9 +1,9 @@
 """Schemas of responses that no job is solved for, as typed dictionaries; see `solved`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import ConfigDict, Field, with_config
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 
 class Fault(TypedDict):
@@ -154,7 +154,7 @@ class PointBody(TypedDict):
 class CurveBody(TypedDict):
     """The solvers measured with one guidance; null for none."""
 
-    guidance: float | None = None
+    guidance: float | None
     samples: int
     spread: float
     complete: Annotated[bool, Field(description="whether every candidate was measured within the time limit")]

@@ -1,4 +1,4 @@
-"""What every solved response begins with: the model, the solver as used and the cost, as schema and as built from results.
+"""What every solved response has: the model, the solver as used and the cost; their schemas, and how they are built.
 
 Schemas are typed dictionaries: the OpenAPI description is made of them, and the type checker holds what builds them to
 them, at no cost while the service runs.
@@ -16,6 +16,8 @@ from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.responses.arrays import Array
 from solvers.errors import Status
+
+SUCCESS = Status.SUCCESS.value
 
 closed: Callable[[type], Any] = with_config(ConfigDict(extra="forbid"))
 """A schema without other members."""
@@ -109,18 +111,25 @@ def origin(model: ModelVersion, context: Context) -> Origin:
 def outcome(result: JobResult) -> Outcome:
     """Return the members about cost and status."""
     nfe, t, status = result.nfe, result.t, result.status
-    least, most, total = (int(ufunc.reduce(nfe)) for ufunc in (np.minimum, np.maximum, np.add))
-    good = status == Status.SUCCESS.value
-    worst, bad = Status.SUCCESS.value, []
+    most = int(np.maximum.reduce(nfe))
+    good = status == SUCCESS
+    worst: str = SUCCESS
+    failed: list[FailedSample] = []
     if not good.all():
         order = [member.value for member in Status]  # from best to worst
-        worst, bad = max(set(status.tolist()), key=order.index), np.flatnonzero(~good)
+        worst = max(set(status.tolist()), key=order.index)
+        rows = np.flatnonzero(~good)
+        failed = [{"index": int(i), "status": str(status[i]), "t": float(t[i])} for i in rows]
     return {
         "nfe": most,
-        "nfe_per_sample": {"min": least, "mean": total / len(nfe), "max": most},
+        "nfe_per_sample": {
+            "min": int(np.minimum.reduce(nfe)),
+            "mean": int(np.add.reduce(nfe)) / len(nfe),
+            "max": most,
+        },
         "network_rows": int(result.rows),
         "status": worst,
-        "failed": [{"index": int(i), "status": str(status[i]), "t": float(t[i])} for i in bad],
+        "failed": failed,
     }
 
 

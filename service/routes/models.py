@@ -7,20 +7,21 @@ import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import HTTPException, Query, Request
 
 from models.checkpoint.frontier import Curve, pareto
 from models.repository import RepositoryError
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
-from service.openapi import ADMIN, CATALOGUE, ModelName, answered, problems, read
+from service.openapi import ADMIN, CATALOGUE, ModelName, Router
 from service.registry.version import ModelVersion
-from service.responses.schemas import FrontierBody, ModelBody, ModelList, Reloaded, SolverList, Unloaded
+from service.responses.schemas import CurveBody, FrontierBody, ModelBody, ModelList, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
 
-router = APIRouter()
+router = Router(tags=[CATALOGUE])
+admin = Router(tags=[ADMIN])
 
 FrontierVersion = Annotated[
     int | None,
@@ -29,7 +30,7 @@ FrontierVersion = Annotated[
     ),
 ]
 
-_REFUSALS = problems(Kind.UNAUTHORIZED, Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
+_REFUSALS = (Kind.UNAUTHORIZED, Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
 
 
 def _administered(request: Request) -> Service:
@@ -41,13 +42,8 @@ def _administered(request: Request) -> Service:
     return service
 
 
-@router.post(
-    "/v1/models:reload",
-    tags=[ADMIN],
-    summary="Reload the model repository",
-    responses=answered(Reloaded, reloaded=examples.RELOADED) | _REFUSALS,
-)
-async def reload(request: Request) -> Any:
+@admin.act("/v1/models:reload", "Reload the model repository", *_REFUSALS, reloaded=examples.RELOADED)
+async def reload(request: Request) -> Reloaded:
     """Check the model repository now: load new models and versions, unload removed ones.
 
     Versions that failed to load are tried again, even if their files are unchanged.
@@ -65,65 +61,59 @@ async def reload(request: Request) -> Any:
     }
 
 
-@router.post(
+@admin.act(
     "/v1/models/{name}:unload",
-    tags=[ADMIN],
-    summary="Unload a model",
-    responses=answered(Unloaded, unloaded=examples.UNLOADED) | _REFUSALS | problems(Kind.UNKNOWN_MODEL, Kind.INVALID),
+    "Unload a model",
+    *_REFUSALS,
+    Kind.UNKNOWN_MODEL,
+    Kind.INVALID,
+    unloaded=examples.UNLOADED,
 )
-async def unload(request: Request, name: ModelName) -> Any:
+async def unload(request: Request, name: ModelName) -> Unloaded:
     """Free the memory of a model once its running requests are done; the next request loads it again."""
     service = _administered(request)
     return {"name": name, "unloaded": await asyncio.wrap_future(service.registry.unload(name))}
 
 
-@router.api_route("/v1/models/{name}:unload", methods=["GET", "HEAD"], include_in_schema=False)
+@admin.api_route("/v1/models/{name}:unload", methods=["GET", "HEAD"], include_in_schema=False)
 async def unload_is_posted(name: ModelName) -> Any:
     """Answer 405; without this route, that of a model would take the path for a name."""
     raise HTTPException(405, headers={"Allow": "POST"})
 
 
-@read(
-    router,
-    "/v1/models",
-    tags=[CATALOGUE],
-    summary="List models",
-    responses=answered(ModelList, models=examples.MODEL_LIST),
-)
-async def models(request: Request) -> Any:
+@router.read("/v1/models", "List models", models=examples.MODEL_LIST)
+async def models(request: Request) -> ModelList:
     """List all models with status, version and shapes, and repository entries that are not models."""
-    found = service_of(request).registry
-    return {"models": [found.summary(name) for name in found.names()]} | found.passed_over()
+    registry = service_of(request).registry
+    summaries: Any = [registry.summary(name) for name in registry.names()]
+    return {"models": summaries, **registry.passed_over()}
 
 
-@read(
-    router,
-    "/v1/models/{name}",
-    tags=[CATALOGUE],
-    summary="Describe a model",
-    responses=answered(ModelBody, moons=examples.MODEL) | problems(Kind.UNKNOWN_MODEL, Kind.INVALID),
-)
-async def model(request: Request, name: ModelName) -> Any:
+@router.read("/v1/models/{name}", "Describe a model", Kind.UNKNOWN_MODEL, Kind.INVALID, moons=examples.MODEL)
+async def model(request: Request, name: ModelName) -> ModelBody:
     """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
-    return await asyncio.to_thread(service_of(request).registry.describe, name)
+    description: Any = await asyncio.to_thread(service_of(request).registry.describe, name)
+    return description
 
 
-@read(
-    router,
+@router.read(
     "/v1/models/{name}/frontier",
-    tags=[CATALOGUE],
-    summary="Show cost and error of a model's solvers",
-    responses=answered(FrontierBody, moons=examples.FRONTIER)
-    | problems(Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.NO_FRONTIER, Kind.INVALID, Kind.BROKEN_MODEL),
+    "Show cost and error of a model's solvers",
+    Kind.UNKNOWN_MODEL,
+    Kind.UNKNOWN_VERSION,
+    Kind.NO_FRONTIER,
+    Kind.INVALID,
+    Kind.BROKEN_MODEL,
+    moons=examples.FRONTIER,
 )
-async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> Any:
+async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> FrontierBody:
     """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
     service = service_of(request)
-    async with service.lease(name, version) as found:
-        return _frontier(found, service.settings.models_dir)
+    async with service.lease(name, version) as model_version:
+        return _frontier(model_version, service.settings.models_dir)
 
 
-def _frontier(model: ModelVersion, models_dir: Path) -> dict[str, Any]:
+def _frontier(model: ModelVersion, models_dir: Path) -> FrontierBody:
     """Return the frontier of a version.
 
     Args:
@@ -151,24 +141,20 @@ def _frontier(model: ModelVersion, models_dir: Path) -> dict[str, Any]:
     }
 
 
-def _with_best(curve: Curve) -> dict[str, Any]:
+def _with_best(curve: Curve) -> CurveBody:
     best = {point.solver for point in pareto(curve.points)}
-    points = [point.model_dump() | {"best": point.solver in best} for point in curve.points]
-    return curve.model_dump(exclude={"points"}) | {"points": points}
+    points: Any = [{**point.model_dump(), "best": point.solver in best} for point in curve.points]
+    return {
+        "guidance": curve.guidance,
+        "samples": curve.samples,
+        "spread": curve.spread,
+        "complete": curve.complete,
+        "points": points,
+    }
 
 
-@read(
-    router,
-    "/v1/solvers",
-    tags=[CATALOGUE],
-    summary="List solvers",
-    responses=answered(SolverList, solvers=examples.SOLVER_LIST),
-)
-async def solvers() -> Any:
+@router.read("/v1/solvers", "List solvers", solvers=examples.SOLVER_LIST)
+async def solvers() -> SolverList:
     """List all solvers with order, stages, kind, cost formula and parameters."""
     # off the event loop: stability limits are computed on first use
-    return {"solvers": await asyncio.to_thread(_described)}
-
-
-def _described() -> list[dict[str, object]]:
-    return [entry.describe() for entry in catalogue.solvers().values()]
+    return {"solvers": await asyncio.to_thread(lambda: [each.describe() for each in catalogue.solvers().values()])}

@@ -1,4 +1,4 @@
-"""``POST /v1/replay``: an earlier answer comes in, the request that it answered is validated, and its samples are compared."""
+"""``POST /v1/replay``: the request that an earlier answer was for is made again, and the samples are compared."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from service.responses.solved import closed
 from service.settings import Settings
 from service.state import service_of
 
-router = Router(tags=[SAMPLING], route_class=pipeline.SolvingRoute)
+router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
 AGAIN = ("condition", "conditions", "negative", "x0")
 """Members of which an answer may have only the hash; the client then sends them again."""

@@ -13,13 +13,13 @@ from service.requests.validation import validate_sample
 from service.responses.arrays import ENCODERS
 from service.responses.samples import SampleResponse
 
-router = Router(tags=[SAMPLING], route_class=pipeline.SolvingRoute)
+router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
 _RESPONSES = solved(SampleResponse, "The samples", ENCODERS, **examples.SAMPLES)
 
 
-@router.post("/v1/sample", summary="Draw samples", responses=_RESPONSES)
 @router.post("/sample", include_in_schema=False, responses=_RESPONSES)
+@router.post("/v1/sample", summary="Draw samples", responses=_RESPONSES)  # the lower is the first that is looked at
 async def sample(http: Request, request: Annotated[SampleRequest, requested(examples.REQUESTS)]) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
     encoder = ENCODERS[context_of(http.scope).media_type]

@@ -37,7 +37,7 @@ from service.responses.samples import decoder_of, sample_response, saved_to_data
 from service.responses.solved import origin
 from service.state import service_of
 
-router = Router(tags=[SAMPLING], route_class=pipeline.SolvingRoute)
+router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 10.0

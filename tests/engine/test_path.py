@@ -12,7 +12,7 @@ from engine.engine import Engine
 from engine.job import SAMPLE
 from models.checkpoint.loading import Checkpoint
 from models.forms.counts import RowCounts
-from service.responses.diagnosis import JACOBIAN
+from service.analysis.diagnose import JACOBIAN
 
 from .conftest import Settings, job
 

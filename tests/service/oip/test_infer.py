@@ -8,9 +8,9 @@ import httpx
 import numpy as np
 import pytest
 
+from service.oip.description import UNTRIED
 from service.oip.schemas import InferResponse
 from service.oip.tensors import BINARY, HEADER
-from service.oip.triton import UNTRIED
 
 pytestmark = pytest.mark.anyio
 

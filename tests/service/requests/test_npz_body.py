@@ -15,12 +15,13 @@ import pytest
 import torch
 from numpy.lib import format as npy
 
+from service.analysis.diagnose import DiagnoseRequest, validate_diagnose
+from service.analysis.encode import EncodeRequest, validate_encode
+from service.analysis.log_prob import LogProbRequest, validate_log_prob
 from service.errors import Kind, ProblemError
 from service.ledger import Hold, Ledger
 from service.registry.version import ModelVersion
 from service.requests import validation
-from service.requests.densities import EncodeRequest, LogProbRequest, validate_encode, validate_log_prob
-from service.requests.diagnosis import DiagnoseRequest, validate_diagnose
 from service.requests.npz_body import claimed_bytes
 from service.requests.parsing import LARGE_BODY, parse
 from service.requests.schemas import SampleRequest
