@@ -29,6 +29,7 @@ RUN pip --python /opt/venv/bin/python install --no-deps --require-hashes -r base
  && pip --python /opt/venv/bin/python check
 COPY solvers /opt/pathline/solvers
 COPY models /opt/pathline/models
+COPY selection /opt/pathline/selection
 COPY engine /opt/pathline/engine
 COPY training /opt/pathline/training
 COPY service /opt/pathline/service

@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
+# Compiled modules and tests are kept, even where the environment says otherwise: collecting the tests takes half the time.
+export PYTHONDONTWRITEBYTECODE =
 MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
 
 .PHONY: help setup models serve check docs test test-system lock bench bench-peers bench-quick soak clean
@@ -84,11 +86,11 @@ $(VENV)/onnx/.done: tests/system/with_onnx/requirements.txt $(VENV)/.serve
 
 test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: all tests that need only Python, $(WORKERS) at a time"
-	@$(BIN)/python -m pytest -m "not system" -n $(WORKERS) --dist worksteal
+	@$(BIN)/python -m pytest --ignore tests/system -n $(WORKERS) --dist worksteal
 
 test-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done $(VENV)/onnx/.done $(VENV)/lerobot/.done ## tests that need Debian's chromium, nginx and prometheus, kserve, lerobot, onnxruntime, Ray or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh
-	@$(BIN)/python -m pytest -m system
+	@$(BIN)/python -m pytest tests/system -n $(WORKERS) --dist loadfile
 
 lock: $(VENV)/.dev ## write the hashes of the image's packages, after changing constraints.txt
 	@$(PIP) uv

@@ -111,8 +111,8 @@ class Arena:
         return seconds
 
     def _empty(self) -> Lanes:
-        average = self.checkpoint.card.average
-        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=average)
+        ends = self.operation is SAMPLE and self.checkpoint.card.field.takes_ends
+        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends)
 
     def __len__(self) -> int:
         """Running lanes of all groups."""

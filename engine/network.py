@@ -66,7 +66,7 @@ class Network:
         self.seconds, self.rows = 0.0, 0
         self.form = Form(checkpoint.velocity, reason="derivatives of the field need its torch module")
         self._constants: JobRows | None = None
-        self._times = (2,) if checkpoint.card.average else ()
+        self._kind = checkpoint.card.field
         self.event_shape, self.call = self._field(checkpoint, operation, sizes)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
         if self.call.counts.limit == 1:
@@ -81,7 +81,7 @@ class Network:
             if form.path == "eager":
                 level = logging.WARNING if form.failed else logging.INFO
                 _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, form.reason)
-            more = {"average": card.average, "independent": form.independent, "counted": checkpoint.velocity}
+            more = {"independent": form.independent, "counted": checkpoint.velocity}
             self._row_shape = shape
             return shape, field_rows(form.velocity, shape, dtype, place, condition=self._takes, **more)
         derived = operation.field(shape)
@@ -101,7 +101,7 @@ class Network:
         """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
         x = torch.zeros((rows, *self._row_shape), dtype=dtype, device=place)
-        t = torch.full((rows, *self._times), 0.5, dtype=dtype, device=place)
+        t = self._kind.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
         given = [Chosen(_Shown(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
@@ -132,7 +132,7 @@ class Network:
         """Call the network once for all lanes.
 
         Args:
-            x, t: states (n, *event) and times (n,) of the lanes; (n, 2) of a field of average velocity.
+            x, t: states (n, *event) and times of the lanes, as the field takes them (see `models.velocity.FieldKind`).
             chosen: the groups of lanes, n lanes in all.
             failed: filled with owner -> error message, for owners with rows that made the network raise.
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from tqdm import tqdm
 
 from models.checkpoint.card import CheckpointError, read_card
-from models.checkpoint.frontier import FrontierError, read_frontier
 from models.checkpoint.loading import Checkpoint, load
 from models.importing.command import add_arguments, run
 from models.messages import printable
 from models.repository import FILE, Repository, RepositoryError, UnknownModel
 from models.shapes import Shape
+from selection.error import NoErrors
+from selection.frontier import FrontierError, read_frontier
 
 _LONGEST_PATH = 4096
 
@@ -80,16 +81,21 @@ def _add_measure(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    from models import measure
+    from selection import measure
 
     if not options.seconds > 0 or not all(map(math.isfinite, options.guidance or ())):
         print("refused: --seconds must be above 0, and --guidance a finite number", file=sys.stderr)
         return 2
     with tqdm(bar_format="{desc} [{elapsed}]", disable=not sys.stderr.isatty(), leave=False) as bar:
         try:
-            guidances, progress = options.guidance or [1.0], bar.set_description_str
-            report = measure.run(options.path, guidances, options.seconds, progress, dict(options.shape))
-        except (CheckpointError, FrontierError, measure.MeasureError) as error:
+            report = measure.run(
+                options.path,
+                guidances=options.guidance or [1.0],
+                seconds=options.seconds,
+                sizes=dict(options.shape),
+                progress=bar.set_description_str,
+            )
+        except (CheckpointError, FrontierError, NoErrors) as error:
             bar.close()
             print(f"refused: {error}", file=sys.stderr)
             return 1

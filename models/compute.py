@@ -7,46 +7,34 @@ the way out; times stay float32 unless the network requires another dtype.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from models.named_conditions import NamedConditions
-from models.velocity import VelocityField, forms, rows_of
+from models.velocity import VelocityField, Wrapper
 
 Compute = Literal["float32", "bfloat16", "float16"]
 HALVES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16")}
 
 
-class Cast(nn.Module):
+class Cast(Wrapper):
     """A half-precision network as a float32 field."""
 
     def __init__(self, network: nn.Module, compute: torch.dtype) -> None:
-        super().__init__()
-        self.network = network
+        super().__init__(network)
         self.compute = compute
-        self.rows = rows_of(network)
         self._times: torch.dtype = getattr(network, "time_dtype", None) or torch.float32
 
-    def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate states x (rows, *event) at times t (rows,), as a `VelocityField`."""
-        return self._cast(self.network, x, t, condition)
-
-    def _cast(self, field: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        takes = self.network.condition
+    def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        """Evaluate float32 states with a half-precision field."""
+        takes = getattr(self.network, "condition", None)
         if isinstance(takes, NamedConditions) and condition is not None:  # those without a scale have their own dtypes
             given = zip(takes.entries.values(), takes.unpack(condition), strict=True)
             condition = takes.pack([tensor.to(self.compute) if entry.moved else tensor for entry, tensor in given])
-        return field(x.to(self.compute), t.to(self._times), condition).to(x.dtype)
-
-    def forms(self) -> Iterator[VelocityField]:
-        """Yield the forms of the network, each cast."""
-        for form in forms(self.network):
-            yield partial(self._cast, form)
+        return network(x.to(self.compute), t.to(self._times), condition).to(x.dtype)
 
 
 def to_half(network: nn.Module, compute: str) -> None:

@@ -38,8 +38,7 @@ four ulps, as in `solvers.grids`), the network gets exactly that number, and may
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import torch
@@ -47,7 +46,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 from torch import Tensor, nn
 
 from models.paths import SCHEDULES, PathName, Schedule, Sigma, Steps, gain
-from models.velocity import VelocityField, forms, rows_of
+from models.velocity import VelocityField, Wrapper
 
 Predicts = Literal["velocity", "eps", "x0", "v"]
 
@@ -251,7 +250,7 @@ class TimeCard(BaseModel):
         return points
 
 
-class Adapted(nn.Module):
+class Adapted(Wrapper):
     """A network with another convention, adapted to Pathline's.
 
     Let s in [0, 1] be its own time divided by the scale; then noise at s = 1 means s = 1 - t and dx/dt = -dx/ds. A
@@ -260,29 +259,21 @@ class Adapted(nn.Module):
     """
 
     def __init__(self, network: nn.Module | VelocityField, time: TimeCard) -> None:
-        super().__init__()
-        self.network = network
+        super().__init__(network)
         self.time = time
-        self._ask = partial(_adapted, time=time) if time.straight else _Changed(time)
-        self.rows = rows_of(network)
+        self._changed = None if time.straight else _Changed(time)
 
-    def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate states x (rows, *event) at times t (rows,) in [0, 1] from noise to data."""
-        return self._ask(self.network, x, t, condition)
-
-    def forms(self) -> Iterator[VelocityField]:
-        """Yield the forms of the network, each adapted."""
-        for form in forms(self.network):
-            yield partial(self._ask, form)
-
-
-def _adapted(network: VelocityField, x: Tensor, t: Tensor, condition: Any = None, *, time: TimeCard) -> Tensor:
-    if time.scale == 1.0:
-        own = t if time.noise_at == 0 else 1.0 - t
-    else:
-        own = _counted(lambda at: time.own(1.0 - at), t, time.step).to(t.dtype)
-    v = network(x, own, condition)
-    return v if time.sign == (1 if time.noise_at == 0 else -1) else -v
+    def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        """Evaluate states x (rows, *event) at times t in [0, 1] from noise to data."""
+        if self._changed is not None:
+            return self._changed(network, x, t, condition)
+        time = self.time
+        if time.scale == 1.0:
+            own = t if time.noise_at == 0 else 1.0 - t
+        else:
+            own = _counted(lambda at: time.own(1.0 - at), t, time.step).to(t.dtype)
+        v = network(x, own, condition)
+        return v if time.sign == (1 if time.noise_at == 0 else -1) else -v
 
 
 def _counted(own: Callable[[Tensor], Tensor], t: Tensor, step: float) -> Tensor:

@@ -15,6 +15,7 @@ from torch import nn
 from models.messages import explain
 from models.named_conditions import NamedCondition, NamedConditions
 from models.shapes import Shape
+from models.velocity import FieldKind
 
 
 class ArchitectureError(ValueError):
@@ -27,23 +28,23 @@ class NetworkConfig(BaseModel, ABC):
     Attributes:
         architecture: its name: a `Literal` with that name as default, which distinguishes the configs. A card keeps it
             beside the config.
-        average: whether the network is a field of average velocity, see `models.velocity`. False is not written.
+        field: what the network returns and which times it takes; a plain velocity is not written.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     architecture: Any
-    average: bool = False
+    field: FieldKind = FieldKind.VELOCITY
 
     @abstractmethod
     def build(self) -> Network:
         """Build the network with untrained weights."""
 
     @model_serializer(mode="wrap")
-    def _without_average(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = write(self)
-        if not self.average:
-            fields.pop("average", None)
+        if self.field is FieldKind.VELOCITY:
+            fields.pop("field", None)
         return fields
 
 
@@ -65,18 +66,15 @@ class NetworkSize(BaseModel, ABC):
         self,
         event_shape: tuple[int, ...],
         condition: NamedCondition | None = None,
-        average: bool = False,
+        field: FieldKind = FieldKind.VELOCITY,
     ) -> NetworkConfig:
-        """Return the config of a network of this size for samples of this shape; raise a ValidationError if they clash.
-
-        With `average`, it is that of a field of average velocity, see `models.velocity`.
-        """
+        """Return the config of a network of this size for samples of a shape; raise a ValidationError if they clash."""
 
     def network(
         self,
         event_shape: tuple[int, ...],
         condition: NamedCondition | None = None,
-        average: bool = False,
+        field: FieldKind = FieldKind.VELOCITY,
     ) -> Network:
         """Build a network of this size with untrained weights; arguments as for `config`.
 
@@ -84,7 +82,7 @@ class NetworkSize(BaseModel, ABC):
             ArchitectureError: the size does not fit the shape.
         """
         try:
-            return self.config(event_shape, condition, average).build()
+            return self.config(event_shape, condition, field).build()
         except ValidationError as error:
             raise ArchitectureError(f"config of {self.architecture}: {explain(error)}") from None
 
@@ -99,14 +97,14 @@ class Network(nn.Module, Generic[Config]):
         config: what it was built from.
         event_shape: shape of one state; a name is a free axis.
         condition: what it is conditioned on, or None.
-        average: whether it is a field of average velocity.
+        field: what it returns and which times it takes.
     """
 
     config: Config
     may_hold_infinities: ClassVar[bool] = False  # among its tensors, as masks do
     event_shape: Shape
     condition: NamedConditions | None
-    average: bool
+    field: FieldKind
 
     def __init__(
         self,
@@ -116,4 +114,4 @@ class Network(nn.Module, Generic[Config]):
     ) -> None:
         super().__init__()
         self.config, self.event_shape, self.condition = config, event_shape, condition
-        self.average = config.average
+        self.field = config.field

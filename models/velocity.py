@@ -1,12 +1,14 @@
-"""The velocity field: its protocol, its error, and the forms it can be computed in."""
+"""The velocity field: its protocol, its two kinds, its error, and the forms it can be computed in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Condition = Tensor | Mapping[str, Tensor]
 """The condition of a network call: a tensor with one row for each state, or several such tensors by name."""
@@ -16,19 +18,59 @@ class VelocityError(ValueError):
     """A velocity field was given, or returned, something invalid."""
 
 
-class VelocityField(Protocol):
-    """A field `v(x, t, condition)` of the flow dx/dt = v, with noise at t = 0 and data at t = 1.
+class FieldKind(StrEnum):
+    """What a field returns, the times that it takes, and the solvers that fit it.
 
-    A field of average velocity also takes times (rows, 2), each the start t and the end s of a step, and returns the
-    velocity that leads from the state at t to the one at s: x_s = x_t + (s - t) u(x_t, t, s). At s = t that is v.
+    `velocity`: v(x, t) of the flow dx/dt = v, at times (rows,).
+    `average_velocity`: u(x, t, s); it leads from the state at t to that at s: x_s = x_t + (s - t) u(x_t, t, s), at
+    times (rows, 2), the start and the end of a step. At s = t that is v. It was trained for steps from noise to data.
     """
 
+    VELOCITY = "velocity"
+    AVERAGE = "average_velocity"
+
+    @property
+    def takes_ends(self) -> bool:
+        """Whether it takes the ends of steps: then there is no ODE to follow, to differentiate or to tune for."""
+        return self is FieldKind.AVERAGE
+
+    @property
+    def solver(self) -> str | None:
+        """The only method that fits it; None if all do."""
+        return "euler" if self.takes_ends else None
+
+    @property
+    def steps(self) -> int | None:
+        """The steps that it is sampled with if nobody says; None for the solver's own choice."""
+        return 1 if self.takes_ends else None
+
+    def check_solver(self, method: str) -> str:
+        """Return why a method does not fit it; empty if it does."""
+        if self.solver in (None, method):
+            return ""
+        return (
+            f"{method} does not fit a field of average velocity, each call of which is a step: it takes {self.solver}"
+        )
+
+    def times(self, t: Tensor) -> Tensor:
+        """Return times t (rows,) as it takes them, to try a network with; steps end at data."""
+        return torch.stack((t, torch.ones_like(t)), dim=1) if self.takes_ends else t
+
+
+class VelocityField(Protocol):
+    """A field `v(x, t, condition)` with noise at t = 0 and data at t = 1; see `FieldKind`."""
+
     def __call__(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event) in the dtype of x.
+        """Evaluate states x (rows, *event) at times t; returns (rows, *event) in the dtype of x.
 
         The condition is a `Condition` of the kind that the field takes (see `models.named_conditions`), or None.
         """
         ...
+
+
+def kind_of(velocity: object) -> FieldKind:
+    """Return the kind of a field."""
+    return getattr(velocity, "field", FieldKind.VELOCITY)
 
 
 @runtime_checkable
@@ -51,6 +93,33 @@ def forms(velocity: VelocityField) -> Iterator[VelocityField]:
 def rows_of(velocity: object) -> tuple[int, int | None]:
     """Return the fewest and the most rows that a field takes in one call; None for no bound."""
     return getattr(velocity, "rows", (1, None))
+
+
+class Wrapper(nn.Module):
+    """A field made of another one, which it calls with other arguments; subclasses say how in `ask`.
+
+    Attributes:
+        network: the other field.
+        rows, field: as of that field.
+    """
+
+    def __init__(self, network: nn.Module | VelocityField) -> None:
+        super().__init__()
+        self.network = network
+        self.rows, self.field = rows_of(network), kind_of(network)
+
+    def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        """Evaluate states x (rows, *event) at times t with the other field, or with one of its forms."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        """Evaluate states x (rows, *event) at times t, as a `VelocityField`."""
+        return self.ask(self.network, x, t, condition)
+
+    def forms(self) -> Iterator[VelocityField]:
+        """Yield the forms of the other field, each wrapped."""
+        for form in forms(self.network):
+            yield partial(self.ask, form)
 
 
 def each(condition: Condition, change: Callable[[Tensor], Tensor]) -> Condition:

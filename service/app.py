@@ -133,16 +133,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         if settings.device.startswith("cuda") and not torch.cuda.is_available():
             raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
         engine = RealEngine(settings, observer=metrics)
-    registry = Registry(
-        settings.models_dir,
-        engine,
-        settings.max_model_bytes,
-        metrics.model_is_loaded,
-        settings.allow_programs,
-        settings.max_old_versions,
-        metrics.falls_back,
-        compute=settings.compute,
-    )
+    registry = Registry(settings, engine, metrics)
     jobs, bodies = Ledger(settings.max_job_bytes), Ledger(settings.max_job_bytes)
     conditions = Ledger(settings.max_condition_bytes, purpose=CONDITIONS)
     return Service(settings, engine, registry, metrics, jobs, bodies, conditions)

@@ -320,14 +320,14 @@ def invalid(field: str, message: str, **members: Any) -> ProblemError:
     return ProblemError(Kind.INVALID, message, errors=[{"field": field, "message": message}], **members)
 
 
-def check_limit(name: str, value: float, limit: float, unit: str = "") -> None:
+def check_limit(name: str, value: float, limit: float, unit: str = "", advice: str = "ask for less") -> None:
     """Refuse a value above a limit of the service.
 
     Raises:
         ProblemError: 422 with the value and the limit.
     """
     if value > limit:
-        raise invalid(name, f"{name} = {value}{unit} is over the limit of {limit} of this service; ask for less")
+        raise invalid(name, f"{name} = {value}{unit} is over the limit of {limit} of this service; {advice}")
 
 
 def invalid_fields(faults: Sequence[Mapping[str, str]], more: int = 0) -> ProblemError:

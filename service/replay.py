@@ -114,7 +114,7 @@ class Answer(BaseModel):
 
     def members(self) -> dict[str, Any]:
         """Return the members of the request that it answers, without those in `hashes`."""
-        settings = {name: value for name, value in self.solver.items() if name not in ("name", "plan")}
+        settings = {name: value for name, value in self.solver.items() if name not in ("name", "plan", "text")}
         members = {name: value for name, value in settings.items() if value is not None}
         members |= {"model": self.model, "version": self.version, "solver": self.solver.get("name"), "seed": self.seed}
         members |= {"first_index": self.first_index, "num_samples": self.shape[0]}

@@ -17,9 +17,9 @@ from service.http.middleware import BurstLimiter
 from service.ledger import Hold, Ledger
 from service.metrics import Metrics
 from service.ports import Engine
-from service.registry.disk import Watch
+from service.registry.lease import Lease
 from service.registry.registry import Registry
-from service.registry.version import Lease
+from service.registry.watch import Watch
 from service.replay import environment
 from service.settings import Settings, StartError
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.errors import SolverError
-from solvers.grids import GRIDS
 from solvers.multistep import STARTERS, STARTS, Exponential, adams_bashforth_weights
 from solvers.tableaus import TABLEAUS, Tableau
 from solvers.tuned import TUNED
@@ -138,29 +137,13 @@ class Solver:
             "fsal": not self.multistep_order and self.tableau.fsal,
             "cost": self.cost,
             "stability_limit": None if self.stability_limit is None else round(self.stability_limit, 6),
-            "parameters": self.parameters,
             "reference": self.reference or self.tableau.reference,
         }
 
-    @property
-    def parameters(self) -> dict[str, object]:
-        """The settings that a request can make for this solver, and the values they take."""
-        parameters: dict[str, object] = {"steps": "integer, at least 1", "grid": list(GRIDS)}
-        if self.starts:
-            parameters["start"] = list(self.starts)
-        if self.adaptive:
-            parameters |= {
-                "rtol": "number, 1e-5 by default",
-                "atol": "number, 1e-5 by default",
-                "controller": ["paper", "i", "pi"],
-                "error_control": ["sample", "batch"],
-                "first_step": "number, automatic by default",
-                "max_step": "number, no bound by default",
-            }
-        return parameters
-
 
 _SOLVERS: dict[str, Solver] = {}
+_ALIASES = {"rk45": "dopri5", "heun": "heun2"}
+"""Names of other libraries."""
 
 
 def register(tableau: Tableau) -> Solver:
@@ -191,6 +174,11 @@ def solvers() -> dict[str, Solver]:
     return dict(_SOLVERS)
 
 
+def has(name: str) -> bool:
+    """Whether `find` knows a name."""
+    return name in (*_SOLVERS, *_ALIASES, TUNED)
+
+
 def slots() -> int:
     """Number of velocities that a lane must keep for any solver."""
     return max(solver.slots for solver in _SOLVERS.values())
@@ -208,6 +196,7 @@ def find(name: str, rest: str = "") -> Solver:
     """
     if name == TUNED:
         return _LEARNED
+    name = _ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in _SOLVERS:
         near = get_close_matches(str(name), _SOLVERS, n=1, cutoff=0.7)
         meant = f"; did you mean {near[0] + rest!r}?" if near else ""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -45,20 +45,43 @@ _MAX_SPAN_FRACTION = 1e-5
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A number of a grid.
+
+    Attributes:
+        about: what it does, for people.
+        low, high: its bounds, inclusive.
+        default: its value if a request has none; None makes it required.
+        example: a value to begin with, if there is no default.
+    """
+
+    about: str
+    low: float
+    high: float
+    default: float | None = None
+    example: float | None = None
+
+
+@dataclass(frozen=True)
 class Grid:
     """One family of grids.
 
     Attributes:
         formula: the map from u = k / N to a fraction of the span, as shown to users.
         reference: its source.
-        parameters: name -> (default, lowest, highest), bounds inclusive; a default of None makes it required.
+        parameters: by name, in the order in which text has them.
         warp: u (N + 1,) and the parameters -> fractions (N + 1,).
     """
 
     formula: str
     reference: str
-    parameters: dict[str, tuple[float | None, float, float]]
+    parameters: dict[str, Parameter]
     warp: Callable[..., Times]
+
+    def describe(self) -> dict[str, object]:
+        """The entry as JSON-ready data, as returned by `GET /v1/solvers`."""
+        parameters = {name: asdict(parameter) for name, parameter in self.parameters.items()}
+        return {"formula": self.formula, "reference": self.reference, "parameters": parameters}
 
 
 def _logit_normal(u: Times, mean: float, std: float) -> Times:
@@ -76,27 +99,39 @@ GRIDS: dict[str, Grid] = {
     "shift": Grid(
         "u / (u + value (1 - u))",
         "Esser et al. 2024 (Stable Diffusion 3), eq. 23, with noise at t = 0: value > 1 puts more steps near the noise",
-        {"value": (None, 1e-3, 1e3)},
+        {"value": Parameter("above 1, steps are closer together near the noise", 1e-3, 1e3, example=3.0)},
         lambda u, value: u / (u + value * (1 - u)),
     ),
     "sway": Grid(
         "u + coefficient (cos(pi u / 2) - 1 + u)",
         "Chen et al. 2024 (F5-TTS), eq. 6: a negative coefficient puts more steps near the noise",
-        {"coefficient": (-1.0, -1.0, 2 / (np.pi - 2))},
+        {"coefficient": Parameter("below 0, steps are closer together near the noise", -1.0, 2 / (np.pi - 2), -1.0)},
         lambda u, coefficient: u + coefficient * (np.cos(np.pi * u / 2) - 1 + u),
     ),
-    "power": Grid("u ^ exponent", "", {"exponent": (None, 1e-2, 1e2)}, lambda u, exponent: u**exponent),
+    "power": Grid(
+        "u ^ exponent",
+        "",
+        {"exponent": Parameter("above 1, steps are closer together near the noise", 1e-2, 1e2, example=2.0)},
+        lambda u, exponent: u**exponent,
+    ),
     "logit_normal": Grid(
         "quantiles of a logit-normal: sigmoid(mean + std Phi^-1(u))",
         "Esser et al. 2024 (Stable Diffusion 3), eq. 19: their training density, used as a grid",
-        {"mean": (0.0, -10.0, 10.0), "std": (1.0, 1e-2, 10.0)},
+        {
+            "mean": Parameter("below 0, steps are closer together near the noise", -10.0, 10.0, 0.0),
+            "std": Parameter("smaller values concentrate the steps around one time", 1e-2, 10.0, 1.0),
+        },
         _logit_normal,
     ),
     "karras": Grid(
         "1 / (1 + s), s = (sigma_max^(1/rho) + k / (N - 1) (sigma_min^(1/rho) - sigma_max^(1/rho)))^rho; ends 0 and 1",
         "Karras et al. 2022 (EDM), eq. 5, with s = sigma / alpha = (1 - t) / t; the first time is 0, not 1 / (1 + "
         "sigma_max)",
-        {"rho": (7.0, 1.0, 100.0), "sigma_min": (0.002, 1e-6, 1.0), "sigma_max": (80.0, 2.0, 1e6)},
+        {
+            "rho": Parameter("larger values make steps finer near the data", 1.0, 100.0, 7.0),
+            "sigma_min": Parameter("noise level, (1 - t) / t, before the last step", 1e-6, 1.0, 0.002),
+            "sigma_max": Parameter("noise level, (1 - t) / t, after the first step", 2.0, 1e6, 80.0),
+        },
         _karras,
     ),
 }
@@ -166,29 +201,30 @@ def settings_of(grid: NormalGrid) -> str | dict[str, object] | list[float]:
 
 def _named(text: str) -> tuple[str, dict[str, float]]:
     """Name and parameters of a checked grid, including those at their defaults."""
-    given = read(text)
-    assert isinstance(given, dict)  # noqa: S101  (a name)
-    name = str(given["name"])
-    return name, {key: float(given.get(key, default)) for key, (default, *_) in GRIDS[name].parameters.items()}  # type: ignore[arg-type]
+    values = read(text)
+    assert isinstance(values, dict)  # noqa: S101  (a name)
+    name = str(values["name"])
+    return name, {key: float(values.get(key, each.default)) for key, each in GRIDS[name].parameters.items()}  # type: ignore[arg-type]
 
 
 def _parameters_text(name: str, grid: Mapping[str, object]) -> str:
     """Check the parameters of a named grid and return them as text, without trailing ones at their defaults."""
-    known = GRIDS[name].parameters
-    surplus = [key for key in grid if key != "name" and key not in known]
+    parameters = GRIDS[name].parameters
+    surplus = [key for key in grid if key != "name" and key not in parameters]
     if surplus:
-        allowed = ", ".join(known) or "no parameters"
+        allowed = ", ".join(parameters) or "no parameters"
         raise SolverError("grid", f"grid {name!r} takes {allowed}, not {surplus[0]!r}")
     values: list[str] = []
     shown = 0
-    for key, (default, low, high) in known.items():
-        if key not in grid and default is None:
-            raise SolverError("grid", f"grid {name!r} needs {key!r}, from {low:g} to {high:.6g}")
-        value = _number(f"grid {name!r}: {key}", grid.get(key, default))
-        if not low <= value <= high:
-            raise SolverError("grid", f"grid {name!r}: {key} = {value:g} is outside {low:g} to {high:.6g}")
+    for key, parameter in parameters.items():
+        bounds = f"{parameter.low:g} to {parameter.high:.6g}"
+        if key not in grid and parameter.default is None:
+            raise SolverError("grid", f"grid {name!r} needs {key!r}, from {bounds}")
+        value = _number(f"grid {name!r}: {key}", grid.get(key, parameter.default))
+        if not parameter.low <= value <= parameter.high:
+            raise SolverError("grid", f"grid {name!r}: {key} = {value:g} is outside {bounds}")
         values.append(number_text(value))
-        if value != default:
+        if value != parameter.default:
             shown = len(values)
     return f"({','.join(values[:shown])})" if shown else ""
 

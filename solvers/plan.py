@@ -20,7 +20,7 @@ from solvers.cache import BytesCache
 from solvers.catalogue import Solver
 from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
-from solvers.grids import NormalGrid, settings_of, times
+from solvers.grids import times
 from solvers.multistep import Exponential, adams_bashforth_weights, exponential_weights
 from solvers.spec import SolverSpec, given
 from solvers.tableaus import Tableau
@@ -170,18 +170,8 @@ class Plan:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings of this solver as JSON-ready data, named as in a request (`name` for the solver)."""
-        spec = self.spec
-        if self.adaptive:
-            names = ("rtol", "atol", "controller", "error_control", "first_step", "max_step", "max_nfe")
-            return {"name": spec.solver, **{name: getattr(spec, name) for name in names}}
-        grid: NormalGrid = spec.grid  # type: ignore[assignment]  (checked)
-        rest = {} if spec.start is None else {"start": spec.start}
-        if self.tuned:
-            rest["plan"] = self.tuned
-        if spec.solver == TUNED:
-            return {"name": spec.solver, "steps": spec.steps, **rest}
-        return {"name": spec.solver, "steps": spec.steps, "grid": settings_of(grid), **rest}
+        """The settings of this solver, see `SolverSpec.settings`; of a tuned one, the `plan` too."""
+        return self.spec.settings | ({"plan": self.tuned} if self.tuned else {})
 
 
 def tolerance_floor(dtype: torch.dtype) -> float:

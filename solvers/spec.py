@@ -6,7 +6,8 @@
 
 GRID is a grid's name, with its parameters in parentheses where it has any, or times in parentheses. OPTION is a value
 of `start`, `controller` or `error_control`, or `first_step=`, `max_step=` or `max_nfe=` with a number. Case and
-surrounding spaces do not matter; `rk4:20` is the same as `rk4-20`.
+surrounding spaces do not matter; `rk4:20` and `rk4_20` are the same as `rk4-20`. This is the only place that reads or
+writes such text: other programs send it as it was typed, and show the `text` of a response.
 """
 
 from __future__ import annotations
@@ -23,7 +24,18 @@ import numpy as np
 from solvers import catalogue
 from solvers.control import CONTROLLERS, MAX_STEP_SLACK
 from solvers.errors import SolverError
-from solvers.grids import GRID_TEXT, NUMBER, GridSpec, grid_text, normalise, number_text, read, snapped
+from solvers.grids import (
+    GRID_TEXT,
+    GRIDS,
+    NUMBER,
+    GridSpec,
+    grid_text,
+    normalise,
+    number_text,
+    read,
+    settings_of,
+    snapped,
+)
 from solvers.multistep import STARTS
 from solvers.tuned import TUNED
 
@@ -32,6 +44,32 @@ DEFAULT_MAX_NFE = 10_000
 ERROR_CONTROLS = ("sample", "batch")
 MAX_STEPS = 10_000_000
 """More steps than this are refused before anything is allocated."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting that text has after a plus: a word, or its name and a number.
+
+    Attributes:
+        words: its values, the default first; empty for a number.
+        whole: whether the number is an integer.
+        adaptive: whether it is for error control only.
+    """
+
+    words: tuple[str, ...] = ()
+    whole: bool = False
+    adaptive: bool = True
+
+
+OPTIONS = {
+    "start": Option(STARTS, adaptive=False),
+    "controller": Option(tuple(CONTROLLERS)),
+    "error_control": Option(ERROR_CONTROLS),
+    "first_step": Option(),
+    "max_step": Option(),
+    "max_nfe": Option(whole=True, adaptive=False),
+}
+"""By field of `SolverSpec`, in the order in which they are printed. No word belongs to two fields."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +110,7 @@ class SolverSpec:
     def __post_init__(self) -> None:
         method = catalogue.find(self.solver, "" if self.steps is None else f"-{self.steps}")
         span = _checked_span(self.t_span)
-        self._fill(t_span=span, max_nfe=_whole("max_nfe", self.max_nfe))
+        self._fill(solver=method.name, t_span=span, max_nfe=_whole("max_nfe", self.max_nfe))
         if self.steps is not None:
             self._fill(steps=_whole("steps", self.steps))
             if self.steps > MAX_STEPS:
@@ -110,15 +148,12 @@ class SolverSpec:
         if self.grid != "uniform":
             raise SolverError("grid", f"a grid needs fixed steps; give {self.solver} steps, or leave grid out")
         self._fill(rtol=_tolerance("rtol", self.rtol), atol=_tolerance("atol", self.atol))
-        if self.error_control not in ERROR_CONTROLS:
-            known = ", ".join(ERROR_CONTROLS)
-            raise SolverError("error_control", f"unknown error_control {self.error_control!r}; use one of {known}")
-        controller = method.controller if self.controller is None else self.controller
-        if not isinstance(controller, str) or controller not in CONTROLLERS:
-            known = ", ".join(CONTROLLERS)
-            raise SolverError("controller", f"unknown controller {self.controller!r}; use one of {known}")
         first_step, max_step = _first_and_longest(self.first_step, self.max_step, span)
+        controller = method.controller if self.controller is None else self.controller
         self._fill(controller=controller, first_step=first_step, max_step=max_step)
+        for name in ("error_control", "controller"):
+            if (value := getattr(self, name)) not in OPTIONS[name].words:
+                raise SolverError(name, f"unknown {name} {value!r}; use one of {', '.join(OPTIONS[name].words)}")
 
     def _check_fixed(self, method: catalogue.Solver) -> None:
         given = [name for name in ("rtol", "atol") if getattr(self, name) is not None]
@@ -132,15 +167,15 @@ class SolverSpec:
             raise SolverError(
                 "steps", f"{self.solver} has no error estimate and needs steps, for example {self.solver}-20"
             )
-        for name in ("controller", "first_step", "max_step", "error_control"):
-            if getattr(self, name) not in (None, "sample"):
+        for name, option in OPTIONS.items():
+            if option.adaptive and getattr(self, name) != DEFAULTS[name]:
                 advice = ": the grid sets their length" if name == "max_step" else ""
                 raise SolverError(name, f"{name} is for error control; with fixed steps leave it out{advice}")
         if method.starts:
             start = method.starts[0] if self.start is None else self.start
             if start not in method.starts:
-                known = ", ".join(method.starts)
-                raise SolverError("start", f"unknown start {self.start!r} for {self.solver}; use one of {known}")
+                words = ", ".join(method.starts)
+                raise SolverError("start", f"unknown start {self.start!r} for {self.solver}; use one of {words}")
             self._fill(start=start)
         if self.steps is None:
             self._fill(steps=len(self.grid) - 1)  # type: ignore[arg-type]  (a list of times)
@@ -159,6 +194,19 @@ class SolverSpec:
     def method(self) -> catalogue.Solver:
         """The solver's entry in the catalogue."""
         return catalogue.find(self.solver)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that matter, as JSON-ready data, named as in a request (`name` for the solver); and the text."""
+        own: dict[str, Any] = {"rtol": self.rtol, "atol": self.atol}
+        if not self.adaptive:
+            own = {"steps": self.steps, "grid": settings_of(self.grid)}  # type: ignore[arg-type]  (checked)
+        if self.method.learned:  # its times are its own
+            del own["grid"]
+        for name, option in OPTIONS.items():
+            if self.start is not None if name == "start" else self.adaptive or not option.adaptive:
+                own[name] = getattr(self, name)
+        return {"name": self.solver, **own, "text": str(self)}
 
     @classmethod
     def parse(cls, text: str) -> SolverSpec:
@@ -203,12 +251,11 @@ class SolverSpec:
             text += f"-{self.steps}"
             if self.grid != "uniform":
                 text += f"/{grid_text(self.grid)}"  # type: ignore[arg-type]  (checked)
-        usual = {"start": STARTS[0], "controller": self.method.controller, "error_control": "sample"}
-        words = [word for name, default in usual.items() if (word := getattr(self, name)) not in (None, default)]
-        lengths = {"first_step": self.first_step, "max_step": self.max_step}
-        words += [f"{name}={number_text(value)}" for name, value in lengths.items() if value is not None]
-        if self.max_nfe != DEFAULT_MAX_NFE:
-            words.append(f"max_nfe={self.max_nfe}")
+        usual = DEFAULTS | {"start": STARTS[0], "controller": self.method.controller}
+        words = []
+        for name, option in OPTIONS.items():
+            if (value := getattr(self, name)) not in (None, usual[name]):
+                words.append(value if option.words else f"{name}={value if option.whole else number_text(value)}")
         return "+".join([text, *words])
 
 
@@ -225,9 +272,7 @@ def _is_default(name: str, value: Any) -> bool:
     return value is default or (isinstance(value, str | int) and type(value) is type(default) and value == default)
 
 
-_WORDS = dict.fromkeys(STARTS, "start") | dict.fromkeys(CONTROLLERS, "controller")
-_WORDS |= dict.fromkeys(ERROR_CONTROLS, "error_control")
-"""The field of each option word; no word belongs to two fields."""
+_WORDS = {word: name for name, option in OPTIONS.items() for word in option.words}
 
 _WHOLE = "[0-9]{1,18}"
 _TEXT = re.compile(
@@ -235,6 +280,7 @@ _TEXT = re.compile(
     rf"(?:[-:](?P<steps>{_WHOLE})(?:/(?P<grid>{GRID_TEXT}))?|@(?P<rtol>{NUMBER})(?:/(?P<atol>{NUMBER}))?)?"
     rf"(?P<options>(?:\+[a-z_]+(?:={NUMBER})?)*)"
 )
+_STEPS = re.compile(rf"^([a-z_][a-z0-9_]*)_({_WHOLE})(?=[/+]|$)")
 _OPTION = re.compile(rf"\+([a-z_]+)(?:=({NUMBER}))?")
 
 
@@ -246,7 +292,7 @@ def read_solver(text: str) -> dict[str, Any]:
     """
     if not isinstance(text, str):
         catalogue.find(text)  # raises an error that lists the known names
-    match = _TEXT.fullmatch(text.strip().lower())
+    match = _TEXT.fullmatch(_STEPS.sub(_with_hyphen, text.strip().lower()))
     if match is None:
         raise SolverError(
             "solver",
@@ -270,19 +316,34 @@ def read_solver(text: str) -> dict[str, Any]:
     return parsed
 
 
+def _with_hyphen(match: re.Match[str]) -> str:
+    return match[0] if catalogue.has(match[0]) else f"{match[1]}-{match[2]}"
+
+
 def _option(text: str, word: str, value: str) -> tuple[str, Any]:
-    if word == "max_nfe" and re.fullmatch(_WHOLE, value):
-        return word, int(value)
-    if word in ("first_step", "max_step") and value:
-        return word, float(value)
     if word in _WORDS and not value:
         return _WORDS[word], word
-    known = ", ".join(f"+{each}" for each in _WORDS)
+    option = OPTIONS.get(word)
+    if option and not option.words and value and (not option.whole or re.fullmatch(_WHOLE, value)):
+        return word, int(value) if option.whole else float(value)
+    words = ", ".join(f"+{name}" for name in _WORDS)
     raise SolverError(
         "solver",
-        f"solver {text!r}: +{word}{value and '='}{value} is not an option; use {known}, +first_step=0.01, "
+        f"solver {text!r}: +{word}{value and '='}{value} is not an option; use {words}, +first_step=0.01, "
         "+max_step=0.05 or +max_nfe=500",
     )
+
+
+def parameters(solver: catalogue.Solver) -> dict[str, object]:
+    """Return the settings that a request can make for a solver: their values, the default first, or their type."""
+    own: dict[str, object] = {"steps": "integer", "grid": list(GRIDS)}
+    if solver.adaptive:
+        own |= {"rtol": "number", "atol": "number"}
+    for name, option in OPTIONS.items():
+        if solver.starts if name == "start" else solver.adaptive or not option.adaptive:
+            words = sorted(option.words, key=lambda word: word != solver.controller) if option.words else []
+            own[name] = words or ("integer" if option.whole else "number")
+    return own
 
 
 def _normal(name: str, value: Any) -> Any:

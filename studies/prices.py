@@ -6,6 +6,7 @@ what a distance between distributions misses: single samples where there are no 
 """
 
 import argparse
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +18,14 @@ from sklearn.neighbors import NearestNeighbors
 
 from models.checkpoint.loading import Checkpoint, load
 from models.noise import noise
+from selection.error import Field
+from selection.measure import measure_curve
 from solvers import integrate
 from training.dataset import DataSet
 from training.draws import Purpose, seed32
 from training.evaluation import evaluate
-from training.price import price_of
+from training.measurement import PRICED, conditions_of
+from training.price import price
 from training.recorded import data_of
 
 _SAMPLES = 2000
@@ -69,7 +73,10 @@ def row(path: Path, data_dir: Path | None) -> tuple[str, ...]:
         raise SystemExit(f"{path}: {note}")
     seed = seed32(checkpoint.card.seed, Purpose.EVALUATION)
     quality = evaluate(checkpoint.velocity, data, seed)
-    cost = price_of(checkpoint.velocity, data, seed)
+    x0 = noise(seed, 0, PRICED, checkpoint.card.event_of(), checkpoint.dtype)
+    conditions = conditions_of(checkpoint, data, PRICED)
+    curve = measure_curve(Field(checkpoint.velocity, conditions), x0, seed=seed, seconds=math.inf)
+    cost = price(checkpoint.velocity, x0, curve, conditions)
     reached = [f"{best[1]} (`{best[0]}`)" if best else "over 200" for best in cost.cheapest]
     share = f"{100 * astray(checkpoint, data):.1f} %" if checkpoint.card.condition is None else ""
     found = (f"{quality.swd:.4f}", f"{quality.swd_real:.4f}", share, f"{cost.dopri5_nfe:.1f}", *reached)

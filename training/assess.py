@@ -8,17 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.report import REPORT_FILE
-from models.endpoint_error import TIGHT, Field, endpoint_error, exact_ends
-from models.measure import SECONDS
 from models.noise import noise
 from models.regular import write_atomically
 from models.shapes import free_axes
+from models.velocity import FieldKind
+from selection.error import Field, NoErrors
+from selection.frontier import percent
+from selection.measure import REFERENCE, SECONDS, Paths
 from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
@@ -42,16 +43,16 @@ class Row:
     Attributes:
         solver: its short text, such as `rk4-20`.
         nfe: velocity evaluations per sample, mean.
-        endpoint_error: root mean square distance of the samples to the tight solution from the same noise, in the
-            network's space, over the samples that reached t = 1; None for a field of average velocity, because its
-            steps follow no ODE.
+        p95, p95_high: p95 of the endpoint error and the upper end of its interval, as shares of the spread; None for a
+            field of average velocity, because its steps follow no ODE, and if more than 5 % of the samples failed.
         swd: sliced Wasserstein-1 distance to real data unseen in training; None if no such data are available.
         failed: samples that did not reach t = 1.
     """
 
     solver: str
     nfe: float
-    endpoint_error: float | None
+    p95: float | None
+    p95_high: float | None
     swd: float | None
     failed: int
 
@@ -87,27 +88,29 @@ def evaluate_checkpoint(
     if not checkpoint.card.conditions and tuple(guidances) != (1.0,):
         raise UsageError(f"--guidance is for conditional models, and {path} is not conditional; leave it out")
     _check_known(checkpoint.card, path)
-    average = checkpoint.card.average
+    average = checkpoint.card.field.takes_ends
     texts = solvers or (FEW_STEPS if average else DEFAULT_SOLVERS)
     specs = [parse_solver(text, checkpoint.plans) for text in texts]
-    if average:
-        _check_steps(specs, path)
+    _check_fit(specs, checkpoint.card.field, path)
     data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))
         assess(checkpoint, data, 0, math.inf, print)
     conditions = conditions_of(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
-    exact = None if average else exact_ends(Field(checkpoint.velocity, conditions), x0)
+    try:
+        paths = None if average else Paths.of(Field(checkpoint.velocity, conditions), x0)
+    except NoErrors as error:
+        raise TrainingError(f"evaluate: {error}") from None
     curve = None if average else frontier_of(checkpoint, conditions, data, guidances, seconds)
     cost = cost_of(checkpoint, x0, conditions, data, curve)
-    rows = [_measure(checkpoint, spec, x0, conditions, exact, data) for spec in specs]
+    rows = [_measure(checkpoint, spec, x0, conditions, paths, data) for spec in specs]
     chance = None if data is None else swd_by_chance(data.second_reference[:samples], data.reference[:samples])
     print(_table(rows, chance, note), *(cost.lines() if cost else ()), sep="\n")
     _write(rows, out, f"{checkpoint.card.name} {path.name}")
     record = {
         "samples": samples,
-        "tight": None if average else f"dopri5 at {TIGHT:g} in float64",
+        "reference": None if average else REFERENCE,
         "swd_chance": chance,
         "note": note or None,
         "solvers": [asdict(row) for row in rows],
@@ -133,37 +136,32 @@ def _check_known(card: Card, path: Path) -> None:
         )
 
 
-def _check_steps(specs: Sequence[SolverSpec], path: Path) -> None:
+def _check_fit(specs: Sequence[SolverSpec], kind: FieldKind, path: Path) -> None:
     for spec in specs:
-        if spec.solver != "euler":
-            raise UsageError(
-                f"--solver is {spec}; {path} is a field of average velocity, which takes steps of euler only; use "
-                "euler-2, for example"
-            )
+        if why := kind.check_solver(spec.solver):
+            raise UsageError(f"--solver is {spec}; {path}: {why}; use {kind.solver}-2, for example")
 
 
 def _measure(
-    checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, exact: Tensor | None,
+    checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, paths: Paths | None,
     data: DataSet | None,
 ) -> Row:  # fmt: skip
     solution = solve(checkpoint.velocity, x0, conditions, spec, tuned=checkpoint.plans)
-    ended = np.array([status == Status.SUCCESS for status in solution.status])
-    both = torch.from_numpy(ended)
-    if exact is not None:
-        both &= exact.flatten(1).isfinite().all(1)
-    if not both.any():
+    success = np.array([status == Status.SUCCESS for status in solution.status])
+    if not success.any():
         raise TrainingError(f"evaluate: {spec}: none of {len(x0)} samples reached t = 1; the network is not usable")
-    error = None if exact is None else endpoint_error(solution.x[both], exact[both])
-    distance = None if data is None else swd(solution.x.numpy()[ended], data.reference[: len(x0)])
-    return Row(str(spec), float(np.mean(solution.nfe)), error, distance, int((~ended).sum()))
+    point = None if paths is None else paths.of_solution(spec, solution)
+    errors = (None, None) if point is None else (point.p95, point.p95_high)
+    distance = None if data is None else swd(solution.x.numpy()[success], data.reference[: len(x0)])
+    return Row(str(spec), float(np.mean(solution.nfe)), *errors, distance, int((~success).sum()))
 
 
 def _table(rows: Sequence[Row], chance: float | None, note: str) -> str:
-    lines = [f"{'solver':<16} {'NFE':>7} {'endpoint error':>16} {'SWD':>9} {'failed':>7}"]
+    lines = [f"{'solver':<16} {'NFE':>7} {'p95':>9} {'promised':>9} {'SWD':>9} {'failed':>7}"]
     for row in rows:
         shown = "-" if row.swd is None else f"{row.swd:.5f}"
-        error = "-" if row.endpoint_error is None else f"{row.endpoint_error:.3e}"
-        lines.append(f"{row.solver:<16} {row.nfe:>7.1f} {error:>16} {shown:>9} {row.failed:>7}")
+        errors = ["-" if error is None else percent(error) for error in (row.p95, row.p95_high)]
+        lines.append(f"{row.solver:<16} {row.nfe:>7.1f} {errors[0]:>9} {errors[1]:>9} {shown:>9} {row.failed:>7}")
     if chance is not None:
         lines.append(f"real data are up to {chance:.5f} from real data by chance, so SWDs below it rank nothing")
     return "\n".join([*lines, *([note] if note else [])])
@@ -181,12 +179,12 @@ def _write(rows: Sequence[Row], out: Path, title: str) -> None:
     writer.writerows(asdict(row) for row in rows)
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    average = all(row.endpoint_error is None for row in rows)
+    average = all(row.p95_high is None for row in rows)
     for name in dict.fromkeys(SolverSpec.parse(row.solver).solver for row in rows):
         own = [row for row in rows if SolverSpec.parse(row.solver).solver == name]
-        drawn = sorted((row.nfe, value) for row in own if (value := row.swd if average else row.endpoint_error))
+        drawn = sorted((row.nfe, value) for row in own if (value := row.swd if average else row.p95_high))
         axes.loglog([nfe for nfe, _ in drawn], [value for _, value in drawn], "o-", label=name)
-    what = "distance to real data (SWD)" if average else "endpoint error (RMS)"
+    what = "distance to real data (SWD)" if average else "endpoint error, p95 as a share of the spread"
     axes.set(xlabel="NFE per sample", ylabel=what, title=title)
     axes.legend()
     picture = io.BytesIO()

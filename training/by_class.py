@@ -65,7 +65,7 @@ def evaluate_by_class(
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
     names = _names(checkpoint, samples)
-    if checkpoint.card.average:
+    if checkpoint.card.field.takes_ends:
         raise UsageError(
             f"{path} is a field of average velocity, which --by-class does not support; evaluate it without --by-class"
         )

@@ -53,14 +53,15 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
 def _measure(name: str, folder: Path) -> None:
     """Measure the frontier of a model for some seconds; a model without one can be served too."""
     from models.checkpoint.card import CheckpointError
-    from models.checkpoint.frontier import FrontierError, write_frontier
     from models.checkpoint.loading import load
-    from models.measure import MeasureError, measure
+    from selection.error import NoErrors
+    from selection.frontier import FrontierError, write_frontier
+    from selection.measure import measure
 
     try:
         frontier = measure(load(folder), seconds=MEASURE_S, until_error=MEASURE_TO)
         write_frontier(folder, frontier)
-    except (CheckpointError, FrontierError, MeasureError) as error:
+    except (CheckpointError, FrontierError, NoErrors) as error:
         print(f"{name}: no frontier measured: {error}", flush=True)
         return
     part = "" if all(curve.complete for curve in frontier.curves) else ", not all of them"

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from models.noise import noise
+from models.velocity import kind_of
 from solvers import SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
 from solvers.integrate import integrate_indexed
 from training.dataset import DataSet
@@ -108,7 +109,7 @@ class Quality:
 
 
 Velocity = Callable[..., Tensor]
-"""v(x, t), or v(x, t, condition); a field of average velocity has a true `average`."""
+"""v(x, t), or v(x, t, condition), of the kind that its `field` says (see `models.velocity.FieldKind`)."""
 
 _PROJECTIONS, _FEW_PROJECTIONS, _HALVES = 200, 50, 19
 _TOLERANCE = 1e-5
@@ -175,9 +176,9 @@ def draw(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | None = 
     Raises:
         TimeUp: not even the first part was done in time.
     """
-    average = bool(getattr(network, "average", False))
     if spec is None:
-        spec = SolverSpec("euler", 1) if average else SolverSpec(rtol=_TOLERANCE, atol=_TOLERANCE)
+        kind = kind_of(network)
+        spec = SolverSpec(kind.solver, kind.steps) if kind.solver else SolverSpec(rtol=_TOLERANCE, atol=_TOLERANCE)
     total = min(_MOST, len(data.reference))
     parts, start, size, began = [], 0, total if until == math.inf else _FIRST, time.monotonic()
     while start < total and (not parts or 2 * time.monotonic() < began + until):
@@ -212,8 +213,7 @@ def _solve(
         return network(x, t) if given is None else network(x, t, given[torch.from_numpy(index)])
 
     with torch.no_grad():
-        average = bool(getattr(network, "average", False))
-        solution = integrate_indexed(velocity, x0, compile(spec, x0.dtype), step_ends=average)
+        solution = integrate_indexed(velocity, x0, compile(spec, x0.dtype), step_ends=kind_of(network).takes_ends)
     done = np.array([status == Status.SUCCESS for status in solution.status])
     return solution.x.double().numpy(), done, np.asarray(solution.nfe)
 

@@ -11,6 +11,7 @@ import torch
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.saving import save
 from models.network import ArchitectureError, Network
+from models.velocity import FieldKind
 from training import published
 from training.boards import Board, require
 from training.config import Recipe
@@ -150,7 +151,8 @@ def new_network(recipe: Recipe, data: DataSet) -> Network:
     """Build the recipe's network for the data, with the initial weights of its seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed32(recipe.seed, Purpose.WEIGHTS))
-        return recipe.network.network(data.train.shape[1:], data.condition, average=recipe.student is not None)
+        kind = FieldKind.VELOCITY if recipe.student is None else FieldKind.AVERAGE
+        return recipe.network.network(data.train.shape[1:], data.condition, kind)
 
 
 def new_trainer(

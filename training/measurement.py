@@ -14,16 +14,18 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.card import CheckpointError
-from models.checkpoint.frontier import Curve, FrontierError, store_frontier
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.report import ReportError, add_to_report
-from models.measure import MeasureError, measure
 from models.noise import noise
+from selection.choice import USUAL_ERROR
+from selection.error import NoErrors
+from selection.frontier import Curve, FrontierError, store_frontier
+from selection.measure import measure
 from training.dataset import DataSet
 from training.errors import TrainingError
 from training.evaluation import Quality, TimeUp, draw, evaluate, limited, quality_of
 from training.few_steps import FewSteps, few_steps
-from training.price import SOLVERS, Price, price
+from training.price import Price, price
 from training.report import Report, report_on
 from training.student import Teacher
 
@@ -31,13 +33,10 @@ SECONDS = 60.0
 """Limit on all measurements after a training."""
 
 PRICED = 128
-"""Number of paths on which the price is measured."""
+"""Number of paths on which straightness and stiffness are measured."""
 
 _SOFT = 0.7
 """Share of the time left after which no more solvers are begun; the rest is for the one that runs, and the price."""
-
-_REACHED = 0.01
-"""Error that some solver shall reach even if that takes longer: then a budget for 1 % of the spread has a solver."""
 
 Say = Callable[[str], None]
 
@@ -165,28 +164,35 @@ def frontier_of(
     Raises:
         TrainingError: it cannot be measured or written.
     """
-    real = data is not None and data.reference_conditions is not None
+    text = conditions_text(data)
     try:
         frontier = measure(
             checkpoint,
-            conditions=conditions if real else None,
-            conditions_text="those of unseen data" if real else "",
+            conditions=conditions if text else None,
+            conditions_text=text,
             guidances=guidances,
             seconds=seconds,
-            whole=SOLVERS,  # the price reports each of them
-            until_error=_REACHED,
+            until_error=USUAL_ERROR,  # then a budget for it has a solver
             note=say,
         )
         say(f"frontier: {store_frontier(checkpoint.path, checkpoint.card, frontier)}")
-    except (MeasureError, FrontierError) as error:
+    except (NoErrors, FrontierError) as error:
         raise TrainingError(f"evaluate: {error}") from None
     return frontier.curve(None)
+
+
+def conditions_text(data: DataSet | None) -> str:
+    """Return what the frontier says of its conditions; empty if they are not those of data."""
+    return "those of unseen data" if data is not None and data.reference_conditions is not None else ""
 
 
 def cost_of(
     checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None, curve: Curve | None
 ) -> Price | FewSteps | None:
     """Return the cost of solving the model; None for a field of average velocity without data to compare with."""
-    if not checkpoint.card.average:
-        return price(checkpoint.velocity, x0[:PRICED], None if conditions is None else conditions[:PRICED], curve)
-    return None if data is None else few_steps(checkpoint.velocity, data, 0)
+    if checkpoint.card.field.takes_ends:
+        return None if data is None else few_steps(checkpoint.velocity, data, 0)
+    if curve is None:
+        return None
+    rows, about = (None, "") if conditions is None else (conditions[:PRICED], conditions_text(data))
+    return price(checkpoint.velocity, x0[:PRICED], curve, rows, about)

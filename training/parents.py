@@ -58,7 +58,7 @@ def load_parent(given: StartConfig, table: str) -> Checkpoint:
             f"{table}.checkpoint {given.checkpoint} is not that of the recipe: its weights have sha256 "
             f"{parent.card.weights_sha256}, {table}.sha256 is {given.sha256}"
         )
-    if parent.card.average:
+    if parent.card.field.takes_ends:
         raise UsageError(
             f"{table}.checkpoint {given.checkpoint} is a field of average velocity, which has no paths to train on; "
             "name the model that it was trained on"

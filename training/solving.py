@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.endpoint_error import Field
-from models.endpoint_error import solve as solve_field
+from selection.error import Field
+from selection.error import solve as solve_field
 from solvers import SolverSpec, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
 from solvers.integrate import Solution
@@ -42,8 +42,7 @@ def solve(
     """Solve from the noise x0 (samples, *event) to t = 1, showing a progress bar on a terminal.
 
     Args:
-        velocity: called as velocity(x, t), or velocity(x, t, condition) if there are conditions. If its `average` is
-            true, it is a field of average velocity, for which only Euler steps are suitable.
+        velocity: called as velocity(x, t), or velocity(x, t, condition) if there are conditions; of any kind.
         x0: starting states, in the dtype of the velocity.
         conditions: one per sample, or None.
         spec: the solver.

@@ -17,13 +17,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from models.checkpoint.card import CheckpointError
-from models.checkpoint.frontier import FrontierError, is_tuned, read_frontier, write_frontier
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, write_plans
 from models.guidance import Guided
-from models.measure import MeasureError, add_tuned, measure
 from models.noise import noise
 from models.shapes import free_axes
+from selection.error import NoErrors, spread_of, summary
+from selection.frontier import FrontierError, is_tuned, percent, read_frontier, write_frontier
+from selection.measure import add_tuned, measure
 from solvers import SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
 from solvers.integrate import integrate_indexed
@@ -129,7 +130,7 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
-    if checkpoint.card.average:
+    if checkpoint.card.field.takes_ends:
         raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
     card = checkpoint.card
     if card.conditions and card.condition is None:
@@ -160,7 +161,7 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
             plan = _tuned(text, nfe, recipe, stored, calibration, validation, tell)
         made_by = {"tuning": _facts(checkpoint, recipe, text), "libraries": _libraries()}
         stored[text] = plan.model_copy(update=made_by)
-        line = f"{text:<14} error {plan.error:.4f} of the spread, began with {plan.start_error:.4f}"
+        line = f"{text:<14} error {percent(plan.error)} of the spread, began with {percent(plan.start_error)}"
         print(f"{line}; {time.perf_counter() - began:.0f} s", flush=True)
         _write(checkpoint, stored)
     return _file(checkpoint, stored)
@@ -187,7 +188,7 @@ def measure_tuned(path: Path) -> None:
             print(f"{path}: budgets ignore the tuned solvers until the frontier is measured again: {again}")
             return
         written = write_frontier(path, after)
-    except (CheckpointError, FrontierError, MeasureError) as error:
+    except (CheckpointError, FrontierError, NoErrors) as error:
         raise TrainingError(f"tune: the plans are stored, but {error}") from None
     tuned = {point.solver for curve in after.curves for point in curve.points if is_tuned(point.solver)}
     print(f"{len(tuned)} tuned solvers measured for budgets, written to {written}")
@@ -278,15 +279,23 @@ def _tuned(
         times, weights = plan.times, np.column_stack([plan.x0_weights, plan.weights])
         rows = tuple(tuple(plan.weights[n, : n + 1].tolist()) for n in range(nfe))
         x0_weights = tuple(plan.x0_weights.tolist())
-        before = min(validation.error(uniform, stock_weights(spec, uniform)) for spec in specs)
+        before = min(_p95(validation, uniform, stock_weights(spec, uniform)) for spec in specs)
     else:
         spec = next(spec for spec in specs if text.startswith(f"{spec.solver}-"))
         times = tune_grid(calibration, spec, max(1, recipe.iterations // 4), tell)
         weights = stock_weights(spec, times)
-        before = validation.error(uniform, stock_weights(spec, uniform))
-    error = validation.error(times, weights)
+        before = _p95(validation, uniform, stock_weights(spec, uniform))
+    error = _p95(validation, times, weights)
     given = {"weights": rows, "x0_weights": x0_weights}
     return StoredPlan(solver=text, times=tuple(times.tolist()), **given, error=error, start_error=before)
+
+
+def _p95(target: Target, times: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """Return the upper end of the interval of p95 of a plan."""
+    members = summary(target.errors(times, weights))
+    if members is None:
+        raise TrainingError("more than 5 % of the validation paths diverge, so no plan can be judged")
+    return members["p95_high"]
 
 
 def target_of(
@@ -326,12 +335,14 @@ def target_of(
     if any(status != Status.SUCCESS for status in solution.status):
         raise TrainingError(f"{checkpoint.path}: some paths do not reach t = 1, so it cannot be tuned")
     ends = solution.x.double()
-    spread = float((ends - ends.mean(0)).flatten(1).square().sum(1).mean().sqrt())
 
     def velocity(x: Tensor, t: Tensor, rows: slice) -> Tensor:
         return evaluate(x.to(dtype), t.to(dtype), rows).double()
 
-    return Target(velocity, x0.double(), ends, spread)
+    try:
+        return Target(velocity, x0.double(), ends, spread_of(ends))
+    except NoErrors as error:
+        raise TrainingError(f"{checkpoint.path}: {error}") from None
 
 
 def _target(checkpoint: Checkpoint, recipe: Recipe, first: int, samples: int) -> Target:

@@ -15,7 +15,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from selection.error import shares
 from solvers import SolverSpec
 from solvers.plan import Rows, rows_on
 from solvers.tuned import TunedPlan
@@ -62,17 +63,24 @@ class Target:
     ends: Tensor
     spread: float
 
-    @torch.no_grad()
     def error(self, times: Numbers, weights: Numbers) -> float:
-        """Return the root mean square endpoint error as a share of the spread; inf if a path diverges."""
-        total = 0.0
-        for rows in self._parts():
-            x, known = self.x0[rows], [self.x0[rows]]
-            for n in range(len(weights)):
-                known.append(self.velocity(x, x.new_full((len(x),), times[n]), rows))
-                x = _moved(x, weights[n], known)
-            total += float((x - self.ends[rows]).square().sum())
+        """Return the root mean square of `errors`, which is minimised; inf if a path diverges."""
+        total = sum(float(off.square().sum()) for off in self._off(times, weights))
         return float(np.sqrt(total / len(self.x0))) / self.spread if np.isfinite(total) else np.inf
+
+    def errors(self, times: Numbers, weights: Numbers) -> Numbers:
+        """Return the endpoint error of each path, (n,), as a share of the spread."""
+        return shares(torch.cat(list(self._off(times, weights))), torch.zeros(()), self.spread)
+
+    @torch.no_grad()
+    def _off(self, times: Numbers, weights: Numbers) -> Iterator[Tensor]:
+        """Yield how far paths end from their exact ends, part by part."""
+        for rows in self._parts():
+            x, terms = self.x0[rows], [self.x0[rows]]
+            for n in range(len(weights)):
+                terms.append(self.velocity(x, x.new_full((len(x),), times[n]), rows))
+                x = _moved(x, weights[n], terms)
+            yield x - self.ends[rows]
 
     def normal_equations(self, times: Numbers, weights: Numbers) -> tuple[Numbers, Numbers]:
         """J^T r and J^T J of the residuals r = x_N - ends by times and weights, flat, (N + 1 + N (1 + N)).

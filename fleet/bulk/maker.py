@@ -25,8 +25,7 @@ from models.conditions import ONE, class_numbers
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
-from service.registry.loading import load_version
-from service.registry.version import ModelVersion
+from service.registry.version import ModelVersion, load_version
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 from service.requests.validation import Validated, validate_sample
@@ -83,9 +82,7 @@ class Maker:
         self._engine.start()
         try:
             folder = Repository(settings.models_dir).resolve(name, version)
-            self.model: ModelVersion = load_version(
-                self._engine, name, version, folder, settings.allow_programs, compute=settings.compute
-            )
+            self.model: ModelVersion = load_version(self._engine, settings, name, version, folder)
         except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
             self._engine.stop()
             raise UsageError(str(error)) from None

@@ -24,7 +24,7 @@ from torch.nn.functional import layer_norm, linear, pad, silu
 from models.condition_embedding import ConditionEmbedding, EmbeddedCondition
 from models.named_conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig, NetworkSize
-from models.velocity import VelocityField, refuse_condition
+from models.velocity import FieldKind, VelocityField, refuse_condition
 
 _WHOLE = 16
 """How many numbers kernels compute together; a width that is a multiple of it leaves none for their remainder code."""
@@ -54,10 +54,10 @@ class ResidualMLPSize(NetworkSize):
         self,
         event_shape: tuple[int, ...],
         condition: NamedCondition | None = None,
-        average: bool = False,
+        field: FieldKind = FieldKind.VELOCITY,
     ) -> ResidualMLPConfig:
         """See `NetworkSize`; the shape is (dim,)."""
-        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], condition=condition, average=average)
+        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], condition=condition, field=field)
 
 
 class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
@@ -133,7 +133,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.input = nn.Linear(config.dim, config.hidden)
         self.time = nn.Linear(config.time_width, config.hidden)
-        if config.average:
+        if config.field.takes_ends:
             self.span = span_linear(config.time_width, config.hidden)
         self.blocks = nn.Sequential(*(ResidualBlock(config.hidden) for _ in range(config.blocks)))
         self.norm = nn.LayerNorm(config.hidden)
@@ -191,7 +191,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
             self.embed_time.frequencies,
             _weights(self.input),
             _weights(self.time),
-            _weights(self.span) if self.average else None,
+            _weights(self.span) if self.field.takes_ends else None,
             None if self.condition is None else self.embed_condition,
             steps,
             _scales(self.norm),

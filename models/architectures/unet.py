@@ -19,7 +19,7 @@ from models.architectures.residual_mlp import TimeEmbedding, span_linear, steps_
 from models.condition_embedding import ConditionEmbedding, EmbeddedCondition
 from models.named_conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig, NetworkSize
-from models.velocity import refuse_condition
+from models.velocity import FieldKind, refuse_condition
 
 _MAX_NUMBERS = 1 << 24
 
@@ -47,11 +47,11 @@ class UNetSize(NetworkSize):
         self,
         event_shape: tuple[int, ...],
         condition: NamedCondition | None = None,
-        average: bool = False,
+        field: FieldKind = FieldKind.VELOCITY,
     ) -> UNetConfig:
         """See `NetworkSize`; the shape is (channels, height, width)."""
-        rest = {"shape": event_shape, "condition": condition, "average": average}
-        return UNetConfig.model_validate({**self.model_dump(), **rest})
+        of_data = {"shape": event_shape, "condition": condition, "field": field}
+        return UNetConfig.model_validate({**self.model_dump(), **of_data})
 
 
 class UNetConfig(UNetSize, NetworkConfig, strict=False):
@@ -112,7 +112,7 @@ class UNet(Network[UNetConfig]):
         channels, widths, embedding = config.shape[0], config.widths, 4 * config.hidden
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.time = nn.Sequential(nn.Linear(config.time_width, embedding), nn.SiLU())
-        if config.average:
+        if config.field.takes_ends:
             self.span = span_linear(config.time_width, embedding)
         self.input = nn.Conv2d(channels, widths[0], 3, padding=1)
         self.down = nn.ModuleList(
@@ -146,7 +146,7 @@ class UNet(Network[UNetConfig]):
         Raises:
             VelocityError: the network takes no condition, or the condition has the wrong shape or type.
         """
-        t, span = steps_of(t) if self.average else (t, None)
+        t, span = steps_of(t) if self.field.takes_ends else (t, None)
         embedding = self.time(self.embed_time(t).to(x.dtype))
         if span is not None:
             embedding = embedding + self.span(self.embed_time(span).to(x.dtype))
@@ -155,16 +155,16 @@ class UNet(Network[UNetConfig]):
         else:
             embedding = embedding + self.embed_condition(condition, x)
         hidden = self.input(x)
-        kept = []
+        halves = []
         for level, blocks in enumerate(self.down):
             if level:
                 hidden = nn.functional.avg_pool2d(hidden, 2)
             for block in blocks.children():
                 hidden = block(hidden, embedding)
-            kept.append(hidden)
+            halves.append(hidden)
         hidden = self.middle(hidden, embedding)
         for step, block in enumerate(self.up):
             if step:
                 hidden = nn.functional.interpolate(hidden, scale_factor=2.0, mode="nearest")
-            hidden = block(torch.cat((hidden, kept.pop()), dim=1), embedding)
+            hidden = block(torch.cat((hidden, halves.pop()), dim=1), embedding)
         return self.output(nn.functional.silu(self.norm(hidden)))

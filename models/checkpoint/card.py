@@ -30,6 +30,7 @@ from models.program import PROGRAM
 from models.regular import NotRegular, open_regular
 from models.scheduler import Chain, FlowMatchEuler
 from models.shapes import NAME, Axis, AxisName, DataSize, check_axes, free_axes, sized, typical
+from models.velocity import FieldKind
 from solvers.errors import SolverError
 from solvers.plan import compile  # noqa: A004
 from solvers.spec import SolverSpec, read_solver
@@ -141,8 +142,7 @@ class Card(_Frozen):
             come from requests.
         time: the network's convention of time, noise and prediction (see `models.conventions`).
         sampling: how it is sampled if a request does not say; None, which is not written, leaves that to the service.
-        field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
-            former is not written.
+        field: what the network returns and which times it takes; a plain velocity is not written.
         row_by_row: whether to call the network with one row at a time (see `models.mixing`). False is not written,
             so that releases without the field can read the card.
         decoder: how samples become data.
@@ -168,7 +168,7 @@ class Card(_Frozen):
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MAX_CONDITIONS)
     prelude: PreludeCard | None = None
     time: TimeCard = TimeCard()
-    field: Literal["velocity", "average_velocity"] = "velocity"
+    field: FieldKind = FieldKind.VELOCITY
     sampling: SamplingCard | None = None
     row_by_row: bool = False
     decoder: DecoderConfig
@@ -195,11 +195,13 @@ class Card(_Frozen):
         return self
 
     @model_validator(mode="after")
-    def _average_steps(self) -> Self:
-        if self.average and not self.time.straight:
+    def _field_fits(self) -> Self:
+        if self.field.takes_ends and not self.time.straight:
             raise ValueError("a field of average velocity needs the straight path, but time has another convention")
-        if self.average and self.sampling is not None and SolverSpec.parse(self.sampling.solver).solver != "euler":
-            raise ValueError(f"sampling is by {self.sampling.solver}; a field of average velocity supports only euler")
+        if self.sampling is not None and (
+            why := self.field.check_solver(SolverSpec.parse(self.sampling.solver).solver)
+        ):
+            raise ValueError(f"sampling: {why}")
         return self
 
     @model_validator(mode="after")
@@ -294,11 +296,6 @@ class Card(_Frozen):
         return sized(self.data_shape, sizes or {})
 
     @property
-    def average(self) -> bool:
-        """Whether the network is a field of average velocity."""
-        return self.field == "average_velocity"
-
-    @property
     def conditioning(self) -> NamedConditions | None:
         """What the network is conditioned on, without the nulls in the weights file; None if it is unconditional."""
         return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else None
@@ -350,7 +347,7 @@ class Card(_Frozen):
         for name in _LEFT_OUT:
             if not getattr(self, name):
                 del fields[name]
-        if not self.average:
+        if self.field is FieldKind.VELOCITY:
             del fields["field"]
         return fields
 

@@ -189,9 +189,8 @@ def _empty(card: Card, file: Path) -> _Pair:
         )
     if card.conditioning != (takes := pair.velocity.condition):
         raise CheckpointError(f"{file}: conditions: found {card.conditioning!r}, the architecture has {takes!r}")
-    if card.average != pair.velocity.average:
-        found = "average_velocity" if pair.velocity.average else "velocity"
-        raise CheckpointError(f"{file}: field: found {card.field}, the architecture's config has {found}")
+    if card.field is not pair.velocity.field:
+        raise CheckpointError(f"{file}: field: found {card.field}, the architecture's config has {pair.velocity.field}")
     if card.compute is not None:
         to_half(pair.velocity, card.compute)
     elif card.architecture.name != PROGRAM:  # the tensors of a program have dtypes of their own
@@ -223,9 +222,7 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
         with torch.no_grad():
             given = checkpoint.examples(_TRIAL_ROWS, device)
             for t in (0.0, 0.5, 1.0):
-                times = torch.full((_TRIAL_ROWS,), t, dtype=x.dtype, device=device)
-                if card.average:
-                    times = torch.stack((times, torch.ones_like(times)), dim=1)
+                times = card.field.times(torch.full((_TRIAL_ROWS,), t, dtype=x.dtype, device=device))
                 v = checkpoint.velocity(x, times, given)
                 _check_tensor(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
             shape = (_TRIAL_ROWS, *card.data_of(card.typical))

@@ -37,7 +37,7 @@ class StoredPlan(Frozen):
         times: (N + 1) times of its steps.
         weights: N rows of a learned plan, row n with the weights of velocities 0 to n; None for a tuned grid.
         x0_weights: (N) weights of the starting state in a learned plan; None for zeros.
-        error: root mean square endpoint error on held-out noise, as a share of the spread of the ends.
+        error: p95 of the endpoint error on held-out noise, at the upper end of its interval, as a share of the spread.
         start_error: the same before tuning.
         tuning: how it was tuned: samples, seed, iterations, guidance, version of the tuner.
         libraries: versions of the libraries that tuned it.

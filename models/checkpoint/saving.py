@@ -170,7 +170,7 @@ def _card(
             axes=dict(axes),
             noise=FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
             time=time,
-            field="average_velocity" if model.average else "velocity",
+            field=model.field,
             row_by_row=row_by_row,
             sampling=sampling,
             compute=compute,

@@ -16,7 +16,7 @@ from models.forms.counts import ONE_AT_A_TIME, RowCounts, RowFunction, Trial, fi
 from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.row_by_row import RowByRow, aligned
-from models.velocity import VelocityError, VelocityField, forms, rows_of
+from models.velocity import VelocityError, VelocityField, forms, kind_of, rows_of
 
 MOST_ROWS = 1024
 """The most rows of one call, however cheap they are."""
@@ -127,15 +127,14 @@ def field_rows(
     *,
     derive: Callable[..., Tensor] | None = None,
     examples: Callable[[Tensor], Tensor] | None = None,
-    average: bool = False,
     independent: bool = False,
     counted: VelocityField | None = None,
 ) -> RowCaller:
     """Return calls of a velocity field in which rows have the same bits in any company.
 
-    They take states (rows, *event), times (rows,) or, for a field of average velocity, (rows, 2), and the conditions in
-    the order of `condition.inputs`. What is found is valid for the number of torch threads now: call this in the
-    thread that will evaluate the field, with as many.
+    They take states (rows, *event), times as the field takes them (see `FieldKind`), and the conditions in the order of
+    `condition.inputs`. What was tested is valid for the number of torch threads now: call this in the thread that will
+    evaluate the field, with as many.
 
     Args:
         velocity: the field. Of its forms, the first with independent rows is called.
@@ -147,7 +146,6 @@ def field_rows(
         derive: (velocity, x, t[, condition]) -> velocities, a field made of the velocity (see `solvers.derived`),
             which is called in its place.
         examples: noise (rows, *event) -> the states to test with; None for the noise itself.
-        average: whether it is a field of average velocity, which takes the ends of steps, too.
         independent: whether the field computes each row by itself, so that nothing need be tested or padded.
         counted: a field of the same work whose operations torch can count; None for this one.
 
@@ -158,9 +156,7 @@ def field_rows(
     def trial(rows: int) -> tuple[Tensor, ...]:
         x = noise(0, 0, rows, event_shape, dtype)
         x = (x if examples is None else examples(x)).to(device)
-        t = torch.linspace(0.0, 1.0, rows, dtype=dtype, device=device)
-        if average:
-            t = torch.stack((t, 1.0 - (1.0 - t).square()), dim=1)
+        t = kind_of(velocity).times(torch.linspace(0.0, 1.0, rows, dtype=dtype, device=device))
         return (x, t, *(() if condition is None else condition.unpack(condition.examples(rows, dtype, device))))
 
     def function_of(field: VelocityField) -> RowFunction:

@@ -1,4 +1,4 @@
-"""The registry's entry of one model: its versions on disk, those in memory, and why others are not."""
+"""The registry's entry of one model: its versions on disk and in memory, and why others cannot be served."""
 
 import math
 from collections.abc import Mapping
@@ -10,13 +10,18 @@ from models.repository import Signature
 from service.errors import Kind, ProblemError
 from service.registry.version import ModelVersion
 
-UNREADABLE = 0
-"""Key for a model's folder that cannot be read, in place of a version; versions start at 1."""
+FOLDER = 0
+"""In place of a version: the model's folder, if that cannot be read; versions start at 1."""
 
 RETRY_S = 1.0
 """Seconds after which a request retries a version that failed to load, without waiting for the next refresh."""
 
 _LONGEST_S = 60.0
+
+_NOTHING = dict.fromkeys(
+    ("version", "dtype", "event_shape", "data_shape", "axes", "deterministic", "path", "compute", "field", "sampling")
+) | {"tuned": [], "tuned_fault": "", "conditions": {}}
+"""The line of a model of which no version was loaded yet."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +33,30 @@ class Fault:
         again_at: when it may be tried again, by the registry's clock.
         transient: whether the cause is outside the files (disk, permissions, memory, the engine), so that the
             same files may load later. Other faults stay until the files change.
-            tries: consecutive failures; each transient one doubles the wait.
+        tries: consecutive failures; each transient one doubles the wait.
     """
 
     reason: str
     again_at: float
     transient: bool = False
     tries: int = 1
+
+
+@dataclass(frozen=True)
+class VersionState:
+    """What the registry knows of one version.
+
+    Attributes:
+        model: the version, while it is in memory.
+        facts: its line in the list and its full description, from when it was last in memory.
+        fault: why it cannot be loaded, or why its changed files are left alone.
+        signature: its files as they were when it was last tried.
+    """
+
+    model: ModelVersion | None = None
+    facts: tuple[dict[str, Any], dict[str, Any]] | None = None
+    fault: Fault | None = None
+    signature: Signature | None = None
 
 
 @dataclass(frozen=True)
@@ -45,86 +67,54 @@ class ModelEntry:
         name: name of the model.
         versions: versions on disk, ascending.
         current: the version that answers requests without a version; it may have to be loaded first.
-        loaded: versions in memory.
-        facts: for each version ever loaded, its line in the list and its full description.
-        broken: why a version cannot be loaded, or why its changed files are left alone; `UNREADABLE` for the folder.
-        signatures: the files of each version as they were when it was last tried.
+        states: the state of each version that was tried, and of `FOLDER`.
     """
 
     name: str
     versions: tuple[int, ...] = ()
     current: int | None = None
-    loaded: Mapping[int, ModelVersion] = field(default_factory=dict)
-    facts: Mapping[int, tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
-    broken: Mapping[int, Fault] = field(default_factory=dict)
-    signatures: Mapping[int, Signature] = field(default_factory=dict)
+    states: Mapping[int, VersionState] = field(default_factory=dict)
 
-    def with_loaded(self, model: ModelVersion) -> Self:
+    def state(self, version: int) -> VersionState:
+        """The state of a version; an empty one if it was never tried."""
+        return self.states.get(version) or VersionState()
+
+    def with_state(self, version: int, **changes: Any) -> Self:
+        """With these members of a version's state."""
+        return replace(self, states={**self.states, version: replace(self.state(version), **changes)})
+
+    def with_model(self, model: ModelVersion) -> Self:
         """With a version in memory."""
-        v = model.version
-        return replace(
-            self,
-            loaded={**self.loaded, v: model},
-            facts={**self.facts, v: (model.summary(), model.describe())},
-            broken=_without(self.broken, v),
-            signatures={**self.signatures, v: model.signature},
-        )
+        facts = model.summary(), model.describe()
+        return self.with_state(model.version, model=model, facts=facts)
 
-    def with_plans(self, model: ModelVersion) -> Self:
-        """With new tuned plans for a version in memory."""
-        v = model.version
-        facts = {**self.facts, v: (model.summary(), model.describe())}
-        return replace(self, loaded={**self.loaded, v: model}, facts=facts)
-
-    def without_loaded(self, version: int) -> Self:
-        """With a version no longer in memory; it is loaded again on request."""
-        return replace(self, loaded=_without(self.loaded, version))
-
-    def with_fault(
-        self, version: int, reason: str, now: float, transient: bool = False, signature: Signature | None = None
-    ) -> Self:
-        """With a fault; each consecutive transient one waits longer. `signature`: the files that were tried."""
-        before = self.broken.get(version)
+    def with_fault(self, version: int, reason: str, now: float, transient: bool = False) -> Self:
+        """With a fault; each consecutive transient one waits longer."""
+        before = self.state(version).fault
         tries = before.tries + 1 if transient and before is not None and before.transient else 1
-        fault = Fault(reason, now + min(RETRY_S * 2.0 ** min(tries - 1, 16), _LONGEST_S), transient, tries)
-        signatures = self.signatures if signature is None else {**self.signatures, version: signature}
-        return replace(self, broken={**self.broken, version: fault}, signatures=signatures)
-
-    def with_signature(self, version: int, signature: Signature) -> Self:
-        """With another signature of the same files."""
-        return replace(self, signatures={**self.signatures, version: signature})
-
-    def without_fault(self, version: int) -> Self:
-        """Without the fault of a version."""
-        return replace(self, broken=_without(self.broken, version))
+        wait = min(RETRY_S * 2.0 ** min(tries - 1, 16), _LONGEST_S)
+        return self.with_state(version, fault=Fault(reason, now + wait, transient, tries))
 
     def untried(self, version: int) -> Self:
         """As if a version had never been tried."""
-        return replace(
-            self,
-            current=None if self.current == version else self.current,
-            facts=_without(self.facts, version),
-            broken=_without(self.broken, version),
-            signatures=_without(self.signatures, version),
-        )
+        states = {v: state for v, state in self.states.items() if v != version}
+        return replace(self, current=None if self.current == version else self.current, states=states)
 
     def with_versions(self, versions: tuple[int, ...], stays: int | None = None) -> Self:
         """With these versions on disk; others are forgotten, except one that `stays` in memory."""
-        kept = {version for version in (*versions, stays) if version is not None}
-        return replace(
-            self,
-            versions=versions,
-            current=self.current if self.current in kept else None,
-            loaded={v: each for v, each in self.loaded.items() if v in kept},
-            facts={v: each for v, each in self.facts.items() if v in kept},
-            broken={v: each for v, each in self.broken.items() if v in kept},
-            signatures={v: each for v, each in self.signatures.items() if v in kept},
-        )
+        states = {v: state for v, state in self.states.items() if v in versions or v == stays}
+        current = self.current if self.current in versions or self.current == stays else None
+        return replace(self, versions=versions, current=current, states=states)
 
-    @property
-    def empty(self) -> bool:
-        """Whether the model has neither versions nor faults."""
-        return not self.versions and not self.broken
+    @cached_property
+    def loaded(self) -> dict[int, ModelVersion]:
+        """The versions in memory."""
+        return {v: state.model for v, state in self.states.items() if state.model is not None}
+
+    @cached_property
+    def broken(self) -> dict[int, Fault]:
+        """Why versions cannot be loaded, or why their changed files are left alone."""
+        return {v: state.fault for v, state in self.states.items() if state.fault is not None}
 
     @property
     def pending(self) -> bool:
@@ -146,52 +136,48 @@ class ModelEntry:
         """Whether a version is not in memory but could be: it is untried, or due for another try."""
         if version is None and self.current is None:
             return self.pending or any(fault.again_at <= now for fault in self.broken.values())
-        wanted = self.current if version is None else version
-        fault = self.broken.get(UNREADABLE if wanted is None or wanted not in self.broken else wanted)
-        there = wanted in self.versions or (UNREADABLE in self.broken and not self.versions)
-        return there and wanted not in self.loaded and (fault is None or fault.again_at <= now)
+        number = self.current if version is None else version
+        fault = self.broken.get(FOLDER if number is None or number not in self.broken else number)
+        exists = number in self.versions or (FOLDER in self.broken and not self.versions)
+        return exists and number not in self.loaded and (fault is None or fault.again_at <= now)
 
     def summary(self) -> dict[str, Any]:
         """The line of ``GET /v1/models``."""
-        common = {"name": self.name, "status": self.status, "fallback_from": self.fallback_from}
-        if self.current is None:
-            names = (
-                "version",
-                "dtype",
-                "event_shape",
-                "data_shape",
-                "axes",
-                "deterministic",
-                "path",
-                "compute",
-                "field",
-                "sampling",
-            )
-            nothing = dict.fromkeys(names)
-            return {**common, "loaded": False, **nothing, "tuned": [], "tuned_fault": "", "conditions": {}}
-        found, _ = self.facts[self.current]
-        return {**common, "loaded": self.current in self.loaded, **found}
+        facts = None if self.current is None else self.state(self.current).facts
+        return {
+            "name": self.name,
+            "status": self.status,
+            "fallback_from": self.fallback_from,
+            "loaded": self.current in self.loaded,
+            **(_NOTHING if facts is None else facts[0]),
+        }
 
     def describe(self) -> dict[str, Any]:
         """The response of ``GET /v1/models/{name}``."""
-        shown = [v for v in sorted(self.facts, reverse=True) if v in self.loaded or v not in self.broken]
+        newest_first = sorted(self.states.items(), reverse=True)
         return {
             "name": self.name,
             "status": self.status,
             "serving": self.current,
             "fallback_from": self.fallback_from,
             "versions": list(self.versions),
-            "served": [{**self.facts[v][1], "loaded": v in self.loaded} for v in shown],
+            "served": [
+                {**state.facts[1], "loaded": state.model is not None}
+                for _, state in newest_first
+                if state.facts is not None and (state.model is not None or state.fault is None)
+            ],
             "unavailable": [
-                {"version": v or None, "reason": self.broken[v].reason} for v in sorted(self.broken, reverse=True)
+                {"version": v or None, "reason": state.fault.reason}
+                for v, state in newest_first
+                if state.fault is not None
             ],
         }
 
     def absent(self, version: int | None, now: float) -> ProblemError:
         """The error for a request for an unavailable version."""
-        at = version if version is not None else max(self.broken, default=UNREADABLE)
-        if at not in self.broken and UNREADABLE in self.broken:
-            at = UNREADABLE
+        at = version if version is not None else max(self.broken, default=FOLDER)
+        if at not in self.broken and FOLDER in self.broken:
+            at = FOLDER
         fault = self.broken.get(at)
         if fault is None and version is not None and version not in self.versions:
             return ProblemError(
@@ -211,30 +197,30 @@ class ModelEntry:
         return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Changes:
-    """Changes made by a refresh: (name, version) pairs, with a reason for refusals."""
+    """The difference between two tables of entries: (name, version) pairs, with a reason for refusals."""
 
-    loaded: list[tuple[str, int]] = field(default_factory=list)
-    unloaded: list[tuple[str, int]] = field(default_factory=list)
-    refused: list[tuple[str, int, str]] = field(default_factory=list)
+    loaded: list[tuple[str, int]]
+    unloaded: list[tuple[str, int]]
+    refused: list[tuple[str, int, str]]
 
     @classmethod
-    def between(cls, before: ModelEntry, after: ModelEntry) -> Self:
-        """The difference between two entries of a model; a refusal for the same reason as before does not count."""
-        name, reasons = after.name, {version: fault.reason for version, fault in before.broken.items()}
-        return cls(
-            [(name, version) for version in after.loaded.keys() - before.loaded.keys()],
-            [(name, version) for version in before.loaded.keys() - after.loaded.keys()],
-            [(name, v, fault.reason) for v, fault in after.broken.items() if fault.reason != reasons.get(v)],
-        )
+    def between(cls, before: Mapping[str, ModelEntry], after: Mapping[str, ModelEntry], again: bool = False) -> Self:
+        """Compare two tables.
 
-    def add(self, others: "Changes") -> None:
-        """Add further changes."""
-        self.loaded += others.loaded
-        self.unloaded += others.unloaded
-        self.refused += others.refused
-
-
-def _without(table: Mapping[int, Any], version: int) -> dict[int, Any]:
-    return {v: each for v, each in table.items() if v != version}
+        Args:
+            before, after: the entries by name.
+            again: whether a refusal for the same reason as before counts too.
+        """
+        was = {(name, v): state for name, entry in before.items() for v, state in entry.states.items()}
+        now = {(name, v): state for name, entry in after.items() for v, state in entry.states.items()}
+        loaded_before = {key for key, state in was.items() if state.model is not None}
+        loaded = {key for key, state in now.items() if state.model is not None}
+        reasons = {} if again else {key: state.fault.reason for key, state in was.items() if state.fault is not None}
+        refused = [
+            (*key, state.fault.reason)
+            for key, state in sorted(now.items())
+            if state.fault is not None and state.fault.reason != reasons.get(key)
+        ]
+        return cls(sorted(loaded - loaded_before), sorted(loaded_before - loaded), refused)

@@ -1,82 +1,25 @@
-"""Loading: one thread turns checkpoints into `ModelVersion`s, and requests wait for its loads."""
+"""The loading thread: models take turns, and a load is done once for all requests that wait for it."""
 
 import asyncio
-import logging
 import math
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from models.architectures import PROGRAM
-from models.checkpoint.card import CheckpointError, read_card
-from models.checkpoint.frontier import FrontierFile
-from models.checkpoint.loading import load
-from models.compute import missing_instructions
-from models.repository import Signature
 from service.errors import Kind, ProblemError, shutting_down
-from service.ports import Engine
-from service.registry.version import Lease, ModelVersion, PlansFile
-
-_log = logging.getLogger("pathline")
+from service.registry.lease import Lease
+from service.registry.version import ModelVersion
 
 MAX_LOADS = 64
 """Maximum number of loads (versions, operations or sizes of them) that requests wait for, shared by the models."""
 
 T = TypeVar("T")
-
-
-def load_version(
-    engine: Engine,
-    name: str,
-    version: int,
-    folder: Path,
-    allow_programs: bool,
-    signature: Signature = (),
-    plans_signature: Signature = (),
-    compute: Literal["auto", "float32"] = "auto",
-) -> ModelVersion:
-    """Load and verify a checkpoint and pass it to the engine.
-
-    Args:
-        engine: evaluates the network.
-        name, version: name and version in requests.
-        folder: the checkpoint.
-        allow_programs: whether it may be an imported program.
-        signature, plans_signature: signatures of card and weights, and of the tuned plans; they change with the files.
-        compute: see `models.checkpoint.loading.load`.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, or a program where none is allowed. Errors of its network pass
-            through.
-    """
-    if not allow_programs and read_card(folder).runs_programs:
-        raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
-    checkpoint = load(folder, engine.device, compute)
-    program = checkpoint.card.architecture.name == PROGRAM
-    if slow := missing_instructions(str(checkpoint.half), engine.device, program):
-        _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
-    plans_file = PlansFile.read(name, version, folder, checkpoint.card.weights_sha256, plans_signature)
-    loaded = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
-    found = (loaded.deterministic, loaded.path, loaded.path_reason, loaded.row_limit)
-    return ModelVersion.of(
-        name,
-        version,
-        checkpoint,
-        *found,
-        signature,
-        plans_file,
-        lambda: engine.unload(loaded),
-        FrontierFile(folder, checkpoint.card),
-        partial(engine.pace, name, version),
-    )
-
 
 Key = tuple[str, *tuple[Hashable, ...]]
 """What is loaded: the name of a model, and which part of it."""
@@ -102,27 +45,36 @@ class _Load:
             self.lease.result().release()
 
 
-class Turns:
-    """One thread that works through a queue for each model, a call of each in turn."""
+class Loads:
+    """One thread that works through a queue for each model, a call of each in turn.
+
+    So a request for many versions or sizes of one model delays another by one load only.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "pathline-loading")
         self._lock = threading.Lock()
         self._queues: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
+        self._shared: dict[Key, _Load] = {}  # used on the event loop
+        self._load_s = 1.0  # estimated seconds of a load
 
-    def submit(self, name: str, call: Callable[[], T]) -> Future[T]:
-        """Queue a call for a model; the future is cancelled if the thread is shut down."""
+    def __len__(self) -> int:
+        """Return the number of loads that requests wait for."""
+        return len(self._shared)
+
+    def run(self, name: str, call: Callable[[], T]) -> Future[T]:
+        """Queue a call for a model in the thread; the future is cancelled if the thread is closed."""
         future: Future[T] = Future()
         try:
             with self._lock:
                 self._pool.submit(self._run_next)
                 self._queues.setdefault(name, deque()).append((future, call))
-        except RuntimeError:  # the thread was shut down
+        except RuntimeError:  # the thread was closed
             future.cancel()
         return future
 
-    def shutdown(self) -> None:
-        """Start no more calls; a running one is not waited for."""
+    def close(self) -> None:
+        """Start no more calls: waiting requests fail, and a running load is not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             queues, self._queues = self._queues, OrderedDict()
@@ -144,44 +96,17 @@ class Turns:
         except BaseException as error:
             future.set_exception(error)
 
-
-class Loads:
-    """The loading thread and the loads that requests wait for; each is done once for all of them.
-
-    Models take turns, so that a request for many versions or sizes of one delays another by one load only.
-
-    Attributes:
-        load_s: estimated seconds of a load.
-    """
-
-    def __init__(self) -> None:
-        self._turns = Turns()
-        self._waited_for: dict[Key, _Load] = {}  # used on the event loop
-        self.load_s = 1.0
-
-    def __len__(self) -> int:
-        """Return the number of loads that requests wait for."""
-        return len(self._waited_for)
-
-    def close(self) -> None:
-        """Start no more loads: waiting requests fail, and a running load is not waited for."""
-        self._turns.shutdown()
-
-    def run(self, name: str, call: Callable[[], T]) -> Future[T]:
-        """Queue a call for a model in the thread; the future is cancelled if the thread is closed."""
-        return self._turns.submit(name, call)
-
+    @asynccontextmanager
     async def once(
-        self, key: Key, load: Callable[[], Lease], then: Callable[[Lease], T], deadline: float, late: str
-    ) -> T:
-        """Load something once for all requests that wait for it, and call `then` for each before its lease is returned.
+        self, key: Key, load: Callable[[], Lease], deadline: float, late: str
+    ) -> AsyncIterator[ModelVersion]:
+        """Load a version, or a part of it, once for all requests that wait for it; it stays in memory for the block.
 
         A running load continues if its requests give up; a queued one is dropped once no request waits.
 
         Args:
             key: equal for requests that wait for the same load; begins with the name of the model.
             load: called in the thread; returns a lease of the loaded version.
-            then: called on the event loop for each waiting request.
             deadline: end of the wait, in `time.monotonic`.
             late: message of the problem at the deadline.
 
@@ -189,62 +114,58 @@ class Loads:
             ProblemError: 429 if too many loads are pending, 504 at the deadline, 503 at shutdown. Errors of `load` pass
                 through.
         """
-        awaited = self._waited_for.get(key) or self._begin(key, load)
-        awaited.waiting += 1
+        shared = self._shared.get(key) or self._begin(key, load)
+        shared.waiting += 1
         try:
             try:
-                left_s = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
-                async with asyncio.timeout(left_s):
-                    await awaited.ended.wait()
+                async with asyncio.timeout(None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())):
+                    await shared.ended.wait()
             except TimeoutError:
                 raise ProblemError(Kind.DEADLINE, late) from None
-            if awaited.lease.cancelled():
+            if shared.lease.cancelled():
                 raise shutting_down()
-            return then(awaited.lease.result())
+            yield shared.lease.result().model
         finally:
-            awaited.waiting -= 1
-            if not awaited.waiting:
-                self._leave(key, awaited)
+            shared.waiting -= 1
+            if not shared.waiting:
+                if shared.ended.is_set():
+                    shared.release()
+                elif shared.lease.cancel():  # it had not started, and no request waits for it any more
+                    self._forget(key, shared)
 
     def _begin(self, key: Key, load: Callable[[], Lease]) -> _Load:
-        names = [name for name, *_ in self._waited_for]
+        names = [name for name, *_ in self._shared]
         if (own := names.count(key[0])) >= MAX_LOADS / len({*names, key[0]}):
-            wait = max(1, math.ceil(len(self) * self.load_s))
+            wait = max(1, math.ceil(len(self) * self._load_s))
             detail = (
                 f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded; try again in {wait} s"
             )
             raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
-        begun = self._waited_for[key] = _Load(self.run(key[0], partial(self._timed, load)))
+
+        def timed() -> Lease:
+            begun = time.monotonic()
+            lease = load()
+            self._load_s += (time.monotonic() - begun - self._load_s) / 4
+            return lease
+
+        shared = self._shared[key] = _Load(self.run(key[0], timed))
         loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            self._forget(key, shared)
+            shared.ended.set()
+            if not shared.waiting:
+                shared.release()
 
         def tell(_: Future[Lease]) -> None:
             try:
-                loop.call_soon_threadsafe(self._end, key, begun)
+                loop.call_soon_threadsafe(end)
             except RuntimeError:  # the loop is closed, so no request waits
-                begun.release()
+                shared.release()
 
-        begun.lease.add_done_callback(tell)
-        return begun
-
-    def _timed(self, load: Callable[[], Lease]) -> Lease:
-        begun = time.monotonic()
-        lease = load()
-        self.load_s += (time.monotonic() - begun - self.load_s) / 4
-        return lease
-
-    def _end(self, key: Key, load: _Load) -> None:
-        self._forget(key, load)
-        load.ended.set()
-        if not load.waiting:
-            load.release()
-
-    def _leave(self, key: Key, load: _Load) -> None:
-        """Drop a load that no request waits for any more."""
-        if load.ended.is_set():
-            load.release()
-        elif load.lease.cancel():  # it had not started
-            self._forget(key, load)
+        shared.lease.add_done_callback(tell)
+        return shared
 
     def _forget(self, key: Key, load: _Load) -> None:
-        if self._waited_for.get(key) is load:
-            del self._waited_for[key]
+        if self._shared.get(key) is load:
+            del self._shared[key]

@@ -1,6 +1,6 @@
 """The model registry: the models of a repository, the current version of each, and the versions in memory.
 
-`refresh` brings it up to date with the disk. It is called at startup, by `service.registry.disk.Watch` and for ``POST
+`refresh` brings it up to date with the disk. It is called at startup, by `Watch` and for ``POST
 /v1/models:reload``. A version that is replaced or unloaded is no longer leased, and leaves the device when its last
 lease is back.
 
@@ -13,24 +13,24 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import CancelledError, Future
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from engine.job import SAMPLE, Draining, Operation, Sizes
-from models.repository import RepositoryError
+from models.checkpoint.card import CheckpointError, UnreadableCheckpoint, read_card
+from models.repository import Repository, RepositoryError, Signature, UnknownModel
 from service.errors import Kind, ProblemError, invalid, shutting_down
+from service.metrics import Metrics
 from service.ports import Engine
-from service.registry.disk import Disk
-from service.registry.entries import Entries, Key, Memory
-from service.registry.entry import UNREADABLE, Changes, ModelEntry
+from service.registry.entry import FOLDER, Changes, ModelEntry
+from service.registry.lease import Lease, Memory
 from service.registry.loading import Loads
-from service.registry.version import Lease, ModelVersion
-from service.settings import StartError
+from service.registry.version import ModelVersion, PlansFile, load_version
+from service.settings import Settings, StartError
 
 _log = logging.getLogger("pathline")
 
@@ -38,6 +38,9 @@ T = TypeVar("T")
 
 _ALL = ""
 """Whose turn it is in the loading thread while all models are refreshed, in place of a model's name."""
+
+MAX_PASSED_OVER = 50
+"""Maximum number of passed-over entries to report."""
 
 _MAX_NAMED = 5
 """Maximum number of entries named in the error for a repository without models."""
@@ -52,248 +55,188 @@ class Registry:
 
     def __init__(
         self,
-        root: Path,
+        settings: Settings,
         engine: Engine,
-        max_bytes: int = 0,
-        notify: Callable[[str, int, bool, str], None] = lambda name, version, loaded, path: None,
-        allow_programs: bool = False,
-        max_old: int = 8,
-        notify_fallback: Callable[[str, bool], None] = lambda name, falls_back: None,
+        metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
-        compute: Literal["auto", "float32"] = "auto",
     ) -> None:
-        """Check that the repository can be read.
-
-        Args:
-            root: the repository.
-            engine: the engine that evaluates the models.
-            max_bytes: maximum bytes of weights in memory; beyond it the least recently used are unloaded. 0 for no
-                limit.
-            notify: called with (name, version, whether it is loaded now) for each change.
-            allow_programs: whether imported programs are served.
-            max_old: maximum number of versions in memory that answer only by number; beyond it the least recently used
-                are unloaded.
-            notify_fallback: called with (name, whether) when an older version starts or stops answering for a model
-                with a highest version that cannot be loaded.
-            clock: `time.monotonic`, or a simulated one.
-            compute: precision of networks: that of their cards, or float32.
-
-        Raises:
-            StartError: the repository is missing or cannot be read.
-        """
-        self._engine, self._clock = engine, clock
+        """Check that the repository can be read; raise a StartError if not."""
+        self._settings, self._engine, self._clock = settings, engine, clock
+        self._metrics = Metrics() if metrics is None else metrics
+        self._repository = Repository(settings.models_dir)
+        self._memory = Memory(settings.max_model_bytes, settings.max_old_versions)
+        self._table: dict[str, ModelEntry] = {}  # replaced, never changed
+        self._passed_over: list[tuple[str, str]] = []
         self._retried: set[str] = set()  # models with a better version about to be retried
-        self._loads = Loads()
-        self._refresher = ThreadPoolExecutor(1, "pathline-refresh")
+        self._loads, self._closed = Loads(), False
         self.complete = False
         try:
-            self._disk = Disk(root)
+            self._repository.names()
         except RepositoryError as error:
             raise StartError(f"{error}; set PATHLINE_MODELS_DIR or run `make models`") from None
-        memory = Memory(max_bytes, max_old)
-        self._entries = Entries(self._disk, memory, engine, allow_programs, notify, notify_fallback, clock, compute)
 
     # Start and stop.
 
     def open(self) -> None:
-        """List the models of the repository without loading any.
-
-        Raises:
-            StartError: the repository has no model.
-        """
-        self._loads.run(_ALL, partial(self._entries.scan, Changes())).result()
-        if self._entries.table:
+        """List the models of the repository without loading any; raise a StartError if it has none."""
+        self._loads.run(_ALL, self._scan).result()
+        if self._table:
             return
-        what = f"the model repository {self._disk.repository.root}"
-        if not self._disk.passed_over:
+        what = f"the model repository {self._repository.root}"
+        if not self._passed_over:
             raise StartError(f"{what} is empty; run `make models`, or set PATHLINE_MODELS_DIR")
-        named = "; ".join(f"{path}: {reason}" for path, reason in self._disk.passed_over[:_MAX_NAMED])
-        more = len(self._disk.passed_over) - _MAX_NAMED
+        named = "; ".join(f"{path}: {reason}" for path, reason in self._passed_over[:_MAX_NAMED])
+        more = len(self._passed_over) - _MAX_NAMED
         raise StartError(f"{what} has no model: {named}" + (f"; and {more} more" if more > 0 else ""))
 
     def load_all(self) -> None:
-        """Load the highest version of each model that loads.
-
-        Raises:
-            StartError: there is no model, or none can be loaded.
-        """
+        """Load the highest version of each model that loads; raise a StartError if none does."""
         self.open()
         self.refresh()
         self.check_any()
 
     def check_any(self) -> None:
-        """Check that at least one model can be served.
-
-        Raises:
-            StartError: no model can be loaded.
-        """
+        """Raise a StartError if no model can be served."""
         if not self.current():
             broken = self.broken().items()
-            faults = [f"{name}/{v}: {why}" if v else why for name, found in broken for v, why in found.items()]
-            root = self._disk.repository.root
+            faults = [f"{name}/{v}: {why}" if v else why for name, reasons in broken for v, why in reasons.items()]
+            root = self._repository.root
             raise StartError(f"no model in {root} can be loaded: {'; '.join(faults)}")
 
     def close(self) -> None:
         """Stop loading: requests that wait for a load fail, and a running load is not waited for."""
-        self._entries.closed = True
+        self._closed = True
         self._loads.close()
-        self._refresher.shutdown(wait=False, cancel_futures=True)
 
     # Reading the entries.
 
     def names(self) -> list[str]:
         """Return the names of all models, served or broken."""
-        return sorted(self._entries.table)
+        return sorted(self._table)
 
-    def current(self) -> list[Key]:
+    def current(self) -> list[tuple[str, int]]:
         """Return (name, version) of each model's current version."""
-        return self._entries.current()
+        return [(name, entry.current) for name, entry in sorted(self._table.items()) if entry.current is not None]
 
     def loaded(self) -> list[ModelVersion]:
         """Return every version that can be leased without loading it."""
-        return self._entries.loaded()
+        return [model for entry in self._table.values() for model in entry.loaded.values()]
 
     def broken(self) -> dict[str, dict[int, str]]:
         """Return name -> version -> why it cannot be loaded; version 0 means a folder that cannot be read."""
-        entries = self._entries.table.items()
+        entries = self._table.items()
         return {name: {v: fault.reason for v, fault in entry.broken.items()} for name, entry in entries if entry.broken}
 
     def pending(self) -> list[str]:
         """Return the names of models without an answering version yet, but with an untried one."""
-        return [name for name, entry in sorted(self._entries.table.items()) if entry.pending]
+        return [name for name, entry in sorted(self._table.items()) if entry.pending]
 
     def passed_over(self) -> dict[str, Any]:
         """Return the members of ``GET /v1/models`` about entries of the repository that are not models."""
-        return self._disk.summary()
+        shown = [{"path": path, "reason": reason} for path, reason in self._passed_over[:MAX_PASSED_OVER]]
+        return {"passed_over": shown, "more_passed_over": len(self._passed_over) - len(shown)}
 
     def summary(self, name: str) -> dict[str, Any]:
         """Return the line of ``GET /v1/models`` about a model of `names`."""
-        return self._entries.entry(name).summary()
+        return (self._table.get(name) or ModelEntry(name)).summary()
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return the response of ``GET /v1/models/{name}``.
-
-        Raises:
-            ProblemError: 404 for an unknown name.
-        """
-        return self._entries.known(name).describe()
+        """Return the response of ``GET /v1/models/{name}``; a 404 for an unknown name."""
+        return self._entry(name).describe()
 
     def check_ready(self, name: str, version: int | None = None) -> None:
-        """Check that a model could be leased, even if no version of it has been loaded yet.
-
-        Raises:
-            ProblemError: 404 or 503.
-        """
-        entry, model = self._entries.find(name, version)
+        """Raise a 404 or 503 if a model cannot be leased; a version that must be loaded first can."""
+        entry, model = self._find(name, version)
         if model is None and entry.pending:
             raise entry.absent(None, self._clock())
+
+    def _entry(self, name: str) -> ModelEntry:
+        entry = self._table.get(name)
+        if entry is None:
+            available = sorted(self._table)
+            detail = f"model {name!r} is unknown; available: {', '.join(available)}"
+            raise ProblemError(Kind.UNKNOWN_MODEL, detail, available=available)
+        return entry
+
+    def _find(self, name: str, version: int | None) -> tuple[ModelEntry, ModelVersion | None]:
+        """Return the entry of a model, and a version of it (None for the current one) if that is in memory."""
+        entry, now = self._entry(name), self._clock()
+        number = entry.current if version is None else version
+        model = None if number is None else entry.loaded.get(number)
+        if model is None and not entry.can_load(version, now):
+            raise entry.absent(version, now)
+        return entry, model
 
     # Leases.
 
     def lease(self, name: str, version: int | None = None, deadline: float = math.inf) -> Lease:
-        """Return a lease to be filled: by ``await lease.acquire()``, ``async with`` or, blocking, ``with``.
+        """Return a lease of a model, or of one of its versions, to be filled; see `Lease`."""
+        return Lease(self._fill, self._acquire, name, version, deadline)
 
-        If no version is given and the current one can no longer be loaded, the next lower one is leased.
+    def _fill(self, lease: Lease) -> bool:
+        """Fill a lease with a version in memory; False if it must be loaded first. Errors as in `Lease.acquire`."""
+        _, model = self._find(lease.name, lease.version)
+        return model is not None and self._give(lease, model)
 
-        Args:
-            name: name of the model.
-            version: its version; None for the current one.
-            deadline: end of the wait for loading, in `time.monotonic`.
-        """
-        return Lease(self, name, version, deadline)
-
-    def fill(self, lease: Lease) -> bool:
-        """Fill a lease with a version in memory; False if it must be loaded first.
-
-        Raises:
-            ProblemError: 404 for an unknown name or version, 503 for one that cannot be loaded.
-        """
-        entry, model = self._entries.find(lease.name, lease.version)
-        return model is not None and self._give(lease, entry, model)
-
-    def load(self, lease: Lease) -> None:
-        """Fill a lease, loading the version first; this blocks, so do not call it on the event loop.
-
-        Raises:
-            ProblemError: as in `fill`; 429 if the maximum number of old versions is in use.
-        """
-        loaded = self._loads.run(lease.name, partial(self._loaded, lease.name, lease.version)).result()
-        self._give(lease, self._entries.entry(lease.name), loaded.model)
-        loaded.release()
-
-    async def load_async(self, lease: Lease) -> None:
-        """Like `load`, but in the loading thread, once for all requests that wait for the same version.
-
-        Raises:
-            ProblemError: as in `load`; 429 if too many loads are pending; 504 at the lease's deadline.
-        """
+    async def _acquire(self, lease: Lease) -> None:
+        """Fill a lease, loading the version once for all requests that wait for it. Errors as in `Lease.acquire`."""
         name, version = lease.name, lease.version
         late = f"model {name!r} was still loading when timeout_s ended; try again, or raise timeout_s"
-
-        def load() -> Lease:
-            return self._loaded(name, version)
-
-        def then(loaded: Lease) -> None:
-            self._give(lease, self._entries.entry(name), loaded.model)
-
-        await self._loads.once((name, version), load, then, lease.deadline, late)
+        load = partial(self._load, name, version)
+        async with self._loads.once((name, version), load, lease.deadline, late) as model:
+            self._give(lease, model)
 
     async def ready(self, model: ModelVersion, operation: Operation, deadline: float, sizes: Sizes = ()) -> bool:
         """Prepare an operation of a leased version, once for all waiting requests; usually it is ready already.
 
-        Args:
-            model: the version.
-            operation: the operation to prepare.
-            deadline: deadline of the request, in `time.monotonic`.
-            sizes: sizes of the free axes.
+        Returns whether its results are deterministic, including decoding.
 
-        Returns:
-            Whether its results are deterministic, including decoding.
+        Args:
+            model, operation, sizes: the version, what it shall compute, and at which sizes of its free axes.
+            deadline: of the request, in `time.monotonic`.
 
         Raises:
             ProblemError: 422 for a network without derivatives, 500 if memory runs out, 429, 503, 504.
         """
         key = (model.name, model.version, operation, *((sizes,) if sizes else ()))
-        if (arena := self._engine.prepared(*key)) is not None:
-            return model.deterministic and arena.deterministic
-        late = f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
-
-        def prepare() -> Lease:
-            return self._prepare(model, operation, sizes)
-
-        await self._loads.once(key, prepare, lambda _: None, deadline, late)
-        arena = self._engine.prepared(*key)
+        if (arena := self._engine.prepared(*key)) is None:
+            late = (
+                f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
+            )
+            async with self._loads.once(key, partial(self._prepare, model, operation, sizes), deadline, late):
+                arena = self._engine.prepared(*key)
         assert arena is not None  # noqa: S101  (prepared, and the caller's lease keeps it)
         return model.deterministic and arena.deterministic
 
-    def _give(self, lease: Lease, entry: ModelEntry, model: ModelVersion) -> bool:
-        """Fill a lease with a version that answers according to its entry."""
+    def _give(self, lease: Lease, model: ModelVersion) -> bool:
+        """Fill a lease with a version that answers according to its entry; False if it is gone."""
+        now, entry = self._clock(), self._table.get(model.name) or ModelEntry(model.name)
+        model.leases.used = now
+        model.leases.pinned |= lease.version not in (None, entry.current)
         better = entry.fallback_from
         if better is None or lease.version is not None or entry.current != model.version:
             return lease.take(model)
-        if entry.name not in self._retried and entry.broken[better].again_at <= self._clock():
-            self._try_better(entry.name)
+        if entry.name not in self._retried and entry.broken[better].again_at <= now:
+            self._retried.add(entry.name)
+            refreshed = self._loads.run(entry.name, partial(self._refresh, entry.name))
+            refreshed.add_done_callback(lambda _: self._retried.discard(entry.name))
         return lease.take(model, better)
-
-    def _try_better(self, name: str) -> None:
-        """If an older version answers, retry the better one in the background."""
-        self._retried.add(name)
-        refreshed = self._loads.run(name, partial(self._entries.refresh, name, Changes()))
-        refreshed.add_done_callback(lambda _: self._retried.discard(name))
 
     # For the administrator and the watch.
 
     def unload(self, name: str) -> Future[list[int]]:
         """Free the memory of a model once its leases are back; the next lease loads it again.
 
-        Returns:
-            A future of the versions that were in memory, or of a `ProblemError` (404) for an unknown name.
+        The future has the versions that were in memory, or a 404 for an unknown name.
         """
-        return self._loads.run(name, partial(self._entries.unload, name))
 
-    def reload(self) -> Future[Changes]:
-        """Refresh in another thread, and retry failed versions."""
-        return self._refresher.submit(self.refresh, retry_failed=True)
+        def unload() -> list[int]:
+            models = self._entry(name).loaded
+            for model in models.values():
+                self._forget(model)
+            return sorted(models)
+
+        return self._loads.run(name, unload)
 
     def refresh(self, retry_failed: bool = False) -> Changes:
         """Bring the entries up to date with the disk: load new models and versions, unload removed ones.
@@ -307,56 +250,264 @@ class Registry:
         Raises:
             RepositoryError: the repository cannot be read; nothing changes then.
         """
-        changes = Changes()
-        for name in self._wait(_ALL, partial(self._entries.scan, changes)) or ():
+        before = self._table
+        for name in self._wait(self._scan) or ():
             try:
-                self._wait(_ALL, partial(self._entries.refresh, name, changes, retry_failed))
+                self._wait(partial(self._refresh, name, retry_failed))
             except Exception as error:  # a fault in one model must not keep the others from being refreshed
                 _log.exception("refreshing model %s failed", name)
                 message = f"{type(error).__name__}: {error}".splitlines()[0]
-                self._wait(_ALL, partial(self._entries.refuse, name, UNREADABLE, message, changes, transient=True))
-        self.complete = self.complete or not self._entries.closed
-        return changes
+                self._wait(partial(self._refuse, name, FOLDER, message, transient=True))
+        self.complete = self.complete or not self._closed
+        return Changes.between(before, self._table, again=retry_failed)
 
-    def _wait(self, name: str, call: Callable[[], T]) -> T | None:
+    def _wait(self, call: Callable[[], T]) -> T | None:
         """Return the result of a call in the loading thread, or None while the registry closes."""
         try:
-            return self._loads.run(name, call).result()
+            return self._loads.run(_ALL, call).result()
         except CancelledError:
             return None
 
-    # In the thread that loads.
+    # In the thread that loads: entries.
 
-    def _loaded(self, name: str, version: int | None) -> Lease:
-        """Return a lease of a version, loading it if needed. Errors as in `load`."""
+    def _scan(self) -> list[str]:
+        """List the models, so that their names are known before the first is loaded."""
+        names = self._repository.names()
+        before = self._passed_over
+        self._passed_over = [(self._repository.within(path), why) for path, why in self._repository.passed_over()]
+        new = [odd for odd in self._passed_over if odd not in before]
+        for path, reason in new[:MAX_PASSED_OVER]:
+            _log.warning("%s: %s", path, reason)
+        if len(new) > MAX_PASSED_OVER:
+            _log.warning("%d more are passed over; `python -m models list` shows all", len(new) - MAX_PASSED_OVER)
+        for name in self._table.keys() - set(names):
+            self._put(self._table[name].with_versions(()))
+        for name in names:
+            if name not in self._table:
+                self._read_versions(name)
+        return names
+
+    def _read_versions(self, name: str) -> tuple[int, ...]:
+        """Update the versions on disk; the current one stays until another takes its place."""
+        entry = self._table.get(name) or ModelEntry(name)
+        try:
+            versions = tuple(sorted(self._repository.versions(name)))
+        except UnknownModel:
+            versions = ()
+        except RepositoryError as error:
+            self._refuse(name, FOLDER, str(error), transient=True)
+            return ()
+        self._put(entry.with_versions(versions, entry.current if versions and entry.current in entry.loaded else None))
+        return versions
+
+    def _refresh(self, name: str, retry_failed: bool = False, load: bool = False) -> None:
+        """Bring one model up to date; with `load`, also load its current version."""
+        versions = () if self._closed else self._read_versions(name)
+        if not versions:
+            return
+        for version in versions:
+            self._put(self._compared(self._table[name], version, retry_failed))
+            self._refresh_plans(name, version)
+        before = self._table[name].current
+        current = next((version for version in reversed(versions) if self._answers(name, version, load)), None)
+        self._put(replace(self._table[name], current=current).with_versions(versions))
+        replaced = self._table[name].loaded.get(before) if before is not None and before != current else None
+        if replaced is not None and not replaced.leases.pinned:
+            self._forget(replaced)
+
+    def _compared(self, entry: ModelEntry, version: int, retry_failed: bool) -> ModelEntry:
+        """Return an entry that notes whether the files of a version have changed since it was tried."""
+        state, now = entry.state(version), self._clock()
+        model, fault = state.model, state.fault
+        if model is None and fault is not None and retry_failed:
+            return entry.untried(version)
+        if state.signature is None:
+            return entry
+        try:
+            signature = self._repository.signature(entry.name, version)
+        except (RepositoryError, LookupError) as error:
+            reason = f"{self._reason(error)}; the loaded version stays in use"
+            return entry if model is None else entry.with_fault(version, reason, now)
+        same = signature == state.signature
+        if model is None:
+            if not same:
+                return entry.untried(version)
+            if fault is None or fault.transient:
+                return entry
+            return entry.with_fault(version, fault.reason, now)  # just checked; no need to check again at once
+        if same or self._is_copy(model, state.signature, signature):
+            return entry.with_state(version, signature=signature, fault=None)
+        reason = f"{entry.name}/{version}: was changed after it was loaded; the loaded version stays in use"
+        return entry.with_fault(version, f"{reason}; put changes into a new version, or restart", now)
+
+    def _is_copy(self, model: ModelVersion, before: Signature, now: Signature) -> bool:
+        """Whether files that are not the loaded ones have their sizes, and a card with the same digest.
+
+        So it is after `touch`, when a linked checkout is replaced by an equal one, and on mounts that renumber files.
+        """
+        if [file and file[1] for file in before] != [file and file[1] for file in now]:
+            return False
+        try:
+            card = read_card(self._repository.resolve(model.name, model.version))
+        except CheckpointError:
+            return False
+        return card.card_sha256 == model.card.card_sha256
+
+    def _refresh_plans(self, name: str, version: int) -> None:
+        """Reload the tuned plans of a loaded version if the file has changed."""
+        model = self._table[name].loaded.get(version)
+        signature = self._repository.plans_signature(name, version)
+        if model is None or signature == model.plans_file.signature:
+            return
+        folder = self._repository.resolve(name, version)
+        model = replace(model, plans_file=PlansFile.read(folder, model.card.weights_sha256, signature))
+        self._memory.add(model)
+        self._put(self._table[name].with_model(model))
+        _log.info("model %s version %d: tuned plans are now %s", name, version, model.plans_file.describe()["tuned"])
+
+    def _answers(self, name: str, version: int, load: bool) -> bool:
+        """Whether a version is in memory or can be; an untried version is loaded to find out."""
+        entry = self._table[name]
+        if version in entry.loaded:
+            return True
+        fault = entry.broken.get(version)
+        if fault is not None and not (fault.transient and fault.again_at <= self._clock()):
+            return False
+        if version == entry.current and fault is None and not load:
+            return True
+        return self._try(name, version)
+
+    def _refuse(
+        self, name: str, version: int, reason: str, transient: bool, signature: Signature | None = None
+    ) -> None:
+        """Record why a version cannot be loaded, and the files that were tried."""
+        entry = self._table.get(name) or ModelEntry(name)
+        entry = entry if signature is None else entry.with_state(version, signature=signature)
+        self._put(entry.with_fault(version, self._reason(reason), self._clock(), transient))
+
+    def _reason(self, error: object) -> str:
+        """Return the text of an error without the repository's path, which clients need not know."""
+        return str(error).replace(f"{self._repository.root}/", "")
+
+    def _forget(self, model: ModelVersion) -> None:
+        """Stop leasing a version; it is loaded again on request."""
+        entry = self._table.get(model.name)
+        if entry is not None and entry.loaded.get(model.version) is model:
+            self._put(entry.with_state(model.version, model=None))
+
+    def _put(self, entry: ModelEntry) -> None:
+        """Replace the entry of a model, retire versions no longer in it, and report the changes."""
+        name = entry.name
+        before = self._table.get(name) or ModelEntry(name)
+        others = {other: table for other, table in self._table.items() if other != name}
+        self._table = {**others, name: entry} if entry.versions or entry.broken else others
+        changes = Changes.between({name: before}, {name: entry})
+        for _, version in changes.loaded:
+            self._metrics.model_is_loaded(name, version, True, entry.loaded[version].path)
+        for _, version in changes.unloaded:
+            before.loaded[version].leases.retire()
+            self._metrics.model_is_loaded(name, version, False, before.loaded[version].path)
+            _log.info("model %s version %d was unloaded", name, version)
+        for _, version, reason in changes.refused:
+            how = "stays in use as it was loaded" if version in entry.loaded else "is not served"
+            how += ", and will be tried again" if entry.broken[version].transient else ""
+            _log.error("model %s version %d %s: %s", name, version, how, reason)
+        if before.fallback_from != (better := entry.fallback_from):
+            self._metrics.falls_back(name, better is not None)
+            if better is not None:
+                message = "model %s: version %s answers instead of version %d, which cannot be loaded: %s"
+                _log.warning(message, name, entry.current, better, entry.broken[better].reason)
+
+    # In the thread that loads: versions.
+
+    def _load(self, name: str, version: int | None) -> Lease:
+        """Return a lease of a version, loading it if needed."""
+        _, model = self._find(name, version)
+        if model is None:
+            self._refresh(name, load=version is None)
+            entry = self._entry(name)
+            if version in entry.versions and entry.can_load(version, self._clock()):
+                self._try(name, version, by_number=(name, version) not in self.current())
+            entry = self._entry(name)
+            number = entry.current if version is None else version
+            model = None if number is None else entry.loaded.get(number)
+            if model is None:
+                raise entry.absent(version, self._clock())
         lease = self.lease(name, version)
-        model = self._entries.load(name, version)
         lease.take(model)  # it is in the entries, and only this thread removes it
         return lease
 
+    def _try(self, name: str, version: int, by_number: bool = False) -> bool:
+        """Load a version, for a request by number or for all requests; return whether it was loaded.
+
+        A fault in the files themselves stays until they change. Any other fault (disk, permissions, memory, the engine)
+        may pass, so loading is retried.
+        """
+        signature: Signature | None = None
+        transient = True
+        try:
+            signature = self._repository.signature(name, version)
+            model = self._memory.restored(name, version, signature)
+            if model is None:
+                model = self._load_files(name, version, signature, by_number)
+        except ProblemError:  # no room now, which is not a fault of the version
+            raise
+        except (UnreadableCheckpoint, RepositoryError, LookupError) as error:
+            message = str(error)
+        except CheckpointError as error:
+            message, transient = str(error), False
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
+            if not self._closed and not isinstance(error, OSError | MemoryError):
+                _log.exception("loading model %s version %d failed", name, version)
+        else:
+            model.leases.used = self._clock()
+            self._put(self._table[name].with_state(version, fault=None, signature=signature).with_model(model))
+            return True
+        if not self._closed:
+            self._refuse(name, version, message, transient, signature)
+        return False
+
+    def _load_files(self, name: str, version: int, signature: Signature, by_number: bool) -> ModelVersion:
+        folder = self._repository.resolve(name, version)
+        if by_number:
+            self._memory.make_room_among_old(self.current(), self._forget)
+        needed = self._repository.weight_bytes(name, version)
+        self._memory.make_room(f"{name}/{version}", needed, self.loaded(), self._forget)
+        plans = self._repository.plans_signature(name, version)
+        model = load_version(self._engine, self._settings, name, version, folder, signature, plans)
+        self._memory.add(model)
+        return model
+
     def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Lease:
-        """Prepare an operation of a version, leased meanwhile. Errors as in `ready`."""
+        """Prepare an operation of a version, and return a lease of it."""
         lease = self.lease(model.name, model.version)
         lease.take(model)
-        with ExitStack() as failing:
-            failing.callback(lease.release)
-            try:
-                self._engine.prepare(model.name, model.version, operation, *((sizes,) if sizes else ()))
-            except Draining:
-                raise shutting_down() from None
-            except (MemoryError, torch.OutOfMemoryError) as error:
-                message = str(error).partition("\n")[0]
-                raise ProblemError(Kind.ENGINE, f"the engine failed on this request: {message}") from None
-            except Exception as error:
-                _log.exception(
-                    "model %s version %d could not be prepared for %s", model.name, model.version, operation.name
-                )
-                message = f"{type(error).__name__}: {error}".partition("\n")[0]
-                if operation is SAMPLE:
-                    shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
-                    raise invalid("shape", f"model {model.name!r} cannot be evaluated at {shape}: {message}") from None
-                raise invalid(
-                    "name", f"the network of model {model.name!r} has no derivative to use: {message}"
-                ) from None
-            failing.pop_all()
+        try:
+            self._engine.prepare(model.name, model.version, operation, *((sizes,) if sizes else ()))
+        except BaseException as error:
+            lease.release()
+            raise _unready(model, operation, sizes, error) from None
         return lease
+
+
+def _unready(model: ModelVersion, operation: Operation, sizes: Sizes, error: BaseException) -> BaseException:
+    """Return what a request is told when an operation of a model cannot be prepared."""
+    message = str(error).partition("\n")[0]
+    match error:
+        case Draining():
+            return shutting_down()
+        case MemoryError() | torch.OutOfMemoryError():
+            return ProblemError(Kind.ENGINE, f"the engine failed on this request: {message}")
+        case Exception():
+            _log.error(
+                "model %s version %d is not ready for %s", model.name, model.version, operation.name, exc_info=error
+            )
+            if operation is SAMPLE:
+                shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
+                why = f"cannot be evaluated at {shape}: {type(error).__name__}: {message}"
+                return invalid("shape", f"model {model.name!r} {why}")
+            why = f"has no derivative to use: {type(error).__name__}: {message}"
+            return invalid("name", f"the network of model {model.name!r} {why}")
+        case _:
+            return error

@@ -1,30 +1,22 @@
-"""A loaded version of a model: the facts that requests read, and the leases that keep it in memory.
-
-    with registry.lease("moons") as model:
-        model.event_shape
-
-A version is unloaded when the registry has retired it and its last lease is back.
-"""
+"""A loaded version of a model: the facts that requests read, and how it is loaded from its checkpoint."""
 
 import logging
-import math
 import shlex
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import torch
 
-from engine.job import Priority, Sizes
+from engine.job import Sizes
 from models.architectures import PROGRAM
-from models.checkpoint.card import DTYPES, Card
-from models.checkpoint.frontier import Frontier, FrontierFile
-from models.checkpoint.loading import Checkpoint
+from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
+from models.checkpoint.loading import load
 from models.checkpoint.plans import PlansError, read_plans
-from models.compute import HALVES
+from models.compute import HALVES, missing_instructions
 from models.decoder import Decoder, Inverse
 from models.forms.counts import RowCounts, RowFunction
 from models.forms.rows import RowCaller, independent_rows
@@ -32,10 +24,69 @@ from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
-from service.ports import Pace
+from selection.frontier import Frontier, FrontierFile
+from service.ports import Engine, Pace
+from service.settings import Settings
 from solvers.tuned import TunedPlans
 
 _DECODED_AT_ONCE = 128  # rows
+
+_log = logging.getLogger("pathline")
+
+
+class Leases:
+    """The leases of one loaded version: any thread takes and returns them, the registry retires the version.
+
+    The lock is held for a few instructions, never while something is loaded or freed.
+
+    Attributes:
+        out: number of leases not yet returned.
+        used: time of the last request for it, by the registry's clock.
+        pinned: whether it was requested by number, so that a newer version does not replace it.
+        freed: whether the version has been freed.
+    """
+
+    __slots__ = ("_free", "_lock", "_retired", "freed", "out", "pinned", "used")
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self._free, self._lock, self._retired = free, threading.Lock(), False
+        self.out, self.used, self.pinned, self.freed = 0, 0.0, False, False
+
+    def take(self) -> bool:
+        """Count a lease; False if the version is gone."""
+        with self._lock:
+            self.out += not self.freed
+            return not self.freed
+
+    def give_back(self) -> None:
+        """Stop counting a lease; the last one back frees a retired version."""
+        with self._lock:
+            self.out -= 1
+            last = self._ends()
+        if last:
+            self._free()
+
+    def retire(self, if_idle: bool = False) -> bool:
+        """Free the version now, or when the last lease is back; with `if_idle`, return False while leases are out."""
+        with self._lock:
+            if if_idle and self.out:
+                return False
+            self._retired, self.pinned = True, False
+            last = self._ends()
+        if last:
+            self._free()
+        return True
+
+    def restore(self) -> bool:
+        """Undo `retire`; False if the version is gone."""
+        with self._lock:
+            self._retired = False
+            return not self.freed
+
+    def _ends(self) -> bool:
+        ends = self._retired and not self.out and not self.freed
+        self.freed = self.freed or ends
+        return ends
 
 
 @dataclass(frozen=True)
@@ -53,28 +104,21 @@ class PlansFile:
     signature: Signature = ()
 
     @classmethod
-    def read(cls, name: str, version: int, folder: Path, weights_sha256: str, signature: Signature) -> Self:
-        """Read the file; a fault is logged and kept, as the model is served without its plans."""
+    def read(cls, folder: Path, weights_sha256: str, signature: Signature) -> Self:
+        """Read the file; a fault is logged and recorded, as the model is served without its plans."""
         plans, fault = None, ""
         try:
-            found = read_plans(folder, weights_sha256)
-            plans = None if found is None else found.tuned()
+            stored = read_plans(folder, weights_sha256)
+            plans = None if stored is None else stored.tuned()
         except PlansError as error:
             fault = str(error).replace(f"{folder}/", "")
-            _log.warning("model %s version %d is served without its tuned plans: %s", name, version, fault)
+            version = f"model {folder.parent.name} version {folder.name}"
+            _log.warning("%s is served without its tuned plans: %s", version, fault)
         return cls(plans, fault, signature)
 
     def describe(self) -> dict[str, Any]:
         """Return the members of responses about the file."""
         return {"tuned": [] if self.plans is None else self.plans.texts, "tuned_fault": self.fault}
-
-
-def _unmeasured(calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()) -> float:
-    """Seconds of a job if nothing was measured."""
-    return 1e-3 * calls
-
-
-_log = logging.getLogger("pathline")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +140,11 @@ class ModelVersion:
         nulls: the stored nulls of named conditions.
         half: the half precision that its network computes in; None for full precision.
         plans_file: its tuned plans.
-        frontier_file: the measured frontier of its solvers, if there is one.
+        frontier_file: the measured frontier of its solvers.
         pace: see `Engine.pace`.
+        leases: the leases that keep it in memory.
         sizes: sizes of the free axes for one request; empty without free axes, and in the version that all requests
             share.
-        leases: the leases that keep it in memory.
     """
 
     name: str
@@ -110,29 +154,25 @@ class ModelVersion:
     decoder: Decoder
     decode: RowCaller
     deterministic: bool
-    bytes: int = 0
-    path: str = "eager"
-    path_reason: str = ""
-    row_limit: int = 0
-    signature: Signature = ()
-    nulls: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    half: Literal["bfloat16", "float16"] | None = None
-    plans_file: PlansFile = PlansFile()
-    frontier_file: FrontierFile | None = None
-    pace: Pace = _unmeasured
+    bytes: int
+    path: str
+    path_reason: str
+    row_limit: int
+    signature: Signature
+    nulls: Mapping[str, torch.Tensor]
+    half: Literal["bfloat16", "float16"] | None
+    plans_file: PlansFile
+    frontier_file: FrontierFile
+    pace: Pace
+    leases: Leases
     sizes: Sizes = ()
-    leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
 
     def frontier(self) -> tuple[Frontier | None, str]:
         """Return the frontier now on disk, if any, and why an existing one cannot be used."""
-        return (None, "") if self.frontier_file is None else self.frontier_file.now()
+        return self.frontier_file.now()
 
     def measured_by(self, models_dir: Path) -> str:
-        """Return the command that measures the frontier, at the sizes of this request, or at N where it has none.
-
-        Args:
-            models_dir: the model repository, as configured.
-        """
+        """Return the command that measures the frontier, at the sizes of this request, or at N where it has none."""
         sizes = dict.fromkeys(free_axes(self.card.event_shape), "N") | dict(self.sizes)
         shape = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
         return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{shape}"
@@ -140,7 +180,7 @@ class ModelVersion:
     @property
     def never_measured(self) -> str:
         """Why the model cannot have a frontier, and what to do without; empty if it can."""
-        if self.card.average:
+        if self.card.field.takes_ends:
             return (
                 f"model {self.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
                 "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"
@@ -175,8 +215,8 @@ class ModelVersion:
     @property
     def conditioning(self) -> NamedConditions | None:
         """The conditions that requests give; None if it is unconditional."""
-        takes = self.card.request_conditions
-        return None if takes is None else replace(takes, stored=self.nulls)
+        conditions = self.card.request_conditions
+        return None if conditions is None else replace(conditions, stored=self.nulls)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -227,12 +267,9 @@ class ModelVersion:
         return {
             "version": self.version,
             "checkpoint": self.digest,
-            "deterministic": self.deterministic,
-            "path": self.path,
             "path_reason": self.path_reason,
             "frontier": self.frontier()[0] is not None,
-            **self.plans_file.describe(),
-            "conditions": self._conditions(),
+            **self._common(),
             "card": card,
         }
 
@@ -244,75 +281,83 @@ class ModelVersion:
             "event_shape": self.card.event_shape,
             "data_shape": self.card.data_shape,
             "axes": {name: {**dict(axis), "min": axis.smallest} for name, axis in self.card.bounds.items()},
-            "deterministic": self.deterministic,
-            "path": self.path,
             "compute": self.half or self.card.dtype,
             "field": self.card.field,
             "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
-            **self.plans_file.describe(),
-            "conditions": self._conditions(),
+            **self._common(),
         }
 
-    def _conditions(self) -> dict[str, Any]:
-        """The conditions that requests give, by name; a label or a vector is called `condition`."""
-        takes = self.card.request_conditions
-        return {} if takes is None else {name: takes.entries[name].model_dump(mode="json") for name in takes.given}
+    def _common(self) -> dict[str, Any]:
+        """The members of both; a label or a vector is the condition called `condition`."""
+        conditions = self.card.request_conditions
+        entries = {} if conditions is None else {name: conditions.entries[name] for name in conditions.given}
+        return {
+            "deterministic": self.deterministic,
+            "path": self.path,
+            **self.plans_file.describe(),
+            "conditions": {name: entry.model_dump(mode="json") for name, entry in entries.items()},
+        }
 
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        version: int,
-        checkpoint: Checkpoint,
-        deterministic: bool,
-        path: str = "eager",
-        path_reason: str = "",
-        row_limit: int = 0,
-        signature: Signature = (),
-        plans_file: PlansFile = PlansFile(),
-        free: Callable[[], None] = lambda: None,
-        frontier_file: FrontierFile | None = None,
-        pace: Pace | None = None,
-    ) -> Self:
-        """Make a version of a checkpoint that the engine has loaded.
 
-        Args:
-            name: name of the model.
-            version: its version.
-            checkpoint: the checkpoint. Its decoder is moved to the CPU, where results arrive, and padded so that a
-                decoded sample does not depend on the number of samples; a decoder program stays in place, as the engine
-                runs it.
-            deterministic: whether the engine found the network deterministic.
-            path, path_reason: how the engine evaluates it, and why it is `eager`.
-            row_limit: see `ModelVersion`.
-            signature: the files it was loaded from.
-            free: frees the engine's memory, from any thread.
-            plans_file, frontier_file, pace: see `ModelVersion`.
-        """
-        if checkpoint.decoder.program is None:
-            checkpoint.decoder.cpu()
-            decode = _row_caller(checkpoint.decoder.decode, checkpoint.card.event_shape, checkpoint.dtype)
-        else:
-            decode = RowCaller(checkpoint.decoder.decode, RowCounts(_DECODED_AT_ONCE))
-        both = decode.counts.deterministic and deterministic
-        modules = (checkpoint.velocity, checkpoint.decoder, checkpoint.prelude)
-        size = sum(tensor.nbytes for each in modules if each is not None for tensor in each.state_dict().values())
-        held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
-        return cls(
-            name,
-            version,
-            *held,
-            path,
-            path_reason,
-            row_limit,
-            signature,
-            checkpoint.nulls,
-            checkpoint.half,
-            plans_file,
-            frontier_file,
-            pace or _unmeasured,
-            leases=Leases(free),
-        )
+def load_version(
+    engine: Engine,
+    settings: Settings,
+    name: str,
+    version: int,
+    folder: Path,
+    signature: Signature = (),
+    plans_signature: Signature = (),
+) -> ModelVersion:
+    """Load and verify a checkpoint and pass it to the engine.
+
+    Its decoder is moved to the CPU, where results arrive, and padded so that a decoded sample does not depend on the
+    number of samples; a decoder program stays in place, as the engine runs it.
+
+    Args:
+        engine: evaluates the network.
+        settings: whether it may be an imported program, and the precision of the network.
+        name, version: name and version in requests.
+        folder: the checkpoint.
+        signature, plans_signature: signatures of card and weights, and of the tuned plans; they change with the files.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or a program where none is allowed. Errors of its network pass
+            through.
+    """
+    if not settings.allow_programs and read_card(folder).runs_programs:
+        raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
+    checkpoint = load(folder, engine.device, settings.compute)
+    card, decoder = checkpoint.card, checkpoint.decoder
+    if slow := missing_instructions(str(checkpoint.half), engine.device, card.architecture.name == PROGRAM):
+        _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
+    plans_file = PlansFile.read(folder, card.weights_sha256, plans_signature)
+    arena = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
+    if decoder.program is None:
+        decode = _row_caller(decoder.cpu().decode, card.event_shape, checkpoint.dtype)
+    else:
+        decode = RowCaller(decoder.decode, RowCounts(_DECODED_AT_ONCE))
+    modules = (checkpoint.velocity, decoder, checkpoint.prelude)
+    tensors = [tensor for module in modules if module is not None for tensor in module.state_dict().values()]
+    return ModelVersion(
+        name,
+        version,
+        checkpoint.digest,
+        card,
+        decoder,
+        decode,
+        decode.counts.deterministic and arena.deterministic,
+        sum(tensor.nbytes for tensor in tensors),
+        arena.path,
+        arena.path_reason,
+        arena.row_limit,
+        signature,
+        checkpoint.nulls,
+        checkpoint.half,
+        plans_file,
+        FrontierFile(folder, card),
+        partial(engine.pace, name, version),
+        Leases(lambda: engine.unload(arena)),
+    )
 
 
 def _row_caller(function: RowFunction, shape: Shape, dtype: torch.dtype, seed: int = 0) -> RowCaller:
@@ -324,152 +369,3 @@ def _row_caller(function: RowFunction, shape: Shape, dtype: torch.dtype, seed: i
         return RowCaller(function, RowCounts(_DECODED_AT_ONCE))
     fixed = sized(shape, {})
     return independent_rows([function], lambda rows: (noise(seed, 0, rows, fixed, dtype),), _DECODED_AT_ONCE)
-
-
-class Leases:
-    """The leases of one loaded version: any thread takes and returns them, the registry retires the version.
-
-    The lock is held for a few instructions, never while something is loaded or freed.
-
-    Attributes:
-        out: number of leases not yet returned.
-        retired: whether the version is freed when the last one is returned.
-        freed: whether it has been freed.
-    """
-
-    __slots__ = ("_free", "_lock", "freed", "out", "retired")
-
-    def __init__(self, free: Callable[[], None]) -> None:
-        self._free, self._lock = free, threading.Lock()
-        self.out, self.retired, self.freed = 0, False, False
-
-    def take(self, lease: "Lease") -> bool:
-        """Count a lease; False if the version is gone, or the lease is already out."""
-        with self._lock:
-            if self.freed or lease.held:
-                return False
-            lease.held = True
-            self.out += 1
-            return True
-
-    def give_back(self, lease: "Lease") -> None:
-        """Stop counting a lease, once; the last one back frees a retired version."""
-        with self._lock:
-            if not lease.held:
-                return
-            lease.held = False
-            self.out -= 1
-            last = self.retired and self._ends()
-        if last:
-            self._free()
-
-    def retire(self, if_idle: bool = False) -> bool:
-        """Free the version now, or when the last lease is back; return whether it was retired.
-
-        Args:
-            if_idle: do nothing while leases are out.
-        """
-        with self._lock:
-            if if_idle and self.out:
-                return False
-            self.retired = True
-            last = self._ends()
-        if last:
-            self._free()
-        return True
-
-    def restore(self) -> bool:
-        """Undo `retire`; False if the version is gone."""
-        with self._lock:
-            self.retired = False
-            return not self.freed
-
-    def _ends(self) -> bool:
-        ends = not self.out and not self.freed
-        self.freed = self.freed or ends
-        return ends
-
-
-class Lessor(Protocol):
-    """The registry as a lease sees it: it fills leases."""
-
-    def fill(self, lease: "Lease") -> bool:
-        """Fill a lease with a version in memory; False if it must be loaded first."""
-        ...
-
-    def load(self, lease: "Lease") -> None:
-        """Fill a lease, loading the version first; this blocks, so do not call it on the event loop."""
-        ...
-
-    async def load_async(self, lease: "Lease") -> None:
-        """Like `load`, but off the event loop and within the lease's deadline."""
-        ...
-
-
-class Lease:
-    """The right to use one loaded version until it is returned; a request holds one until its response is out.
-
-    `Registry.lease` makes it empty; `acquire`, ``with`` or ``async with`` fill it. `release` returns it; further calls
-    do nothing. A lease dropped without being returned is logged, and its version stays in memory, so that unloading
-    never depends on garbage collection.
-
-    Attributes:
-        name, version: the requested model and version; None for the current one.
-        deadline: end of the wait for loading, in `time.monotonic`.
-        model: the leased version.
-        fallback_from: the version that should have answered but cannot be loaded; usually None.
-        held: whether it holds a version.
-    """
-
-    __slots__ = ("_lessor", "deadline", "fallback_from", "held", "model", "name", "version")
-    model: ModelVersion
-
-    def __init__(self, lessor: Lessor, name: str, version: int | None, deadline: float = math.inf) -> None:
-        self._lessor, self.name, self.version, self.deadline = lessor, name, version, deadline
-        self.fallback_from: int | None = None
-        self.held = False
-
-    async def acquire(self) -> ModelVersion:
-        """Fill the lease, loading the version off the event loop if needed.
-
-        Raises:
-            ProblemError: 404, 429, 503 or 504.
-        """
-        if not self._lessor.fill(self):
-            await self._lessor.load_async(self)
-        return self.model
-
-    def fill_now(self) -> bool:
-        """Fill the lease with a version in memory; False if it would have to be loaded."""
-        return self._lessor.fill(self)
-
-    def take(self, model: ModelVersion, fallback_from: int | None = None) -> bool:
-        """Hold a version; False if it is already unloaded."""
-        if not model.leases.take(self):
-            return False
-        self.model, self.fallback_from = model, fallback_from
-        return True
-
-    def release(self) -> None:
-        """Return the lease, from any thread."""
-        if self.held:
-            self.model.leases.give_back(self)
-
-    def __enter__(self) -> ModelVersion:
-        if not self._lessor.fill(self):
-            self._lessor.load(self)
-        return self.model
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    async def __aenter__(self) -> ModelVersion:
-        return await self.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.release()
-
-    def __del__(self) -> None:
-        if self.held:
-            message = "a lease of model %s version %d was dropped without being returned; the version stays in memory"
-            _log.error(message, self.model.name, self.model.version)

@@ -48,7 +48,7 @@ _SHORT = 3
 _TAGS = ("", "{}")
 """Parts of an error's location that only tell kinds of a field apart."""
 
-_OTHER_NAMES = {
+OTHER_NAMES = {
     "model": ("name", "model_name", "checkpoint"),
     "num_samples": ("n", "n_samples", "count", "size", "batch_size", "samples"),
     "samples": ("x", "data", "inputs"),
@@ -59,6 +59,7 @@ _OTHER_NAMES = {
     "max_nfe": ("nfe", "budget", "max_evals", "max_num_steps"),
     "grid": ("schedule", "timesteps", "t_schedule"),
     "seed": ("random_seed", "random_state", "generator"),
+    "noise_scale": ("temperature", "noise_temperature"),
     "condition": ("label", "labels", "class", "class_labels", "y", "prompt"),
     "conditions": ("cond", "conds", "encoder_hidden_states", "model_kwargs"),
     "shape": ("sizes", "length", "height", "width", "resolution", "event_shape"),
@@ -273,7 +274,7 @@ def _types(annotation: Any) -> Iterator[type]:
 
 def _nearest(name: str, fields: Sequence[str]) -> str | None:
     """Return the field that an unknown name probably means: another library's name for it, or a misspelling."""
-    others = {other: field for field in fields for other in _OTHER_NAMES.get(field, ())}
+    others = {other: field for field in fields for other in OTHER_NAMES.get(field, ())}
     if name.lower() in others:
         return others[name.lower()]
     known = {other: field for other, field in others.items() if len(other) > _SHORT} | {

@@ -19,6 +19,7 @@ from pydantic import (
 from models.guidance import MAX_TERMS
 from service.requests.tensors import Tensor, array_too
 from solvers import catalogue
+from solvers.grids import GRIDS
 from solvers.spec import DEFAULTS
 
 INTEGER_LIMIT = 2**63
@@ -44,20 +45,23 @@ SHORT_TEXT = 200
 class Mark(Enum):
     """What a field means beyond its type.
 
-    `SAME_NEEDS`: requests that differ in it alone take the same solver, memory and bytes of response.
+    `SAME_NEEDS`: requests that differ in it alone take the same solver, memory and bytes of response. `SINGLE`: it is
+    for one request; a bulk job, which is many requests, cannot have it.
     """
 
     SAME_NEEDS = auto()
+    SINGLE = auto()
 
 
 Version = Annotated[Count | None, Mark.SAME_NEEDS, Field(description="version of the model; the highest if omitted")]
 
 GRID_SCHEMA = {
-    "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
+    "description": f"how fixed steps are spaced: a name ({', '.join(GRIDS)}), an object with the name and its "
+    "parameters, or a list of times",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, {"type": "object"}],
 }
 X0_SCHEMA = {
-    "description": "start states, shape (num_samples, *event_shape)",
+    "description": "start states instead of noise, shape (num_samples, *event_shape)",
     "anyOf": [{"type": "array", "items": {}}, {"type": "null"}],
 }
 
@@ -139,7 +143,7 @@ class Named(Body):
 class Drawn(Body):
     """Samples of a seed."""
 
-    num_samples: Count = Field(default=DEFAULT_NUM_SAMPLES, description="number of samples")
+    num_samples: Annotated[Count, Mark.SINGLE] = Field(default=DEFAULT_NUM_SAMPLES, description="number of samples")
     seed: Annotated[Index | None, Mark.SAME_NEEDS] = Field(
         default=None, description="an integer in [0, 2**63); drawn below 2**53 and echoed if omitted"
     )
@@ -154,15 +158,26 @@ class Solving(Body):
     version: Version = None
     solver: str = Field(default="dopri5", description=SOLVER, examples=SOLVER_EXAMPLES)
     steps: Count | None = Field(default=None, description="number of fixed steps")
-    rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
-    atol: Positive | None = Field(default=None, description="absolute tolerance of error control")
-    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA), Tensor(axes=1)] = "uniform"
-    start: str | None = Field(default=None, description="start of a multistep method: ramp or rk")
-    error_control: str = Field(
-        default="sample", description="sample: each sample has its own steps; batch: all share them"
+    rtol: Positive | None = Field(
+        default=None, description="relative tolerance: the error allowed in a step, as a fraction of the state's size"
     )
-    controller: str | None = Field(default=None, description="step-size controller: paper, i or pi")
-    first_step: Positive | None = Field(default=None, description="size of the first step; automatic if omitted")
+    atol: Positive | None = Field(
+        default=None, description="absolute tolerance: the error allowed in a step where the state is close to 0"
+    )
+    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA), Tensor(axes=1)] = "uniform"
+    start: str | None = Field(
+        default=None,
+        description="how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)",
+    )
+    error_control: Annotated[str, Mark.SINGLE] = Field(
+        default="sample", description="sample: each sample has its own step sizes; batch: all share them"
+    )
+    controller: str | None = Field(
+        default=None, description="rule that turns the error of a step into the size of the next: paper, i or pi"
+    )
+    first_step: Positive | None = Field(
+        default=None, description="size of the first step of error control; automatic by default"
+    )
     max_step: Positive | None = Field(
         default=None, description="longest step under error control, in units of t; unbounded by default"
     )
@@ -212,21 +227,23 @@ class Budget(Body):
 class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
-    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), Mark.SINGLE] = None
     noise_scale: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=1.0, description="factor of the starting noise, its temperature: below 1 for more typical samples"
     )
-    t_span: Annotated[tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1)] = Field(
-        default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
-    )
-    trace: Literal["none", "summary", "full"] = Field(
+    t_span: Annotated[
+        tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), Mark.SINGLE
+    ] = Field(default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1")
+    trace: Annotated[Literal["none", "summary", "full"], Mark.SINGLE] = Field(
         default="summary", description="how much to report about the steps"
     )
-    save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1)] = Field(
+    save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1), Mark.SINGLE] = Field(
         default=None, description="times at which to report the states, too"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
-    budget: Budget | None = Field(default=None, description="instead of a solver: the service chooses one")
+    budget: Annotated[Budget | None, Mark.SINGLE] = Field(
+        default=None, description="instead of a solver: the service chooses one"
+    )
     on_timeout: Annotated[Literal["error", "partial"], Mark.SAME_NEEDS] = Field(
         default="error", description="at the time limit: fail, or return the states reached"
     )

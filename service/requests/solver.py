@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
+from selection.choice import Choice
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
-from service.requests.budget import Choice, choose
+from service.requests.budget import choices
 from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
@@ -28,9 +29,6 @@ from solvers.tuned import TUNED
 WHOLE = (0.0, 1.0)
 """The times at which models are defined, from noise to data."""
 
-AVERAGE = "euler"
-"""The solver of fields of average velocity."""
-
 _APART = tuple(name for name in SOLVER_FIELDS if name != "solver")
 
 
@@ -40,13 +38,13 @@ def chosen(
     """Return the request with a solver named, the choice that named it, and the compiled solver.
 
     Raises:
-        ProblemError: 422, see `compiled` and `budget.choose`.
+        ProblemError: 422, see `compiled` and `budget.choices`.
     """
     if request.budget is None:
         usual = _authors_solver(request, model, t_span, settings)
         return request, None, compiled(request, model, t_span, settings, usual=usual)
     refused: ProblemError | None = None
-    for choice in choose(request, model, settings):
+    for choice in choices(request, model, settings):
         named = request.model_copy(update={"solver": choice.point.solver})
         try:
             solve = compiled(named, model, t_span, settings)
@@ -85,7 +83,7 @@ def compiled(
     check_limit("max_nfe", request.max_nfe, settings.max_nfe)
     given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
     solver = request.solver
-    if model.card.average:
+    if model.card.field.takes_ends:
         solver, steps = _of_average(request, model, t_span)
     if usual is not None:
         solver, steps = usual, None
@@ -177,19 +175,20 @@ def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, floa
             "guidance",
             f"guidance was given; {_average(model)}, and guided in training only: leave guidance out",
         )
-    text = request.solver if "solver" in request.model_fields_set else AVERAGE
+    kind = model.card.field
+    text = request.solver if "solver" in request.model_fields_set else str(kind.solver)
     try:
         parsed = read_solver(text)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
-    if parsed["solver"] != AVERAGE:
+    if kind.check_solver(parsed["solver"]):
         raise invalid(
             "solver",
             f"solver is {text!r}; {_average(model)}: each step is one network call that leads to its end, so there are "
-            f"no stages and no local error. Use {AVERAGE!r} with 1 step (the default), 2 or 4, on any grid",
+            f"no stages and no local error. Use {kind.solver!r} with 1 step (the default), 2 or 4, on any grid",
         )
     named = "steps" in parsed or request.steps is not None or isinstance(request.grid, list | np.ndarray)
-    return text, None if named else 1
+    return text, None if named else kind.steps
 
 
 def refuse_average(model: ModelVersion, does: str) -> None:
@@ -202,7 +201,7 @@ def refuse_average(model: ModelVersion, does: str) -> None:
     Raises:
         ProblemError: 422 for a field of average velocity.
     """
-    if model.card.average:
+    if model.card.field.takes_ends:
         student = model.card.dataset.get("student")
         parent = student.get("parent") if isinstance(student, dict) else None
         advice = f"ask {parent!r}, the model that it was trained on" if parent else "ask a model that has one"

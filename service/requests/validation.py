@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from engine.job import Job, Priority
 from models.named_conditions import repeated
 from models.nested import NestedError, to_floats
+from selection.choice import Choice
 from service.errors import check_limit, invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
-from service.requests.budget import Choice
 from service.requests.conditions import CheckedConditions
 from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Solving
 from service.requests.shapes import sized
@@ -72,6 +72,8 @@ class _Needs(NamedTuple):
     memory: int
 
 
+_MANY = "ask for fewer at a time, with first_index for the next; iter_samples and bulk of the Python client do so"
+
 _SAME_NEEDS = frozenset(name for name, field in SampleRequest.model_fields.items() if Mark.SAME_NEEDS in field.metadata)
 _PLAIN = frozenset((bool, int, float, str, type(None)))
 _MAX_KNOWN = 1024
@@ -96,7 +98,7 @@ def validate_sample(
             samples; any error of `take`.
     """
     n, saved = request.num_samples, request.saved_times
-    check_limit("num_samples", n, settings.max_samples)
+    check_limit("num_samples", n, settings.max_samples, advice=_MANY)
     check_limit("save_at", saved, settings.max_saved, " times")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)

@@ -66,12 +66,21 @@ class ChosenSolver(TypedDict):
     max_nfe: NotRequired[int]
     max_ms: NotRequired[float]
     solver: str
+    nfe: Annotated[int, Field(description="velocity evaluations of the slowest sample of those measured")]
+    measured_nfe: Annotated[float, Field(description="mean velocity evaluations of a sample of those measured")]
     promised_error: Annotated[
-        float, Field(description="endpoint error that 95 % of samples stay within, as share of the spread")
+        float,
+        Field(description="upper end of the interval of p95: 95 % of samples end within it, as a share of the spread"),
     ]
     promised_distance: Annotated[float, Field(description="the same in units of the model's own coordinates")]
-    measured_nfe: Annotated[float, Field(description="velocity evaluations of a sample, mean over those measured")]
-    predicted_ms: Annotated[float, Field(description="milliseconds of solving at the current pace, without queueing")]
+    p95: Annotated[float, Field(description="p95 of the endpoint error as measured")]
+    p95_low: Annotated[float, Field(description="lower end of its interval")]
+    samples: Annotated[int, Field(description="number of samples that this rests on")]
+    stored: Annotated[bool, Field(description="whether it was measured beforehand, rather than now")]
+    own_conditions: Annotated[bool, Field(description="whether it was measured with the conditions of this request")]
+    predicted_ms: NotRequired[
+        Annotated[float, Field(description="milliseconds of solving at the current pace, without queueing")]
+    ]
     reason: str
 
 
@@ -258,7 +267,8 @@ def _columns(trace: Trace, rows: Any = slice(None)) -> TraceBody:
 
 def _grid(solve: Plan) -> TraceBody:
     """Return the columns of one sample that took every step of a plan's grid; they must not be changed."""
-    if (columns := _GRIDS.get(solve)) is not None:
+    columns = _GRIDS.get(solve)
+    if columns is not None:
         return columns
     times = solve.times
     assert times is not None  # noqa: S101  (the caller has seen them)

@@ -140,15 +140,18 @@ class ModelBody(TypedDict):
 
 
 class PointBody(TypedDict):
-    """A measured solver; errors are shares of the spread."""
+    """A measured solver; endpoint errors are shares of the spread."""
 
     solver: str
     nfe: Annotated[float, Field(description="mean velocity evaluations of a sample")]
-    nfe_most: Annotated[int, Field(description="velocity evaluations of the slowest sample")]
-    error: Annotated[float, Field(description="endpoint error, root mean square over samples")]
-    error_95: Annotated[float, Field(description="distance that 95 % of samples stay within, with 95 % confidence")]
+    nfe_most: Annotated[int, Field(description="velocity evaluations of the slowest sample: its cost")]
+    p50: Annotated[float, Field(description="median endpoint error")]
+    p95: Annotated[float, Field(description="endpoint error that 95 % of the measured samples are within")]
+    p95_low: Annotated[float, Field(description="lower end of the interval of p95, with 99 % confidence")]
+    p95_high: Annotated[float, Field(description="upper end, with 99 % confidence: what is promised and ranked")]
+    worst: Annotated[float, Field(description="largest endpoint error of the samples that reached the end")]
     failed: int
-    best: Annotated[bool, Field(description="whether no other solver is both cheaper and closer")]
+    best: Annotated[bool, Field(description="whether no other solver is both cheaper and more accurate")]
 
 
 class CurveBody(TypedDict):
@@ -156,6 +159,7 @@ class CurveBody(TypedDict):
 
     guidance: float | None
     samples: int
+    seed: int
     spread: float
     complete: Annotated[bool, Field(description="whether every candidate was measured within the time limit")]
     points: list[PointBody]
@@ -167,7 +171,7 @@ class FrontierBody(TypedDict):
     model: str
     version: int
     checkpoint: str
-    tight: Annotated[str, Field(description="the tight solution used as the exact one")]
+    reference: Annotated[str, Field(description="the solution used as the exact one")]
     conditions: str
     curves: list[CurveBody]
 
@@ -237,6 +241,10 @@ class Load(TypedDict):
 
 
 class SolverList(TypedDict):
-    """Response of ``GET /v1/solvers``: each entry of the catalogue."""
+    """Response of ``GET /v1/solvers``: each entry of the catalogue, and what solvers can be given."""
 
     solvers: list[dict[str, Any]]
+    settings: Annotated[dict[str, Any], Field(description="the settings of solvers in requests, by name")]
+    grids: Annotated[
+        dict[str, Any], Field(description="the grids of fixed steps by name: formula, source and parameters")
+    ]

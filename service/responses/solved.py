@@ -36,9 +36,12 @@ Floats = Annotated[Array, written_as(list[float | None])]
 
 @with_config(ConfigDict(extra="allow"))
 class SolverSettings(TypedDict):
-    """The solver as used: its name, and every parameter that belongs to it."""
+    """The solver as used: its name, every parameter that belongs to it, and all of it as text."""
 
     name: str
+    text: Annotated[
+        str, Field(description="the solver with its settings, as requests may have it: rk4-20, dopri5@1e-5")
+    ]
 
 
 SolverUsed = Annotated[dict[str, Any], written_as(SolverSettings)]

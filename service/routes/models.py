@@ -9,16 +9,19 @@ from typing import Annotated, Any
 
 from fastapi import HTTPException, Query, Request
 
-from models.checkpoint.frontier import Curve, pareto
 from models.repository import RepositoryError
+from selection.frontier import Curve, pareto
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, Router
 from service.registry.version import ModelVersion
+from service.requests.members import solver_settings
 from service.responses.schemas import CurveBody, FrontierBody, ModelBody, ModelList, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
+from solvers.grids import GRIDS
+from solvers.spec import parameters
 
 router = Router(tags=[CATALOGUE])
 admin = Router(tags=[ADMIN])
@@ -50,7 +53,7 @@ async def reload(request: Request) -> Reloaded:
     """
     service = _administered(request)
     try:
-        changes = await asyncio.wrap_future(service.registry.reload())
+        changes = await asyncio.to_thread(service.registry.refresh, retry_failed=True)
     except RepositoryError as error:
         raise ProblemError(Kind.NOT_READY, f"the loaded models stay in use: {error}") from None
     return {
@@ -135,7 +138,7 @@ def _frontier(model: ModelVersion, models_dir: Path) -> FrontierBody:
         "model": model.name,
         "version": model.version,
         "checkpoint": model.digest,
-        "tight": frontier.tight,
+        "reference": frontier.reference,
         "conditions": frontier.conditions,
         "curves": [_with_best(curve) for curve in frontier.curves],
     }
@@ -143,18 +146,20 @@ def _frontier(model: ModelVersion, models_dir: Path) -> FrontierBody:
 
 def _with_best(curve: Curve) -> CurveBody:
     best = {point.solver for point in pareto(curve.points)}
-    points: Any = [{**point.model_dump(), "best": point.solver in best} for point in curve.points]
-    return {
-        "guidance": curve.guidance,
-        "samples": curve.samples,
-        "spread": curve.spread,
-        "complete": curve.complete,
-        "points": points,
-    }
+    points = [{**point.model_dump(), "best": point.solver in best} for point in curve.points]
+    described: Any = {**curve.model_dump(exclude={"points"}), "points": points}
+    return described
 
 
 @router.read("/v1/solvers", "List solvers", solvers=examples.SOLVER_LIST)
 async def solvers() -> SolverList:
-    """List all solvers with order, stages, kind, cost formula and parameters."""
-    # off the event loop: stability limits are computed on first use
-    return {"solvers": await asyncio.to_thread(lambda: [each.describe() for each in catalogue.solvers().values()])}
+    """List all solvers with order, stages, kind, cost formula and parameters; all settings of solvers; all grids."""
+    return await asyncio.to_thread(_solvers)  # off the event loop: stability limits are computed on first use
+
+
+def _solvers() -> SolverList:
+    return {
+        "solvers": [solver.describe() | {"parameters": parameters(solver)} for solver in catalogue.solvers().values()],
+        "settings": solver_settings(),
+        "grids": {name: grid.describe() for name, grid in GRIDS.items()},
+    }

@@ -135,8 +135,6 @@ def _validate(
 
     differences += _differences(answer, model, environment)
     check_promise()
-    if "max_nfe" not in request.model_fields_set:  # an answer does not name it for fixed steps
-        request = request.model_copy(update={"max_nfe": settings.max_nfe})
     valid = validate_sample(request, model, settings, encoder, take)
     plan = valid.job.solve.tuned or None
     if answer.plan != plan and "plan" not in {each.what for each in differences}:

@@ -74,7 +74,7 @@ export class Finder {
     this.reference = "the exact ends, or closer, for 95 % of samples (measured beforehand)";
     this.found = curve.points
       .filter((one) => one.best)
-      .map((one) => ({ text: one.solver, nfe: one.nfe_most, mean: one.nfe, seconds: null, error: one.error_95, failed: one.failed }));
+      .map((one) => ({ text: one.solver, nfe: one.nfe_most, mean: one.nfe, seconds: null, error: one.p95_high, failed: one.failed }));
     this.#place();
   }
 

@@ -6,6 +6,7 @@ The run can be stopped at any time: the most decisive settings are measured firs
 measured (`--measured`) and what is missing.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from models.noise import noise
+from selection.candidates import MAX_NFE
+from selection.error import Field
+from selection.measure import measure_curve
 from studies.experiments.cells import Missing
 from studies.experiments.context import Context
 from studies.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
@@ -25,7 +29,7 @@ from training.data_config import DigitsData, MnistData, PointsData
 from training.draws import Purpose, seed32
 from training.evaluation import evaluate
 from training.parents import pin_parent
-from training.price import MAX_NFE, price
+from training.price import price
 from training.validation import Validation
 
 BASE = 6.0
@@ -166,7 +170,9 @@ def settings() -> dict[str, Mapping[str, Any]]:
 def _measure(context: Context, model: Model) -> Results:
     data, network, seed = model.data, model.velocity, model.recipe.seed
     x0 = noise(seed32(seed, Purpose.EVALUATION), 0, context.sizes.price_samples, tuple(data.train.shape[1:]))
-    found = price(network, x0)
+    curve = measure_curve(Field(network), x0, seconds=math.inf)
+    fixed = tuple(point for point in curve.points if not point.adaptive)
+    cost = price(network, x0, curve.model_copy(update={"points": fixed}))
     held_out = Validation.of(seed, data.reference, None, torch.device("cpu"))
     quality = evaluate(network, data, seed32(seed, Purpose.EVALUATION))
     return {
@@ -174,7 +180,7 @@ def _measure(context: Context, model: Model) -> Results:
         "held_out_loss": float(np.mean(held_out.losses(_Plain(network), {}))),
         "swd": quality.swd,
         "swd_real": quality.swd_real,
-        **found.record(),
+        **cost.record(),
     }
 
 

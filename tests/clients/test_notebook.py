@@ -83,11 +83,11 @@ def diagnosis() -> DiagnoseResult:
 @pytest.fixture
 def frontier() -> Frontier:
     points = (
-        FrontierPoint("euler-4", 4.0, 4, 0.2, 0.3, 0, best=True),
-        FrontierPoint("euler-8", 8.0, 8, 0.1, 0.2, 0, best=False),
-        FrontierPoint("rk4-2", 8.0, 8, 0.01, 0.02, 0, best=True),
+        FrontierPoint("euler-4", 4.0, 4, 0.1, 0.2, 0.15, 0.3, 0.4, 0, best=True),
+        FrontierPoint("euler-8", 8.0, 8, 0.05, 0.1, 0.08, 0.2, 0.3, 0, best=False),
+        FrontierPoint("rk4-2", 8.0, 8, 0.005, 0.01, 0.008, 0.02, 0.03, 0, best=True),
     )
-    curves = tuple(FrontierCurve(guidance, 64, 1.0, True, points) for guidance in (1.0, 2.0))
+    curves = tuple(FrontierCurve(guidance, 64, 0, 1.0, True, points) for guidance in (1.0, 2.0))
     return Frontier("moons", 1, "sha256:00", "dopri5 at 1e-09", "classes & <all>", curves)
 
 
@@ -285,11 +285,11 @@ def test_a_frontier_shows_itself(frontier: Frontier) -> None:
     assert "guidance 2\n" in str(frontier)
     html = frontier._repr_html_()
     assert "classes &amp; &lt;all&gt;" in html
-    assert "<td>2</td><td>rk4-2</td><td>8.0</td><td>1 %</td><td>2 %</td>" in html
+    assert "<td>2</td><td>rk4-2</td><td>8</td><td>1 %</td><td>2 %</td>" in html
     assert "euler-8" not in html
     rows = frontier.to_dataframe()
     assert [(row["guidance"], row["solver"]) for row in rows[2:4]] == [(1.0, "rk4-2"), (2.0, "euler-4")]
     axes = frontier.plot()
     assert axes.get_legend_handles_labels()[1] == ["guidance 1", "guidance 2"]
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [20.0, 1.0])
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [30.0, 2.0])
     pyplot.close("all")

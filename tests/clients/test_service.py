@@ -24,14 +24,15 @@ from pathline.errors import BY_STATUS, ServerError
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
+from selection.frontier import Curve, Frontier, write_frontier
 from service.errors import Kind
 from solvers.spec import SolverSpec
 from tests.clients.support import in_process
 from tests.processes import stop
+from tests.selection.support import point
 from tests.service.serving import serving
 
 SEED = 2**63 - 1
@@ -200,12 +201,13 @@ def test_a_budget_and_the_frontier(
     folder = repository / "gaussian" / "1"
     points = [("euler-4", 4, 0.3), ("ab4-9", 9, 0.008), ("midpoint-9", 18, 0.01), ("rk4-5", 20, 0.001)]
     curve = Curve(
-        samples=64,
+        samples=128,
+        seed=0,
         spread=1.0,
-        points=tuple(Point(solver=s, nfe=n, nfe_most=n, error=e, error_95=e) for s, n, e in points),
+        points=tuple(point(s, n, e) for s, n, e in points),
     )
     weights = read_card(folder).weights_sha256
-    write_frontier(folder, Frontier(weights_sha256=weights, tight="exact", curves=(curve,)))
+    write_frontier(folder, Frontier(weights_sha256=weights, reference="exact", curves=(curve,)))
     found = None
     while found is None:  # the service notices the file
         with contextlib.suppress(pathline.NotFound):
@@ -216,7 +218,7 @@ def test_a_budget_and_the_frontier(
     for budget in (Budget(max_error=0.01), {"max_error": 0.01}, "error=0.01", "max_error=0.01,nfe=10"):
         result = client.sample("gaussian", 3, budget=budget)
         assert (result.budget["solver"], result.solver["name"]) == ("ab4-9", "ab4")
-        assert "ab4-9: the fastest" in str(result)
+        assert "ab4-9: the cheapest" in str(result)
     pages = list(client.iter_samples("gaussian", 6, 2, budget=Budget(max_nfe=10)))
     assert [page.solver["name"] for page in pages] == ["ab4"] * 3
     assert ("budget" in pages[0].describe(), "budget" in pages[1].describe()) == (True, False)

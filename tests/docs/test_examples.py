@@ -1,6 +1,5 @@
 """Every Python block in the docs runs as it stands; the solver table is the catalogue."""
 
-import json
 import os
 import re
 import shlex
@@ -19,31 +18,20 @@ from service import settings
 from service.settings import load_settings
 from solvers import catalogue
 from solvers.__main__ import table
-
-ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+from tests.docs.conftest import ROOT, Programs, blocks
 
 
-def blocks(page: Path, language: str = "python") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def run_python(code: str, service: str, folder: Path) -> str:
-    """Run code in a separate process, as a user in `folder` would; return its output."""
-    environment = {**os.environ, "PATHLINE_URL": service}
-    paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
-    environment["PYTHONPATH"] = os.pathsep.join(str((ROOT / path).resolve()) for path in paths)
+def run_python(code: str, service: str, folder: Path) -> None:
+    """Run code in a separate process, as a user in `folder` would."""
+    environment = {**os.environ, "PATHLINE_URL": service, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page) and page.name != "tutorial.md"], ids=lambda page: page.name
-)
-def test_python_blocks_run(page: Path, service: str) -> None:
-    run_python("\n".join(blocks(page)), service, ROOT)
+def test_python_blocks_run(programs: Programs) -> None:
+    assert not programs.failures, "\n".join(programs.failures.values())
+    assert {"solvers.md", "reproduce.md", "README 0", "notebook"} <= programs.printed.keys()
 
 
 # The slow parts of the tutorial's commands, in order, and their replacements.
@@ -115,11 +103,8 @@ def test_the_settings_file_of_the_docs_is_taken(monkeypatch: pytest.MonkeyPatch,
     assert (settings.port, len(settings.api_keys)) == (9000, 2)
 
 
-def test_the_notebook_runs_from_top_to_bottom(service: str, tmp_path: Path) -> None:
-    cells = json.loads((ROOT / "examples" / "solvers.ipynb").read_text("utf-8"))["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    shown = run_python("\n".join(["import matplotlib", "matplotlib.use('Agg')", *code]), service, tmp_path)
-    assert "dopri5@1e-5" in shown
-    assert "recommend" in shown
-    with np.load(tmp_path / "moons.npz") as saved:
+def test_the_notebook_prints_and_saves(programs: Programs) -> None:
+    assert "dopri5@1e-5" in programs.printed["notebook"]
+    assert "recommend" in programs.printed["notebook"]
+    with np.load(programs.folder / "moons.npz") as saved:
         assert saved["samples"].shape == (2000, 2)

@@ -15,6 +15,7 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.named_conditions import NamedCondition
 from models.noise import noise
+from models.velocity import FieldKind
 
 from .conftest import job
 
@@ -23,7 +24,7 @@ from .conftest import job
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     torch.manual_seed(0)
     condition = NamedCondition.label(classes=3, null=False)
-    config = ResidualMLPConfig(dim=2, hidden=32, blocks=1, condition=condition, average=True)
+    config = ResidualMLPConfig(dim=2, hidden=32, blocks=1, condition=condition, field=FieldKind.AVERAGE)
     model = ResidualMLP(config).requires_grad_(False)
     torch.nn.init.normal_(model.span.weight)
     root = tmp_path_factory.mktemp("repository")

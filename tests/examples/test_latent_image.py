@@ -27,7 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, nn.Module
     return *load_example("latent_image").imported(repository)[:2], repository
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(made: tuple[nn.Module, nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
     async with calling_models(made[2]) as http:
         yield http

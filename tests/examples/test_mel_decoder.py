@@ -26,7 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
     return load_example("mel_decoder").imported(repository)[0], repository
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(made: tuple[nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
     async with calling_models(made[1]) as http:
         yield http

@@ -1,20 +1,46 @@
 """Fixtures: a repository of small real checkpoints, and the command run in this process."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fleet.__main__ import main
+from fleet.bulk.launchers import local
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.named_conditions import NamedCondition
+from tests.processes import FORK
 
 torch.set_num_threads(1)
 
 Fleet = Callable[..., int]
+
+
+def _work(environment: Mapping[str, str], target: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    target(*arguments)
+
+
+class _Forking:
+    """Starts local workers from a process that has imported torch, with this process's environment."""
+
+    Pipe = staticmethod(FORK.Pipe)
+
+    @staticmethod
+    def Process(target: Callable[..., object], args: tuple[object, ...], daemon: bool) -> ForkServerProcess:  # noqa: N802
+        return FORK.Process(target=_work, args=(dict(os.environ), target, args), daemon=daemon)
+
+
+@pytest.fixture(autouse=True)
+def _fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "multiprocessing", SimpleNamespace(get_context=lambda kind: _Forking))
 
 
 def write_net(repository: Path, seed: int = 0) -> Path:

@@ -17,15 +17,16 @@ from engine.snapshot import ArenaLoad, Workload
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
 from models.checkpoint.loading import Checkpoint
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
+from selection.frontier import Curve, Frontier, write_frontier
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
 from solvers.trace import Trace
+from tests.selection.support import point
 from tests.service.serving import calling
 
 torch.set_num_threads(1)
@@ -173,14 +174,12 @@ class FakeEngine:
 def put_frontier(folder: Path, guidance: float | None = None, **points: tuple[float, float]) -> None:
     """Write a frontier into a checkpoint, with NFE and 95 % error by solver."""
     measured = points or {"euler-4": (4, 0.3), "ab4-9": (9, 0.008), "rk4-5": (20, 0.001), "dopri5@1e-5": (48.5, 1e-5)}
-    found = tuple(
-        Point(solver=name, nfe=nfe, nfe_most=round(nfe + 5 * ("@" in name)), error=error / 2, error_95=error)
-        for name, (nfe, error) in measured.items()
-    )
-    curve = Curve(guidance=guidance, samples=256, spread=2.0, points=found)
+    points_of = tuple(point(name, nfe, error) for name, (nfe, error) in measured.items())
+    curve = Curve(guidance=guidance, samples=256, seed=0, spread=2.0, points=points_of)
     message = "" if guidance is None else "every label in turn"
     card = read_card(folder)
-    write_frontier(folder, Frontier(weights_sha256=card.weights_sha256, tight="", conditions=message, curves=(curve,)))
+    sha256 = card.weights_sha256
+    write_frontier(folder, Frontier(weights_sha256=sha256, reference="", conditions=message, curves=(curve,)))
 
 
 @pytest.fixture(scope="session")
@@ -230,8 +229,3 @@ async def running(settings: Settings, engine: FakeEngine) -> AsyncIterator[Runni
     app = create_app(settings, engine)
     async with calling(app) as http:
         yield Running(http, engine, app.state.service)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"

@@ -1,6 +1,5 @@
 """A service under test: in this process behind a client, or in its own process for tests that need its sockets."""
 
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from pydantic import TypeAdapter
 
 from service.app import create_app
 from service.settings import Settings
-from tests.processes import SERVICE, environment, running
+from tests.processes import SERVICE, Process, environment, running
 
 
 @asynccontextmanager
@@ -37,7 +36,7 @@ async def calling_models(repository: Path, **settings: Any) -> AsyncIterator[htt
 
 
 @contextmanager
-def serving(repository: Path, **settings: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(repository: Path, **settings: object) -> Iterator[tuple[str, Process]]:
     """Run ``python -m service`` on a free port until the block ends; yield its URL and its process."""
-    with running(SERVICE, environment(repository, **settings)) as service:
+    with running(SERVICE, environment(repository, **settings), forked=True) as service:
         yield service.url, service.process

@@ -23,7 +23,7 @@ from service.__main__ import main
 from service.metrics import REFUSALS
 from service.server import listen
 from service.settings import Settings, StartError
-from tests.processes import free_port
+from tests.processes import Forked, free_port
 
 COMMAND = [sys.executable, "-m", "service"]
 ROOT = Path(__file__).parents[2]
@@ -42,30 +42,26 @@ def environment(repository: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Mon
 
 
 @pytest.fixture
-def process(environment: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
-    """A running service, and its output until it was ready."""
-    running = subprocess.Popen(COMMAND, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert running.stdout is not None
-    lines: list[str] = []
-    for line in running.stdout:
-        lines.append(line)
-        if "/v1/solvers" in line:
-            break
-    yield running, lines
+def process(environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Forked, Path]]:
+    """A running service that is ready, and the file of its output."""
+    log = tmp_path / "output.txt"
+    log.touch()
+    running = Forked(["-m", "service"], os.environ, log)
+    _until(lambda: "/v1/solvers" in log.read_text() or running.poll() is not None)
+    yield running, log
     running.kill()
     running.wait()
-    running.stdout.close()
 
 
-def _base(lines: list[str]) -> str:
-    found = re.search(r"http://[\d.]+:\d+", "".join(lines))
-    assert found is not None, "".join(lines)
+def _base(log: Path) -> str:
+    found = re.search(r"http://[\d.]+:\d+", log.read_text())
+    assert found is not None, log.read_text()
     return found.group()
 
 
-def test_serves_over_sockets(process: tuple[Any, list[str]]) -> None:
-    running, lines = process
-    text, base = "".join(lines), _base(lines)
+def test_serves_over_sockets(process: tuple[Forked, Path]) -> None:
+    running, log = process
+    text, base = log.read_text(), _base(log)
     assert "  PATHLINE_MAX_CONNECTIONS = 20\n" in text
     assert "PATHLINE_HOST" not in text  # it has its default
     assert "Models: 4 of 4 done\n" in text
@@ -84,15 +80,15 @@ def test_serves_over_sockets(process: tuple[Any, list[str]]) -> None:
         assert http.get("/livez").status_code == 200
     running.send_signal(signal.SIGINT)
     assert running.wait(60) == 0
-    assert "Traceback" not in running.stdout.read()
+    assert "Traceback" not in log.read_text()
 
 
 def test_the_commands_that_are_printed_work_with_a_key(
     environment: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     environment.setenv("PATHLINE_API_KEYS", "first-secret,second-secret\n")
-    _, lines = request.getfixturevalue("process")
-    text = "".join(lines)
+    _, log = request.getfixturevalue("process")
+    text = log.read_text()
     assert "secret" not in text
     assert "PATHLINE_API_KEYS = (hidden, 2)" in text
     commands = re.findall(r"^  (curl .*(?:\n    -d .*)?|\.venv.*)", text, re.MULTILINE)
@@ -107,8 +103,8 @@ def test_the_banner_shows_the_address_that_users_reach(
 ) -> None:
     public = "https://lab.example/pathline"
     environment.setenv("PATHLINE_PUBLIC_URL", public)
-    _, lines = request.getfixturevalue("process")
-    banner = "".join(lines).partition("Pathline is ready")[2]
+    _, log = request.getfixturevalue("process")
+    banner = log.read_text().partition("Pathline is ready")[2]
     ready, page, docs, *commands = re.findall(r"https?://[^\s'\"]+", banner)
     assert (ready, page, docs) == (public, f"{public}/", f"{public}/docs")
     assert len(commands) == 3
@@ -130,9 +126,9 @@ def _works(command: str, key: str) -> bool:
 SLOW = {"model": "moons", "num_samples": 400, "solver": "euler", "steps": 4000, "seed": 1, "timeout_s": 300}
 
 
-def test_sigterm_finishes_what_runs_and_refuses_the_rest(process: tuple[Any, list[str]]) -> None:
-    running, lines = process
-    base = _base(lines)
+def test_sigterm_finishes_what_runs_and_refuses_the_rest(process: tuple[Forked, Path]) -> None:
+    running, log = process
+    base = _base(log)
     with ThreadPoolExecutor(3) as pool, httpx.Client(base_url=base, timeout=60) as http:
         expected = http.post("/v1/sample", json={**SLOW, "steps": 10}).json()["nfe"]
         assert expected == 10
@@ -146,13 +142,13 @@ def test_sigterm_finishes_what_runs_and_refuses_the_rest(process: tuple[Any, lis
         assert http.get("/livez").status_code == 200
         assert [(each.result().status_code, each.result().json()["nfe"]) for each in accepted] == [(200, 4000)] * 3
     assert running.wait(60) == 0
-    assert "Traceback" not in running.stdout.read()
+    assert "Traceback" not in log.read_text()
 
 
 def test_the_drain_time_ends_what_takes_longer(environment: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     environment.setenv("PATHLINE_DRAIN_S", "0.5")
-    running, lines = request.getfixturevalue("process")
-    base = _base(lines)
+    running, log = request.getfixturevalue("process")
+    base = _base(log)
     with ThreadPoolExecutor(1) as pool:
         long = {**SLOW, "num_samples": 100_000, "steps": 10_000, "timeout_s": 300, "on_timeout": "partial"}
         answer = pool.submit(httpx.post, f"{base}/v1/sample", json=long, timeout=60)
@@ -336,8 +332,7 @@ def _ready(
         yield http
 
 
-@pytest.mark.parametrize("signaled", [signal.SIGHUP, signal.SIGTERM])
-def test_closed_streams_and_both_families_of_localhost(environment: pytest.MonkeyPatch, signaled: int) -> None:
+def test_closed_streams_and_both_families_of_localhost(environment: pytest.MonkeyPatch) -> None:
     port = free_port()
     environment.setenv("PATHLINE_HOST", "localhost")
     environment.setenv("PATHLINE_PORT", str(port))
@@ -349,7 +344,7 @@ def test_closed_streams_and_both_families_of_localhost(environment: pytest.Monke
             host = f"[{address[0]}]" if family == socket.AF_INET6 else address[0]
             with _ready(running, family, address, f"http://{host}:{port}") as http:
                 assert http.get("/livez").status_code == 200
-        running.send_signal(signaled)
+        running.send_signal(signal.SIGHUP)
         assert running.wait(60) == 0
     finally:
         running.kill()

@@ -12,7 +12,7 @@ from service.replay import Answer, differences_of, digest_of, environment, envir
 def test_the_example_is_an_answer() -> None:
     answer = Answer.model_validate(examples.SAMPLES["fixed"])
     members = {"model": "moons", "version": 1, "seed": 0, "first_index": 0, "num_samples": 2}
-    assert answer.members() == members | {"solver": "rk4", "steps": 4, "grid": "uniform"}
+    assert answer.members() == members | {"solver": "rk4", "steps": 4, "grid": "uniform", "max_nfe": 10_000}
     assert answer.digest == examples.DIGEST
 
 

@@ -98,7 +98,13 @@ def test_cost_and_ends(solver: str) -> None:
         assert set(solution.status) == {Status.SUCCESS}
         assert 0.0 not in watched.times
     assert catalogue.find(solver).slots <= 7
-    assert resolve(solver=solver, steps=3).settings == {"name": solver, "steps": 3, "grid": "uniform"}
+    assert resolve(solver=solver, steps=3).settings == {
+        "name": solver,
+        "steps": 3,
+        "grid": "uniform",
+        "max_nfe": 10_000,
+        "text": f"{solver}-3",
+    }
 
 
 def test_kept_steps_are_the_same_on_both_kinds_of_states() -> None:

@@ -32,8 +32,15 @@ def test_defaults_as_resolved() -> None:
         "first_step": None,
         "max_step": None,
         "max_nfe": 10_000,
+        "text": "dopri5@1e-5",
     }
-    assert resolve(solver="rk4", steps=20).settings == {"name": "rk4", "steps": 20, "grid": "uniform"}
+    assert resolve(solver="rk4", steps=20).settings == {
+        "name": "rk4",
+        "steps": 20,
+        "grid": "uniform",
+        "max_nfe": 10_000,
+        "text": "rk4-20",
+    }
     assert resolve(solver="ab3", steps=20).settings["start"] == "ramp"
 
 
@@ -43,12 +50,14 @@ def test_settings_are_json_and_resolve_to_the_same(name: str) -> None:
     for grid in grids:
         plan = resolve(solver=name, steps=2, grid=grid, max_nfe=np.int64(50))  # type: ignore[arg-type]
         settings = json.loads(json.dumps(plan.settings))
-        again = resolve(solver=settings.pop("name"), **settings, max_nfe=50)
+        assert resolve(solver=settings.pop("text")).settings == plan.settings
+        again = resolve(solver=settings.pop("name"), **settings)
         assert again.settings == plan.settings
     if catalogue.find(name).adaptive:
         steps: Any = {"first_step": np.float32(0.5), "max_step": np.float32(0.5), "max_nfe": np.int64(50)}
         solve = resolve(solver=name, rtol=np.float64(1e-4), **steps)
         settings = json.loads(json.dumps(solve.settings))
+        assert resolve(solver=settings.pop("text")).settings == solve.settings
         assert resolve(solver=settings.pop("name"), **settings) is solve
 
 

@@ -18,7 +18,7 @@ from solvers.grids import grid_text, normalise
 from solvers.spec import read_solver
 from tests.solvers.support import TUNED, decay, ones
 
-TABLE = json.loads((Path(__file__).parents[1] / "clients" / "solver_text.json").read_text())
+TABLE = json.loads((Path(__file__).parent / "solver_text.json").read_text())
 
 
 @pytest.mark.parametrize("case", TABLE["accepted"], ids=lambda case: case["text"])

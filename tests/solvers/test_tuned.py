@@ -84,7 +84,7 @@ def test_the_weights_are_those_of_the_formula() -> None:
     v1 = gaussian(1 + 0.3 * v0, torch.full((1,), 0.25).double())
     assert found.x.item() == pytest.approx((1 + 0.3 * v0 + 0.1 * v0 + 0.6 * v1).item(), rel=1e-15)
     assert watched.times == [0.0, 0.25]
-    assert found.settings == {"name": "tuned", "steps": 2, "plan": one.digest}
+    assert found.settings == {"name": "tuned", "steps": 2, "max_nfe": 10_000, "plan": one.digest, "text": "tuned-2"}
 
 
 def test_the_starting_state_has_weights_of_its_own() -> None:
@@ -111,7 +111,7 @@ def test_weights_of_a_stock_method_give_that_method() -> None:
     on_grid = integrate(gaussian, ones(), solver="ab2-3/tuned", tuned=euler)
     assert torch.equal(on_grid.x, integrate(gaussian, ones(), solver="ab2", grid=times.tolist()).x)
     shown = {"name": "ab2", "steps": 3, "grid": "tuned", "start": "ramp", "plan": TunedPlan(times).digest}
-    assert on_grid.settings == shown
+    assert on_grid.settings == shown | {"max_nfe": 10_000, "text": "ab2-3/tuned"}
     assert euler.texts == ["tuned-3", "ab2-3/tuned"]
 
 

@@ -14,8 +14,9 @@ import pytest
 from playwright.sync_api import Page
 
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import FRONTIER_FILE, Curve, Frontier, Point, write_frontier
+from selection.frontier import FRONTIER_FILE, Curve, Frontier, write_frontier
 from tests.processes import ROOT
+from tests.selection.support import point
 from tests.system.test_page import PAIR, RK4, ask, bodies, colours, drawn_again, picture, settled, show
 
 pytestmark = pytest.mark.system
@@ -255,7 +256,16 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
 
 
 def test_long_names_leave_room_for_the_buttons_on_a_phone(page: Page, service: str) -> None:
-    point = {"solver": "midpoint-8/shift(0.5)", "nfe": 16.0, "nfe_most": 16, "error": 0.01, "error_95": 0.018}
+    point = {
+        "solver": "midpoint-8/shift(0.5)",
+        "nfe": 16.0,
+        "nfe_most": 16,
+        "p50": 0.005,
+        "p95": 0.01,
+        "p95_low": 0.008,
+        "p95_high": 0.018,
+        "worst": 0.02,
+    }
     curve = {"guidance": None, "points": [point | {"failed": 0, "best": True}]}
     known = httpx.get(f"{service}/v1/models/gaussian").json()
     known["served"][0]["frontier"] = True
@@ -397,12 +407,12 @@ def frontier(repository: Path) -> Iterator[None]:
     """Give the Gaussian field a measured frontier for one test."""
     folder = repository / "gaussian" / "1"
     points = (
-        Point(solver="euler-8", nfe=8, nfe_most=8, error=0.05, error_95=0.06),
-        Point(solver="rk4-5", nfe=20, nfe_most=20, error=0.004, error_95=0.005),
+        point("euler-8", 8, 0.06),
+        point("rk4-5", 20, 0.005),
     )
-    curve = Curve(samples=256, spread=0.7, points=points)
+    curve = Curve(samples=256, seed=0, spread=0.7, points=points)
     weights = read_card(folder).weights_sha256
-    write_frontier(folder, Frontier(weights_sha256=weights, tight="exact", curves=(curve,)))
+    write_frontier(folder, Frontier(weights_sha256=weights, reference="exact", curves=(curve,)))
     yield
     (folder / FRONTIER_FILE).unlink()
 

@@ -1,21 +1,17 @@
-"""`python -m training` in separate processes, forked from one that has imported torch, which saves seconds."""
+"""`python -m training` in processes of their own, forked from one that has imported torch."""
 
-import multiprocessing
 import os
 import sys
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-_CONTEXT = multiprocessing.get_context("forkserver")
+from tests.processes import FORK, redirect
 
 
 def _run(arguments: list[str], log: Path, environment: dict[str, str]) -> None:
     """Run the command: set its environment, write its output to a file, and exit with its code."""
     os.environ.update(environment)
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    redirect(log)
     import torch
 
     torch.set_num_threads(1)
@@ -33,9 +29,8 @@ class Command:
     """
 
     def __init__(self, arguments: list[str], log: Path, **environment: str) -> None:
-        _CONTEXT.set_forkserver_preload(["training.fit", "sklearn.datasets", "torch._dynamo"])
         self.log = log
-        self.process: ForkServerProcess = _CONTEXT.Process(target=_run, args=(arguments, log, environment))
+        self.process: ForkServerProcess = FORK.Process(target=_run, args=(arguments, log, environment))
         self.process.start()
 
     def finish(self, code: int = 0) -> str:

@@ -1,5 +1,4 @@
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,11 +6,12 @@ from typing import Any
 import pytest
 
 from models.architectures.analytic import Gaussian
-from models.checkpoint.frontier import read_frontier
 from models.checkpoint.loading import load
 from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from selection.choice import Evidence, Limits, choose
+from selection.frontier import read_frontier
 from training.__main__ import main
 from training.assess import evaluate_checkpoint
 from training.config import Recipe
@@ -23,9 +23,9 @@ from ..service.free import mel, picture
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("euler", "rk4"))
-    monkeypatch.setattr("models.measure.GRIDS", ())
-    monkeypatch.setattr("models.measure._ADAPTIVE", ())
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("euler", "rk4"))
+    monkeypatch.setattr("selection.candidates.GRIDS", ())
+    monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
 
 
 def test_more_steps_end_nearer_and_the_report_says_so(recipe: Recipe, options: Options, tmp_path: Path):
@@ -34,7 +34,7 @@ def test_more_steps_end_nearer_and_the_report_says_so(recipe: Recipe, options: O
     solvers = ["euler-4", "euler-64", "dopri5@1e-5"]
     rows = evaluate_checkpoint(folder, solvers, 50, tmp_path / "out")
     assert [row.solver for row in rows] == solvers
-    errors = [row.endpoint_error or 0.0 for row in rows]
+    errors = [row.p95_high or 0.0 for row in rows]
     assert errors[0] > 4 * errors[1] > 4 * errors[2] > 0
     assert rows[0].nfe == 4
     assert all(row.swd is not None and row.failed == 0 for row in rows)
@@ -57,10 +57,9 @@ def test_more_steps_end_nearer_and_the_report_says_so(recipe: Recipe, options: O
     assert frontier is not None
     price: Any = record["price"]
     assert price["spread"] == frontier.curves[0].spread
-    assert price["nfe"]["euler"][0] == min(
-        point.nfe_most for point in frontier.curves[0].points
-        if re.fullmatch(r"euler-\d+", point.solver) and point.error <= 0.01
-    )  # fmt: skip
+    best = choose([Evidence(frontier.curves[0])], Limits(max_error=0.01))[0]
+    assert price["cheapest"][0] == [best.point.solver, best.point.nfe_most]
+    assert price["answers"][0] == best.text
 
 
 def test_a_model_without_data_has_no_distance_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -69,7 +68,7 @@ def test_a_model_without_data_has_no_distance_and_says_why(tmp_path: Path, capsy
     assert "no data to compare with" in capsys.readouterr().out
     solvers = json.loads((folder / "report.json").read_text())["parts"]["evaluation"]["solvers"]
     assert solvers[0]["swd"] is None
-    assert 0 < solvers[0]["endpoint_error"] < 1e-3
+    assert 0 < solvers[0]["p95_high"] < 1e-3
 
 
 def test_what_only_requests_know_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -12,11 +12,11 @@ from torch import nn
 
 from models.architectures.analytic import Gaussian
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import read_frontier
 from models.checkpoint.loading import load
 from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from selection.frontier import read_frontier
 from training import measurement
 from training.config import Recipe
 from training.data import prepare
@@ -29,9 +29,9 @@ from training.measurement import measure_published
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("euler", "rk4"))
-    monkeypatch.setattr("models.measure.GRIDS", ())
-    monkeypatch.setattr("models.measure._ADAPTIVE", ())
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("euler", "rk4"))
+    monkeypatch.setattr("selection.candidates.GRIDS", ())
+    monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
 
 
 @pytest.fixture

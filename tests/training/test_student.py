@@ -16,6 +16,7 @@ from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.named_conditions import NamedCondition
+from models.velocity import FieldKind
 from tests.training.support import small
 from training import draws
 from training.__main__ import main
@@ -95,7 +96,7 @@ def test_a_student_is_trained_declared_and_priced_by_data(
 ) -> None:
     path = fit(student(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=100))
     card, theirs = read_card(path), read_card(parent)
-    assert card.average
+    assert card.field.takes_ends
     assert card.dataset["student"] == {
         "parent": "moons", "parent_weights_sha256": theirs.weights_sha256, "guidance": None
     }  # fmt: skip
@@ -121,14 +122,14 @@ def test_it_begins_with_its_parents_weights_where_they_fit(parent: Path) -> None
     trainer = new_trainer(recipe, data, torch.device("cpu"), teacher=teacher)
     x, times = torch.randn(4, 2), torch.tensor([[0.2, 0.9]]).repeat(4, 1)
     torch.testing.assert_close(trainer.network(x, times), velocity(x, times[:, 0]))
-    other = ResidualMLPSize(hidden=24, blocks=1).network((2,), average=True)
+    other = ResidualMLPSize(hidden=24, blocks=1).network((2,), field=FieldKind.AVERAGE)
     assert not take_over(other, velocity)
 
 
 def test_labels_begin_as_the_parents_without_the_null() -> None:
     size = ResidualMLPSize(hidden=16, blocks=1)
     theirs = size.network((2,), NamedCondition.label(classes=3))
-    mine = size.network((2,), NamedCondition.label(classes=3, null=False), average=True)
+    mine = size.network((2,), NamedCondition.label(classes=3, null=False), field=FieldKind.AVERAGE)
     assert take_over(mine, theirs)
     x, t, labels = torch.randn(3, 2), torch.rand(3), torch.tensor([0, 1, 2])
     torch.testing.assert_close(mine(x, t, labels), theirs(x, t, labels))
@@ -211,7 +212,7 @@ def test_a_picture_network_can_be_a_student(tmp_path: Path) -> None:
     recipe = recipe.model_copy(update={"network": network, "batch_size": 512})
     places = Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0)
     path = fit(student(fit(recipe, places), recipe), places)
-    assert read_card(path).average
+    assert read_card(path).field.takes_ends
 
 
 def test_evaluate_compares_its_steps_with_data(
@@ -221,14 +222,14 @@ def test_evaluate_compares_its_steps_with_data(
     capsys.readouterr()
     rows = evaluate_checkpoint(path, (), 50, tmp_path / "out")
     assert [(row.solver, row.nfe) for row in rows] == [(f"euler-{n}", n) for n in (1, 2, 4, 8)]
-    assert all(row.endpoint_error is None and row.swd for row in rows)
+    assert all(row.p95_high is None and row.swd for row in rows)
     assert "there is no ODE, so no endpoint error" in capsys.readouterr().out
     record = read_report(path, read_card(path))["evaluation"]
     assert isinstance(record, dict)
-    assert record["tight"] is None
+    assert record["reference"] is None
     assert record["price"]["kind"] == "few_steps"  # type: ignore[index, call-overload]
     assert (tmp_path / "out" / "evaluation.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UsageError, match="takes steps of euler only"):
+    with pytest.raises(UsageError, match="rk4 does not fit a field of average velocity"):
         evaluate_checkpoint(path, ("rk4-5",), 50, tmp_path / "out")
 
 
@@ -256,4 +257,4 @@ def test_the_command_names_the_student_after_its_recipe(parent: Path, tmp_path: 
     recipe.write_text(text)
     places = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs"), "--seconds", "0"]
     assert main(["fit", "moons", "--config", str(recipe), "--epochs", "1", "--student", str(parent), *places]) == 0
-    assert read_card(tmp_path / "models" / "moons-student" / "1").average
+    assert read_card(tmp_path / "models" / "moons-student" / "1").field.takes_ends

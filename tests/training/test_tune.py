@@ -11,12 +11,13 @@ import torch
 
 from models.__main__ import main as measured
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig, ResidualMLPSize
-from models.checkpoint.frontier import FRONTIER_FILE, is_tuned, read_frontier, write_frontier
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, read_plans, write_plans
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.named_conditions import NamedCondition
+from models.velocity import FieldKind
+from selection.frontier import FRONTIER_FILE, is_tuned, read_frontier, write_frontier
 from training import tune as command
 from training.__main__ import main
 from training.tune import Recipe, target_of, tune
@@ -41,8 +42,8 @@ def saved(root: Path, condition: NamedCondition | None = None) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(command, "VALIDATED", 16)
-    monkeypatch.setattr("models.measure._SAMPLES", 8)
-    monkeypatch.setattr("models.measure.STEPS", (1, 4))
+    monkeypatch.setattr("selection.measure._SAMPLES", 8)
+    monkeypatch.setattr("selection.candidates.STEPS", (1, 4))
     return saved(tmp_path)
 
 
@@ -56,7 +57,7 @@ def test_the_frontier_has_what_was_tuned_and_all_else_as_it_was(
     assert first is not None
     texts = {point.solver for point in first.curves[0].points}
     assert {"tuned-2", "tuned-3", "ab2-2/tuned", "ab2-3/tuned", "rk4-1"} <= texts
-    monkeypatch.setattr("models.measure._SAMPLES", 16)  # the frontier keeps its number of paths
+    monkeypatch.setattr("selection.measure._SAMPLES", 16)  # the frontier keeps its number of paths
     assert main(["tune", str(folder), *SHORT, "--nfe", "4"]) == 0
     second = read_frontier(folder, card)
     assert second is not None
@@ -71,7 +72,7 @@ def test_the_frontier_has_what_was_tuned_and_all_else_as_it_was(
 
 
 def test_a_student_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    network = ResidualMLPSize(hidden=8, blocks=1, time_width=4).network((2,), average=True)
+    network = ResidualMLPSize(hidden=8, blocks=1, time_width=4).network((2,), field=FieldKind.AVERAGE)
     folder = save(tmp_path, "student", network, Decoder.identity((2,)), **ABOUT)
     assert main(["tune", str(folder), *SHORT]) == 1
     assert "has average velocities, so there is no ODE for a plan to approximate" in capsys.readouterr().err

@@ -25,8 +25,9 @@ class FrontierPoint:
         solver: Its text, as `sample` takes it.
         nfe: Velocity evaluations of a sample, mean.
         nfe_most: Velocity evaluations of the slowest sample.
-        error: Endpoint error, root mean square over samples.
-        error_95: The endpoint error that 95 % of samples stay within, with 95 % confidence.
+        p50, p95: Quantiles of the endpoint error of the samples measured.
+        p95_low, p95_high: Interval of p95, each end with 99 % confidence; the upper end is promised and ranked.
+        worst: The largest endpoint error.
         failed: Samples that did not reach the end.
         best: Whether no other solver is both cheaper and more accurate.
     """
@@ -34,8 +35,11 @@ class FrontierPoint:
     solver: str
     nfe: float
     nfe_most: int
-    error: float
-    error_95: float
+    p50: float
+    p95: float
+    p95_low: float
+    p95_high: float
+    worst: float
     failed: int
     best: bool
 
@@ -46,7 +50,7 @@ class FrontierCurve:
 
     Attributes:
         guidance: None for an unconditional model.
-        samples: How many paths were solved.
+        samples, seed: How many paths were solved, and the seed of their noise.
         spread: The spread that errors are shares of, in the model's own coordinates.
         complete: Whether every candidate was measured in the time allowed.
         points: All solvers, ordered by NFE.
@@ -54,6 +58,7 @@ class FrontierCurve:
 
     guidance: float | None
     samples: int
+    seed: int
     spread: float
     complete: bool
     points: tuple[FrontierPoint, ...]
@@ -65,17 +70,19 @@ class FrontierCurve:
 
     def table(self) -> str:
         """Return the best solvers as a text table."""
-        rows = [f"{'solver':<24} {'NFE':>7} {'error':>10} {'error 95 %':>11}"]
-        rows += [f"{p.solver:<24} {p.nfe:>7.1f} {p.error:>10.2e} {p.error_95:>11.2e}" for p in self.best]
+        rows = [f"{'solver':<24} {'NFE':>7} {'p50':>9} {'p95':>9} {'promised':>9} {'worst':>9}"]
+        for point in self.best:
+            errors = (f"{100 * error:.2g} %" for error in (point.p50, point.p95, point.p95_high, point.worst))
+            rows.append(f"{point.solver:<24} {point.nfe_most:>7} {' '.join(f'{error:>9}' for error in errors)}")
         return "\n".join(rows)
 
     def chart(self) -> str:
         """Return all solvers as a text chart with logarithmic axes: `o` is one of the best, `.` any other."""
-        shown = [point for point in self.points if point.error_95 > 0]
+        shown = [point for point in self.points if point.p95_high > 0]
         if not shown:
             return ""
         x = [math.log10(point.nfe) for point in shown]
-        y = [math.log10(point.error_95) for point in shown]
+        y = [math.log10(point.p95_high) for point in shown]
         left, right, low, high = min(x), max(x), min(y), max(y)
         grid = [[" "] * _WIDTH for _ in range(_HEIGHT)]
         for across, up, point in sorted(zip(x, y, shown, strict=True), key=lambda each: each[2].best):
@@ -85,7 +92,7 @@ class FrontierCurve:
         ends = {0: f"{10**high:.1e}", _HEIGHT - 1: f"{10**low:.1e}"}
         lines = [f"{ends.get(row, ''):>8} |{''.join(cells).rstrip()}" for row, cells in enumerate(grid)]
         scale = f"{10**left:g}".ljust(_WIDTH - 8) + f"{10**right:.0f}".rjust(8)
-        return "\n".join(["error 95 %", *lines, f"{'':>8} +{'-' * _WIDTH}", f"{'':>10}{scale} NFE"])
+        return "\n".join(["p95", *lines, f"{'':>8} +{'-' * _WIDTH}", f"{'':>10}{scale} NFE"])
 
     @property
     def label(self) -> str:
@@ -106,7 +113,7 @@ class Frontier:
         model: Name of the model.
         version: Its version.
         checkpoint: Digest of its files.
-        tight: The solution that was taken as exact.
+        reference: The solution that was taken as exact.
         conditions: The conditions of the samples; empty for an unconditional model.
         curves: One for each measured guidance.
         fields: All members of the service's description.
@@ -115,7 +122,7 @@ class Frontier:
     model: str
     version: int
     checkpoint: str
-    tight: str
+    reference: str
     conditions: str
     curves: tuple[FrontierCurve, ...]
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -130,13 +137,13 @@ class Frontier:
 
     def _title(self) -> str:
         given = f"; conditions: {self.conditions}" if self.conditions else ""
-        return f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.tight}{given}"
+        return f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.reference}{given}"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("guidance", "solver", "nfe", "error", "error 95 %"))
+        head = "".join(f"<th>{name}</th>" for name in ("guidance", "solver", "nfe", "p95", "promised"))
         rows = "".join(
             f"<tr><td>{'' if curve.guidance is None else f'{curve.guidance:g}'}</td><td>{escape(point.solver)}</td>"
-            f"<td>{point.nfe:.1f}</td><td>{100 * point.error:.2g} %</td><td>{100 * point.error_95:.2g} %</td></tr>"
+            f"<td>{point.nfe_most}</td><td>{100 * point.p95:.2g} %</td><td>{100 * point.p95_high:.2g} %</td></tr>"
             for curve in self.curves
             for point in curve.best
         )
@@ -153,7 +160,7 @@ class Frontier:
         Args:
             ax: Where to draw; by default a new figure.
         """
-        title = f"{self.model} v{self.version}, against {self.tight}"
+        title = f"{self.model} v{self.version}, against {self.reference}"
         return _plot.frontier({curve.label: curve.points for curve in self.curves}, ax, title)
 
 
@@ -164,7 +171,7 @@ def frontier_of(document: Any) -> Frontier:
             str(document["model"]),
             int(document["version"]),
             str(document["checkpoint"]),
-            str(document["tight"]),
+            str(document["reference"]),
             str(document["conditions"]),
             tuple(_curve(curve) for curve in document["curves"]),
             document,
@@ -179,6 +186,7 @@ def _curve(item: Mapping[str, Any]) -> FrontierCurve:
     return FrontierCurve(
         item.get("guidance"),
         int(item["samples"]),
+        int(item["seed"]),
         float(item["spread"]),
         bool(item["complete"]),
         tuple(FrontierPoint(**{name: point[name] for name in names}) for point in points),

@@ -228,7 +228,7 @@ def can_fuse(velocity: object) -> str | None:
     """
     if not isinstance(velocity, ResidualMLP):
         return f"{type(velocity).__name__} has no fused form"
-    if velocity.average:
+    if velocity.field.takes_ends:
         return "a field of average velocity has no fused form"
     if (dtype := velocity.input.weight.dtype) != torch.float32:
         return f"weights are {dtype}; the fused form is float32"

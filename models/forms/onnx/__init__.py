@@ -50,7 +50,7 @@ def can_export(network: object) -> str | None:
     """Return why a network is not exported, or None. The rule looks only at the network and at what is installed."""
     if not isinstance(network, UNet | Program | ResidualMLP):
         return f"{type(network).__name__} is not exported"
-    if network.average:
+    if network.field.takes_ends:
         return "a field of average velocity is not exported"
     if any(isinstance(size, str) for size in network.event_shape):
         return "a network with free axes is not exported"

@@ -27,11 +27,6 @@ Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def printed(capsys: Capsys) -> str:
     """Return the fingerprint that the last command printed."""
     return capsys.readouterr().out.split("fingerprint ")[-1].strip()

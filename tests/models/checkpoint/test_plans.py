@@ -13,10 +13,10 @@ import torch
 
 from models.checkpoint.bound import _sha256
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import FrontierFile
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, Plans, PlansError, StoredPlan, read_plans, write_plans
 from models.noise import noise
+from selection.frontier import FrontierFile
 from solvers import integrate
 
 LEARNED = StoredPlan(

@@ -77,12 +77,7 @@ class Real:
         return answer.json()
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 async def real(kinds: Path, anyio_backend: str) -> AsyncIterator[Real]:
     app = create_app(Settings(models_dir=kinds, threads=1, max_diagnosed=40, max_derivatives=20_000))
     async with calling(app) as http:

@@ -27,7 +27,7 @@ async def test_the_gaussian_field_has_its_known_eigenvalues(real: Real) -> None:
     np.testing.assert_allclose(found["condition_number"], 1.0)
     np.testing.assert_allclose(found["stiffness"], np.maximum(0, -known[:, :, 0]), rtol=1e-12)
     np.testing.assert_allclose(found["stiffness_ratio"], 1.0)
-    assert found["solver"] == {"name": "rk4", "steps": 20, "grid": "uniform"}
+    assert found["solver"] == {"name": "rk4", "steps": 20, "grid": "uniform", "max_nfe": 10_000, "text": "rk4-20"}
     assert (found["nfe"], found["shape"]) == (80, [3, 11, 2])
     assert found["network_rows"] == 3 * 80 + 3 * 11 * 2
 

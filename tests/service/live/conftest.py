@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from models.architectures.analytic import Gaussian, Mixture
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from tests.processes import Process
 from tests.service.serving import serving
 
 
@@ -23,7 +23,7 @@ from tests.service.serving import serving
 class Live:
     """A running service."""
 
-    process: subprocess.Popen[str]
+    process: Process
     url: str
 
     @property

@@ -17,7 +17,7 @@ sys.exit(main([]))
 
 
 def test_a_hundred_and_twenty_eight_files(models: Path) -> None:
-    with running((sys.executable, "-c", _FEW), environment(models)) as service:
+    with running((sys.executable, "-c", _FEW), environment(models), forked=True) as service:
         message = service.log.read_text()
         assert (
             "128 open files is too low for PATHLINE_MAX_CONNECTIONS=2000, so at most 48 connections are acc" in message

@@ -43,7 +43,7 @@ def sick(models: Path) -> Iterator[Start]:
 
         def start(how: str, **settings: object) -> Running:
             command = (sys.executable, "-c", _SICK, how)
-            return started.enter_context(running(command, environment(models, **settings)))
+            return started.enter_context(running(command, environment(models, **settings), forked=True))
 
         yield start
 

@@ -1,14 +1,42 @@
 """Helpers that use a registry as requests do, and hold up its loading."""
 
+import asyncio
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
+from service.registry.lease import Lease
 from service.registry.registry import Registry
+from service.registry.version import ModelVersion
+from service.settings import Settings
+
+
+def registry_of(root: Path, engine: Any, clock: Callable[[], float] = monotonic, **settings: Any) -> Registry:
+    """Return a registry of the models in a folder, none of them loaded."""
+    return Registry(Settings(models_dir=root, **settings), engine, clock=clock)
+
+
+def acquired(registry: Registry, name: str, version: int | None = None) -> Lease:
+    """Return a lease, filled as by a request."""
+    lease = registry.lease(name, version)
+    asyncio.run(lease.acquire())
+    return lease
+
+
+@contextmanager
+def leased(registry: Registry, name: str, version: int | None = None) -> Iterator[ModelVersion]:
+    """Lease a version for a block."""
+    lease = acquired(registry, name, version)
+    yield lease.model
+    lease.release()
 
 
 def answers(registry: Registry, name: str, version: int | None = None) -> int:
     """Return the version that answers a request; it is loaded first if needed."""
-    with registry.lease(name, version) as model:
+    with leased(registry, name, version) as model:
         return model.version
 
 

@@ -2,12 +2,9 @@
 
 import pytest
 
-from models.repository import Signature
 from service.errors import Kind
-from service.registry.entry import UNREADABLE, Changes, ModelEntry
-from tests.service.registry.test_entries import version
-
-FILES: Signature = ((1, 2, 3), None)
+from service.registry.entry import FOLDER, Changes, ModelEntry
+from tests.service.registry.test_memory import version
 
 
 def test_an_entry_stays_as_it_is_for_those_who_read_it() -> None:
@@ -29,10 +26,12 @@ def test_transient_faults_are_tried_again_ever_later_and_others_are_not_counted(
 def test_changes_between_two_entries() -> None:
     before = ModelEntry("net", (1, 2, 3)).with_fault(1, "damaged", 0.0)
     after = before.with_fault(1, "damaged", 9.0).with_fault(3, "no card", 9.0)
-    object.__setattr__(after, "loaded", {2: version("net", 2)})
-    changes = Changes.between(before, after)
+    after = after.with_state(2, model=version("net", 2))
+    changes = Changes.between({"net": before}, {"net": after})
     assert (changes.loaded, changes.unloaded, changes.refused) == ([("net", 2)], [], [("net", 3, "no card")])
-    assert Changes.between(after, before).unloaded == [("net", 2)]
+    assert Changes.between({"net": after}, {}).unloaded == [("net", 2)]
+    again = Changes.between({"net": before}, {"net": after}, again=True)
+    assert again.refused == [("net", 1, "damaged"), ("net", 3, "no card")]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,6 @@ def test_what_is_said_of_a_version_that_cannot_be_had(number: int | None, kind: 
 
 
 def test_a_folder_that_cannot_be_read_stands_for_all_of_its_versions() -> None:
-    entry = ModelEntry("net").with_fault(UNREADABLE, "permission denied", 0.0, transient=True, signature=FILES)
+    entry = ModelEntry("net").with_fault(FOLDER, "permission denied", 0.0, transient=True)
     assert "net' cannot be served: permission denied; it will be tried again in 1 s" in entry.absent(4, 0.0).detail
-    assert not entry.empty
     assert (entry.can_load(4, 0.5), entry.can_load(4, 1.0)) == (False, True)

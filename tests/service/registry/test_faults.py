@@ -14,14 +14,14 @@ import httpx
 import numpy as np
 import pytest
 
-import service.registry.entries
+import service.registry.registry
 from models.repository import Repository
 from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
 from service.responses.schemas import ModelBody, ModelList
 from service.settings import Settings
 from tests.service.conftest import Clock
-from tests.service.registry.asking import answers
+from tests.service.registry.asking import answers, registry_of
 from tests.service.serving import conforming
 
 WEIGHTS = "weights.safetensors"
@@ -36,7 +36,7 @@ def root(repository: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def models(root: Path, engine: Any, clock: Clock) -> Registry:
-    made = Registry(root, engine, clock=clock)
+    made = registry_of(root, engine, clock=clock)
     made.load_all()
     return made
 
@@ -64,13 +64,13 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> Breaks:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Record every attempt to load a version, in order."""
     tried: list[tuple[str, int]] = []
-    real = service.registry.entries.load_version
+    real = service.registry.registry.load_version
 
-    def counted(engine: Any, name: str, version: int, *rest: Any) -> Any:
+    def counted(engine: Any, settings: Settings, name: str, version: int, *files: Any) -> Any:
         tried.append((name, version))
-        return real(engine, name, version, *rest)
+        return real(engine, settings, name, version, *files)
 
-    monkeypatch.setattr(service.registry.entries, "load_version", counted)
+    monkeypatch.setattr(service.registry.registry, "load_version", counted)
     return tried
 
 
@@ -134,7 +134,7 @@ def test_tries_become_rarer(
     root: Path, engine: Any, clock: Clock, opening: Breaks, loads: list[tuple[str, int]]
 ) -> None:
     opening(f"moons/2/{WEIGHTS}", TRANSIENT[0])
-    models = Registry(root, engine, clock=clock)
+    models = registry_of(root, engine, clock=clock)
     models.load_all()
     for _ in range(600):  # one check per second
         models.refresh()
@@ -159,7 +159,7 @@ def test_what_is_damaged_is_read_again_only_when_it_changes_or_for_a_reload(
     assert loads == [("moons", 3)]
     # The version itself, and the fallback.
     assert len([record for record in caplog.records if "is damaged" in record.message]) == 2
-    assert [refused[:2] for refused in models.reload().result().refused] == [("moons", 3)]
+    assert [refused[:2] for refused in models.refresh(retry_failed=True).refused] == [("moons", 3)]
     assert loads == [("moons", 3)] * 2
     weights.write_bytes(content)
     clock.now += 1
@@ -189,7 +189,7 @@ def test_a_model_that_cannot_be_looked_at_stops_no_other(
     root: Path, engine: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(repository / "gaussian", root / "gaussian")
-    models = Registry(root, engine)
+    models = registry_of(root, engine)
     versions = Repository.versions
 
     def odd(self: Repository, name: str) -> list[int]:

@@ -11,8 +11,8 @@ import pytest
 
 from engine.job import DeadlineExceeded, EngineFailed, Overloaded
 from service.http.context import Context
-from service.registry.registry import Registry
 from service.responses import arrays
+from tests.service.registry.asking import acquired, leased, registry_of
 
 FIXED: dict[str, Any] = {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 2}
 SAMPLE, STREAM = "/v1/sample", "/v1/sample/stream"
@@ -156,7 +156,7 @@ ENDINGS: list[Ending] = [
 async def _all_is_returned(running: Any) -> None:
     """Check that only one lease, besides those of requests, keeps the version, and nothing once it is returned."""
     registry = running.service.registry
-    with registry.lease("moons") as model:
+    async with registry.lease("moons") as model:
         assert model.leases.out == 1
         registry.unload("moons").result()
         assert "moons" in {arena.name for arena in running.engine.arenas}
@@ -217,22 +217,20 @@ async def test_a_description_returns_its_lease(running: Any) -> None:
 
 
 def test_a_lease_that_comes_when_its_request_is_over_is_returned(repository: Any, engine: Any) -> None:
-    registry = Registry(repository, engine)
+    registry = registry_of(repository, engine)
     registry.load_all()
-    lease, context = registry.lease("moons"), Context()
-    model = lease.__enter__()
+    lease, context = acquired(registry, "moons"), Context()
+    model = lease.model
     context.end()
     context.keep_lease(lease)
     assert model.leases.out == 0
 
 
 def test_a_lease_is_returned_once_however_often_it_is_released(repository: Any, engine: Any) -> None:
-    registry = Registry(repository, engine)
+    registry = registry_of(repository, engine)
     registry.load_all()
-    with registry.lease("moons") as model:
-        leases = [registry.lease("moons") for _ in range(50)]
-        for lease in leases:
-            lease.__enter__()
+    with leased(registry, "moons") as model:
+        leases = [acquired(registry, "moons") for _ in range(50)]
         assert model.leases.out == 51
         threads = [
             threading.Thread(target=lambda: [lease.release() for lease in leases for _ in range(20)]) for _ in range(8)
@@ -248,9 +246,9 @@ def test_a_lease_is_returned_once_however_often_it_is_released(repository: Any, 
 def test_a_dropped_lease_is_logged_and_no_collector_unloads(
     repository: Any, engine: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    registry = Registry(repository, engine)
+    registry = registry_of(repository, engine)
     registry.load_all()
-    registry.lease("moons").__enter__()
+    acquired(registry, "moons")
     gc.collect()
     [record] = [record for record in caplog.records if "lease" in record.getMessage()]
     assert record.getMessage().startswith("a lease of model moons version 2 was dropped without being returned")

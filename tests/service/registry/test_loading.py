@@ -12,13 +12,12 @@ import pytest
 
 from service.errors import Kind, ProblemError
 from service.registry import loading
-from service.registry.registry import Registry
 from service.settings import Settings
-from tests.service.registry.asking import Gate, answers
+from tests.service.registry.asking import Gate, acquired, answers, leased, registry_of
 
 pytestmark = pytest.mark.anyio
 
-OLD = 40
+OLD = 16
 
 
 @pytest.fixture
@@ -160,11 +159,9 @@ async def test_at_once_too(running: Any) -> None:
 
 
 def test_versions_that_requests_hold_are_not_unloaded_for_others(settings: Settings, engine: Any) -> None:
-    models = Registry(settings.models_dir, engine, max_old=3)
+    models = registry_of(settings.models_dir, engine, max_old_versions=3)
     models.load_all()
-    held = [models.lease("moons", number) for number in (1, 2, 3)]
-    for each in held:
-        each.__enter__()
+    held = [acquired(models, "moons", number) for number in (1, 2, 3)]
     with pytest.raises(ProblemError, match="3 older versions are in use, the limit is 3") as caught:
         answers(models, "moons", 4)
     assert caught.value.kind is Kind.OVERLOADED
@@ -180,12 +177,12 @@ def test_versions_that_requests_hold_are_not_unloaded_for_others(settings: Setti
 
 
 def test_an_unloaded_version_that_is_held_is_not_loaded_twice(settings: Settings, engine: Any) -> None:
-    models = Registry(settings.models_dir, engine)
+    models = registry_of(settings.models_dir, engine)
     models.load_all()
-    with models.lease("moons") as held:
+    with leased(models, "moons") as held:
         models.unload("moons").result()
         assert models.loaded() == []
-        with models.lease("moons") as found:
+        with leased(models, "moons") as found:
             assert found is held
         assert len(engine.arenas) == 1
     assert len(engine.arenas) == 1

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from models.__main__ import main
-from service.registry.disk import MAX_PASSED_OVER
-from service.registry.registry import Registry
+from service.registry.registry import MAX_PASSED_OVER
 from service.responses.schemas import ModelList
 from service.settings import Settings, StartError
+from tests.service.registry.asking import registry_of
 from tests.service.serving import conforming
 
 
@@ -93,7 +93,7 @@ async def test_it_is_bounded(running: Any, root: Path, caplog: pytest.LogCapture
 
 def test_a_repository_with_no_model_is_not_called_empty(root: Path, engine: Any) -> None:
     with pytest.raises(StartError) as caught:
-        Registry(root, engine).load_all()
+        registry_of(root, engine).load_all()
     messages = str(caught.value)
     assert "is empty" not in messages
     assert "\n" not in messages

@@ -16,6 +16,7 @@ from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan, write_plans
 from service.app import create_app
 from service.registry.registry import Registry
 from service.settings import Settings
+from tests.service.registry.asking import leased, registry_of
 from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
@@ -46,14 +47,14 @@ def tuned(models: Registry) -> tuple[list[str], str]:
 
 
 def test_plans_that_come_and_change_are_noticed(root: Path, engine: Any) -> None:
-    models, folder = Registry(root, engine), root / "moons" / "2"
+    models, folder = registry_of(root, engine), root / "moons" / "2"
     models.load_all()
     assert tuned(models) == ([], "")
-    with models.lease("moons") as before:
+    with leased(models, "moons") as before:
         write(folder, 4, 6)
         models.refresh()
         assert tuned(models) == (["tuned-4", "tuned-6"], "")
-        with models.lease("moons") as now:
+        with leased(models, "moons") as now:
             assert before.plans is None
             assert now.plans is not None
             assert now.leases is before.leases
@@ -69,7 +70,7 @@ def test_plans_that_come_and_change_are_noticed(root: Path, engine: Any) -> None
 def test_plans_that_cannot_be_used_leave_the_model_served(
     root: Path, engine: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    models, folder = Registry(root, engine), root / "moons" / "2"
+    models, folder = registry_of(root, engine), root / "moons" / "2"
     write(folder, 4, weights_sha256="ab" * 32)
     with caplog.at_level(logging.WARNING, "pathline"):
         models.load_all()
@@ -93,13 +94,13 @@ def test_plans_that_cannot_be_used_leave_the_model_served(
 
 
 def test_a_version_loaded_again_has_its_plans(root: Path, engine: Any) -> None:
-    models = Registry(root, engine)
+    models = registry_of(root, engine)
     models.load_all()
-    with models.lease("moons"):
+    with leased(models, "moons"):
         write(root / "moons" / "2", 4)
         models.refresh()
         models.unload("moons").result()
-    with models.lease("moons") as again:
+    with leased(models, "moons") as again:
         assert again.plans is not None
         assert again.plans.texts == ["tuned-4"]
 

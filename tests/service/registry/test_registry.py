@@ -3,17 +3,18 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import service.registry.entries
+import service.registry.registry
 from models.checkpoint.card import CheckpointError
 from models.repository import RepositoryError
 from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
-from service.settings import StartError
-from tests.service.registry.asking import answers
+from service.settings import Settings, StartError
+from tests.service.registry.asking import acquired, answers, leased, registry_of
 
 
 def _spoil(folder: Path) -> None:
@@ -28,7 +29,7 @@ def root(repository: Path, tmp_path: Path) -> Path:
 
 
 def test_highest_version_answers(root: Path, engine: Any) -> None:
-    models = Registry(root, engine)
+    models = registry_of(root, engine)
     models.load_all()
     assert answers(models, "moons") == 2
     assert [served.version for served in models.loaded()] == [2]
@@ -36,7 +37,7 @@ def test_highest_version_answers(root: Path, engine: Any) -> None:
 
 
 def test_older_version_is_loaded_on_first_use(root: Path, engine: Any) -> None:
-    models = Registry(root, engine)
+    models = registry_of(root, engine)
     models.load_all()
     assert answers(models, "moons", 1) == 1
     assert answers(models, "moons", 1) == 1
@@ -45,7 +46,7 @@ def test_older_version_is_loaded_on_first_use(root: Path, engine: Any) -> None:
 
 def test_bad_highest_version_leaves_the_old_one(root: Path, engine: Any) -> None:
     _spoil(root / "moons" / "2")
-    models = Registry(root, engine)
+    models = registry_of(root, engine)
     models.load_all()
     assert answers(models, "moons") == 1
     body = models.describe("moons")
@@ -59,7 +60,7 @@ def test_bad_highest_version_leaves_the_old_one(root: Path, engine: Any) -> None
 def test_a_new_model_can_be_waited_for_until_it_answers(
     root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = Registry(root, engine)
+    models = registry_of(root, engine)
     models.load_all()
     shutil.copytree(root / "moons", root / "new")
     calls, load = [], engine.load
@@ -83,11 +84,11 @@ def test_model_that_the_engine_refuses(root: Path, engine: Any, monkeypatch: pyt
 
     monkeypatch.setattr(engine, "load", refuse)
     with pytest.raises(StartError, match="moons/2: RuntimeError: out of memory; moons/1"):
-        Registry(root, engine).load_all()
+        registry_of(root, engine).load_all()
 
 
 def test_nothing_to_serve(tmp_path: Path, engine: Any) -> None:
-    models = Registry(tmp_path, engine)
+    models = registry_of(tmp_path, engine)
     with pytest.raises(StartError, match="is empty; run `make models`"):
         models.load_all()
 
@@ -96,7 +97,7 @@ def test_pickle_is_no_model(tmp_path: Path, engine: Any) -> None:
     (tmp_path / "evil" / "1").mkdir(parents=True)
     (tmp_path / "evil" / "1" / "model.pt").write_bytes(b"\x80\x04.")
     with pytest.raises(StartError, match=r"no model in .* can be loaded: evil/1: evil/1/card\.json"):
-        Registry(tmp_path, engine).load_all()
+        registry_of(tmp_path, engine).load_all()
 
 
 @pytest.mark.parametrize("kind", ["missing", "file"])
@@ -105,14 +106,14 @@ def test_repository_that_is_none(tmp_path: Path, engine: Any, kind: str) -> None
     if kind == "file":
         path.write_text("")
     with pytest.raises(StartError, match="set PATHLINE_MODELS_DIR") as caught:
-        Registry(path, engine)
+        registry_of(path, engine)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "..", "moons/1", "/etc", "nothing"])
 def test_other_names(root: Path, engine: Any, name: str) -> None:
-    models = Registry(root, engine)
+    models = registry_of(root, engine)
     models.load_all()
     for ask in (models.check_ready, models.describe, lambda name: answers(models, name)):
         with pytest.raises(ProblemError, match="available: moons"):
@@ -131,7 +132,7 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
         return iterdir(self)
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    models = Registry(root, engine)
+    models = registry_of(root, engine)
     models.load_all()
     assert models.names() == ["gaussian", "moons"]
     reason = "gaussian: cannot be read: Permission denied"
@@ -142,7 +143,7 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
     assert caught.value.headers["Retry-After"] == "2"
     shutil.rmtree(root / "moons")
     with pytest.raises(StartError, match=r"can be loaded: .*gaussian: cannot be read"):
-        Registry(root, engine).load_all()
+        registry_of(root, engine).load_all()
 
 
 def _copy(root: Path, name: str, version: int, new: int) -> Path:
@@ -152,14 +153,13 @@ def _copy(root: Path, name: str, version: int, new: int) -> Path:
 
 @pytest.fixture
 def models(root: Path, engine: Any) -> Registry:
-    made = Registry(root, engine)
+    made = registry_of(root, engine)
     made.load_all()
     return made
 
 
 def test_a_new_version_takes_over(models: Registry, root: Path, engine: Any) -> None:
-    old = models.lease("moons")
-    old.__enter__()
+    old = acquired(models, "moons")
     _copy(root, "moons", 2, 3)
     changes = models.refresh()
     assert (changes.loaded, changes.unloaded, changes.refused) == ([("moons", 3)], [("moons", 2)], [])
@@ -215,8 +215,8 @@ def test_a_served_version_whose_files_change_goes_on_as_it_was(models: Registry,
     content = weights.read_bytes()
     weights.write_bytes(content[:-1])
     assert "was changed after it was loaded" in models.refresh().refused[0][2]
-    with models.lease("moons") as leased:
-        assert leased is served
+    with leased(models, "moons") as model:
+        assert model is served
     assert models.describe("moons")["serving"] == 2
     models.unload("moons").result()  # then the version on disk is loaded
     models.refresh()
@@ -278,11 +278,12 @@ def test_unloading_frees_and_the_next_request_loads(models: Registry, engine: An
 def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine: Any) -> None:
     shutil.copytree(repository / "digits", root / "digits")
     shutil.copytree(repository / "gaussian", root / "gaussian")
-    everything = Registry(root, engine)
+    everything = registry_of(root, engine)
     everything.load_all()
     limit = sum(served.bytes for served in everything.loaded()) + 100
     calls: list[tuple[str, int, bool, str]] = []
-    models = Registry(root, engine, limit, lambda *change: calls.append(change))
+    metrics: Any = SimpleNamespace(model_is_loaded=lambda *change: calls.append(change))
+    models = Registry(Settings(models_dir=root, max_model_bytes=limit), engine, metrics)
     models.load_all()
     assert len(models.loaded()) == 3
     answers(models, "digits")
@@ -295,7 +296,7 @@ def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine:
     assert models.summary("moons")["version"] == 2
     shutil.rmtree(root / "gaussian")
     with pytest.raises(StartError, match="over PATHLINE_MAX_MODEL_BYTES=100"):
-        Registry(root, engine, 100).load_all()
+        registry_of(root, engine, max_model_bytes=100).load_all()
 
 
 @pytest.mark.parametrize("what", ["card.json", "weights.safetensors", "folder"])
@@ -331,13 +332,13 @@ def test_plans_behind_a_link_that_leads_out_are_not_shown(models: Registry, root
 def test_programs_are_served_only_if_a_setting_allows_it(
     root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pinned: list[bool] = []
+    allowed: list[bool] = []
 
     def refuse(*arguments: Any) -> None:
-        pinned.append(arguments[4])
+        allowed.append(arguments[1].allow_programs)
         raise CheckpointError("a program")
 
-    monkeypatch.setattr(service.registry.entries, "load_version", refuse)
-    for allowed in (False, True):
-        Registry(root, engine, allow_programs=allowed).refresh()
-    assert pinned == [False, False, True, True]  # both versions of moons
+    monkeypatch.setattr(service.registry.registry, "load_version", refuse)
+    for setting in (False, True):
+        registry_of(root, engine, allow_programs=setting).refresh()
+    assert allowed == [False, False, True, True]  # both versions of moons

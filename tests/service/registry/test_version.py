@@ -10,27 +10,30 @@ from models.architectures import build
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-from service.registry.loading import load_version
-from service.registry.version import Lease, ModelVersion
+from service.registry.lease import Lease
+from service.registry.version import ModelVersion, load_version
+from service.settings import Settings
+
+NOTHING: Any = None
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, deterministic: bool) -> None:
     engine.deterministic = deterministic
-    served = load_version(engine, "moons", 2, repository / "moons" / "2", allow_programs=False)
+    served = load_version(engine, Settings(), "moons", 2, repository / "moons" / "2")
     assert (served.name, served.version, served.deterministic) == ("moons", 2, deterministic)
     assert served.summary()["deterministic"] is deterministic
 
 
 def leased(model: ModelVersion) -> Lease:
-    lease = Lease(None, model.name, model.version)  # type: ignore[arg-type]
+    lease = Lease(NOTHING, NOTHING, model.name, model.version)
     assert lease.take(model)
     return lease
 
 
 @pytest.fixture
 def model(repository: Path, engine: Any) -> ModelVersion:
-    return load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False)
+    return load_version(engine, Settings(), "moons", 1, repository / "moons" / "1")
 
 
 def test_a_retired_version_is_freed_when_the_last_lease_is_back(model: ModelVersion, engine: Any) -> None:
@@ -65,7 +68,7 @@ def test_a_retired_version_can_be_restored_while_it_is_leased(model: ModelVersio
 
 def test_what_is_damaged_never_reaches_the_engine(repository: Path, engine: Any) -> None:
     with pytest.raises(CheckpointError, match="is damaged"):
-        load_version(engine, "broken", 1, repository / "broken" / "1", allow_programs=False)
+        load_version(engine, Settings(), "broken", 1, repository / "broken" / "1")
     assert engine.loaded == {}
 
 
@@ -77,6 +80,6 @@ def test_programs_are_served_only_if_a_setting_allows_it(tmp_path: Path, engine:
         tmp_path, "program", program, Decoder.identity((3,)), dataset={}, training={}, seed=0, dtype=torch.float32
     )
     with pytest.raises(CheckpointError, match="program/1: is a program; set PATHLINE_ALLOW_PROGRAMS=true"):
-        load_version(engine, "program", 1, folder, allow_programs=False)
-    served = load_version(engine, "program", 1, folder, allow_programs=True)
+        load_version(engine, Settings(), "program", 1, folder)
+    served = load_version(engine, Settings(allow_programs=True), "program", 1, folder)
     assert served.describe()["card"]["architecture"]["config"]["steps"] == 1  # their number, not all of them

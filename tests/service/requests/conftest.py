@@ -11,7 +11,7 @@ from service.settings import Settings
 
 @pytest.fixture
 def moons(settings: Settings, engine: Any) -> ModelVersion:
-    registry = Registry(settings.models_dir, engine)
+    registry = Registry(settings, engine)
     registry.load_all()
     [model] = [model for model in registry.loaded() if model.name == "moons"]
     return model

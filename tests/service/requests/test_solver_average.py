@@ -12,6 +12,7 @@ from models.architectures.residual_mlp import ResidualMLPSize
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.named_conditions import NamedCondition
+from models.velocity import FieldKind
 from service.app import create_app
 from service.settings import Settings
 from tests.service.conftest import FakeEngine
@@ -28,7 +29,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels = NamedCondition.label(classes=3, null=False)
     for name, condition, dataset in (("quick", None, student), ("labels", labels, {}), ("plain", None, None)):
         torch.manual_seed(0)
-        model = size.network((2,), condition, average=dataset is not None)
+        model = size.network((2,), condition, FieldKind.VELOCITY if dataset is None else FieldKind.AVERAGE)
         save(root, name, model, Decoder.identity((2,)), dataset=dataset or {}, training={}, seed=0)
     return root
 

@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import Curve, Frontier, Point, read_frontier, write_frontier
 from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-from models.endpoint_error import Field
-from models.measure import measure_curve
 from models.named_conditions import NamedCondition
 from models.noise import noise
+from selection.choice import Limits
+from selection.error import Field
+from selection.frontier import Curve, Frontier, Point, read_frontier, write_frontier
+from selection.measure import measure_curve
 from service.app import create_app
-from service.requests.budget import _fits
-from service.requests.schemas import Budget
 from service.responses.samples import SampleResponse
 from service.responses.schemas import FrontierBody
 from service.settings import Settings
+from tests.selection.support import point
 from tests.service.serving import calling, conforming
 
 pytestmark = pytest.mark.anyio
@@ -128,9 +128,9 @@ async def test_malformed_budgets_are_refused(running: Any, budget: Any) -> None:
     ("budget", "words"),
     [
         ({"max_error": 1e-9}, ["no measured solver", "dopri5@1e-5"]),
-        ({"max_error": 0.01, "max_nfe": 8}, ["max_nfe 8", "euler-4 (error 0.3", "ab4-9 (error 0.008, 9 NFE"]),
-        ({"max_nfe": 3}, ["the fastest is euler-4"]),
-        ({"max_ms": 0.01}, ["the fastest is euler-4"]),
+        ({"max_error": 0.01, "max_nfe": 8}, ["max_nfe 8", "euler-4 (error 30 %", "ab4-9 (error 0.8 %, 9 NFE"]),
+        ({"max_nfe": 3}, ["the cheapest of all is euler-4"]),
+        ({"max_ms": 0.01}, ["the cheapest of all is euler-4"]),
     ],
 )
 async def test_where_none_fits_the_nearest_is_named(running: Any, budget: Any, words: list[str]) -> None:
@@ -143,7 +143,7 @@ async def test_without_a_frontier_the_command_is_named(running: Any, repository:
     assert message.endswith(f"have it measured: python -m models measure {repository}/digits/1")
 
 
-@pytest.mark.parametrize("points", [(), (Point(solver="gone-9", nfe=9, nfe_most=9, error=0.1, error_95=0.1),)])
+@pytest.mark.parametrize("points", [(), (point("gone-9", 9, 0.1),)])
 async def test_a_frontier_without_a_usable_solver_is_told(
     labels: Path, tmp_path: Path, engine: Any, points: tuple[Point, ...]
 ) -> None:
@@ -159,7 +159,10 @@ async def test_a_frontier_without_a_usable_solver_is_told(
         for budget in ({"max_error": 0.1}, {"max_nfe": 5}, {"max_ms": 100}):
             answer = await http.post("/v1/sample", json={**ask, "budget": budget})
             assert answer.status_code == 422
-            assert "has no solver that can be used; name a solver, or have it measured:" in answer.json()["detail"]
+            assert (
+                "no solver that can be used was measured; name a solver, or have others measured:"
+                in answer.json()["detail"]
+            )
 
 
 async def test_an_unfinished_frontier_is_to_be_measured_on(labels: Path, tmp_path: Path, engine: Any) -> None:
@@ -173,8 +176,8 @@ async def test_an_unfinished_frontier_is_to_be_measured_on(labels: Path, tmp_pat
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 1e-9}, "condition": 1}
         messages = [(await http.post("/v1/sample", json={**ask, "guidance": g})).json()["detail"] for g in (1, 2)]
-    assert "time ran out" not in messages[0]
-    more = "; time ran out before all solvers were measured; this measures the others too: python -m models measure"
+    assert "not all were measured" not in messages[0]
+    more = "; not all were measured, and this measures the others: python -m models measure"
     assert messages[1].endswith(f"{more} '{folder}' --guidance 2")
 
 
@@ -197,12 +200,13 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = ResidualMLP(
         ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=NamedCondition.label(classes=3))
     )
-    point = Point(solver="rk4-2", nfe=8, nfe_most=8, error=0.01, error_95=0.02)
-    curves = tuple(Curve(guidance=g, samples=64, spread=1.0, points=(point,)) for g in (1.0, 2.0))
+    curves = tuple(
+        Curve(guidance=g, samples=64, seed=0, spread=1.0, points=(point("rk4-2", 8, 0.02),)) for g in (1.0, 2.0)
+    )
     for name in ("labels", "other"):
         folder = save(root, name, network, Decoder.identity((2,)), **ABOUT)
         weights = read_card(folder).weights_sha256 if name == "labels" else "0" * 64
-        write_frontier(folder, Frontier(weights_sha256=weights, tight="", conditions="every label", curves=curves))
+        write_frontier(folder, Frontier(weights_sha256=weights, reference="", conditions="every label", curves=curves))
     return root
 
 
@@ -212,12 +216,12 @@ async def test_guidance_must_be_the_measured_one(labels: Path, engine: Any) -> N
         ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 0.05}, "condition": 1}
         for guidance in ({}, {"guidance": 1}, {"guidance": 2}):
             answer = await http.post("/v1/sample", json={**ask, **guidance})
-            assert "measured with every label" in answer.json()["budget"]["reason"]
+            assert "with every label, not the conditions of this request" in answer.json()["budget"]["reason"]
         refused = (await http.post("/v1/sample", json={**ask, "guidance": 3})).json()
         assert "measured with guidance 1, 2" in refused["detail"]
         assert "--guidance 3" in refused["detail"]
         null = (await http.post("/v1/sample", json={**ask, "condition": None})).json()
-        assert "this request has no condition" in null["budget"]["reason"]
+        assert not null["budget"]["own_conditions"]
         other = (await http.post("/v1/sample", json={**ask, "model": "other"})).json()
         assert "belongs to other weights" in other["detail"]
         assert (await http.post("/v1/sample", json={"model": "other", "num_samples": 1})).status_code == 200
@@ -233,8 +237,8 @@ async def test_guidance_must_be_the_measured_one(labels: Path, engine: Any) -> N
 
 POINTS = st.builds(
     lambda nfe, error, adaptive: (
-        Point(solver=f"rk4@{nfe}" if adaptive else f"rk4-{nfe}", nfe=nfe, nfe_most=nfe, error=error, error_95=error),
-        nfe / 1000,
+        point(f"rk4@{nfe}" if adaptive else f"rk4-{nfe}", nfe, error),
+        nfe,
     ),
     st.integers(1, 200),
     st.floats(0, 1),
@@ -244,15 +248,15 @@ POINTS = st.builds(
 
 @given(POINTS, st.floats(1e-3, 1), st.integers(1, 200), st.floats(1, 200))
 def test_the_chosen_solver_meets_every_part_of_the_budget(pair: Any, error: float, nfe: int, ms: float) -> None:
-    point, seconds = pair
-    whole = _fits(point, seconds, Budget(max_error=error, max_nfe=nfe, max_ms=ms))
-    parts = [_fits(point, seconds, part) for part in (Budget(max_error=error), Budget(max_nfe=nfe), Budget(max_ms=ms))]
+    measured, predicted = pair
+    whole = Limits(error, nfe, ms).fits(measured, predicted)
+    parts = [part.fits(measured, predicted) for part in (Limits(error), Limits(None, nfe), Limits(max_ms=ms))]
     assert whole == all(parts)
     if whole:
-        assert point.error_95 <= error
-        assert point.nfe_most <= nfe
-        assert 1000 * seconds <= ms
-        assert "@" not in point.solver
+        assert measured.p95_high <= error
+        assert measured.nfe_most <= nfe
+        assert predicted <= ms
+        assert not measured.adaptive
 
 
 @pytest.fixture(scope="module")
@@ -262,10 +266,12 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = save(root, "gaussian", Gaussian(GaussianConfig()), Decoder.identity((2,)), **ABOUT)
     x0 = noise(0, 0, 256, (2,), torch.float64)
     curve = measure_curve(
-        Field(Gaussian(GaussianConfig()).double()), x0, methods=("ab4", "rk4"), grids=(), tolerances=(1e-4, 1e-6)
+        Field(Gaussian(GaussianConfig()).double()),
+        x0,
+        only=("ab4-4", "ab4-8", "rk4-6", "rk4-12", "rk4-24", "tsit5@1e-6"),
     )
     weights = read_card(folder).weights_sha256
-    write_frontier(folder, Frontier(weights_sha256=weights, tight="exact", curves=(curve,)))
+    write_frontier(folder, Frontier(weights_sha256=weights, reference="exact", curves=(curve,)))
     return root
 
 

@@ -43,7 +43,7 @@ def repository(made: tuple[Path, Vocoder, Enlarge]) -> Path:
     return made[0]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
     async with calling_models(repository) as http:
         yield http

@@ -6,6 +6,8 @@ import pytest
 
 from service.responses.schemas import ModelBody, ModelList, SolverList
 from solvers import catalogue
+from solvers.grids import GRIDS
+from solvers.spec import parameters
 from tests.service.serving import conforming
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +47,14 @@ async def test_unknown_model(running: Any, name: str) -> None:
 
 async def test_solvers_are_the_catalogue(running: Any) -> None:
     answer = conforming(SolverList, (await running.http.get("/v1/solvers")).json())
-    assert answer["solvers"] == [entry.describe() for entry in catalogue.solvers().values()]
+    assert answer["solvers"] == [
+        entry.describe() | {"parameters": parameters(entry)} for entry in catalogue.solvers().values()
+    ]
+    assert {name for entry in answer["solvers"] for name in entry["parameters"]} == set(answer["settings"])
+    assert list(answer["grids"]) == list(GRIDS)
+    dopri5 = next(entry["parameters"] for entry in answer["solvers"] if entry["name"] == "dopri5")
+    assert dopri5["controller"] == ["paper", "i", "pi"]  # the default first
+    assert dopri5["max_step"] == answer["settings"]["max_step"]["kind"] == "number"
     assert {"euler", "midpoint", "rk4", "dopri5"} <= {entry["name"] for entry in answer["solvers"]}
 
 

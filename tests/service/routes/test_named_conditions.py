@@ -40,7 +40,7 @@ async def served(root: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient
         yield http
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
     async for client in served(root):
         yield client

@@ -31,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
     async with calling_models(root) as http:
         yield http

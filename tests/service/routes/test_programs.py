@@ -38,7 +38,7 @@ def made(root: Path) -> Latent:
     return imported(root, root / "repository")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(made: Latent, root: Path) -> AsyncIterator[httpx.AsyncClient]:
     async with calling_models(root / "repository") as http:
         yield http

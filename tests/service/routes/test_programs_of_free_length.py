@@ -81,7 +81,7 @@ def made(root: Path) -> tuple[nn.Module, nn.Module]:
     return reader, velocity
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(made: tuple[nn.Module, nn.Module], root: Path) -> AsyncIterator[httpx.AsyncClient]:
     async with calling_models(root / "repository") as client:
         yield client

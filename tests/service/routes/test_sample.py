@@ -76,7 +76,7 @@ async def test_both_addresses_share_one_handler(running: Any) -> None:
 async def test_fixed_steps_show_the_grid(running: Any) -> None:
     body = (await running.post(solver="rk4", steps=4, num_samples=2)).json()
     assert not running.engine.jobs[0].solve.adaptive
-    assert body["solver"] == {"name": "rk4", "steps": 4, "grid": "uniform"}
+    assert body["solver"] == {"name": "rk4", "steps": 4, "grid": "uniform", "max_nfe": 10_000, "text": "rk4-4"}
     assert body["trace"] == {
         "sample": [0, 0, 0, 0],
         "t": [0.0, 0.25, 0.5, 0.75],

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
 from models.noise import noise
+from selection.frontier import Curve, Frontier, write_frontier
 from solvers import integrate
+from tests.selection.support import point
 from tests.service.serving import calling_models
 
 from ..free import Mel, mel, picture
@@ -33,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mel, Path]:
     return network, folder / "repository"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(made: tuple[Mel, Path]) -> AsyncIterator[httpx.AsyncClient]:
     async with calling_models(made[1]) as http:
         yield http
@@ -214,12 +215,11 @@ async def test_a_frontier_applies_to_the_shape_it_was_measured_at(
     http: httpx.AsyncClient, made: tuple[Mel, Path]
 ) -> None:
     folder = made[1] / "picture" / "1"
-    point = Point(solver="euler-3", nfe=3, nfe_most=3, error=0.01, error_95=0.02)
     frontier = Frontier(
         weights_sha256=read_card(folder).weights_sha256,
-        tight="dopri5",
+        reference="dopri5",
         sizes={"H": 6, "W": 9},
-        curves=(Curve(samples=64, spread=1.0, points=(point,)),),
+        curves=(Curve(samples=64, seed=0, spread=1.0, points=(point("euler-3", 3, 0.02),)),),
     )
     write_frontier(folder, frontier)
     body = {"model": "picture", "num_samples": 2, "budget": {"max_error": 0.05, "max_ms": 60_000}}

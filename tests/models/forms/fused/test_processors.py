@@ -34,7 +34,6 @@ def _bits(environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_an_older_processor_gives_the_same_bits(tmp_path: Path) -> None:
+def test_an_older_processor_gives_the_same_bits() -> None:
     name, features = OLDER[{"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())]
-    older = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
-    assert _bits(older) == _bits({}) != ""
+    assert _bits({"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}) == _bits({}) != ""

@@ -18,6 +18,7 @@ from models.architectures.unet import UNet, UNetConfig
 from models.forms.choice import choose
 from models.forms.onnx import _kept, can_export
 from models.named_conditions import NamedCondition
+from models.velocity import FieldKind
 
 UNFUSED = "UNet has no fused form"
 
@@ -41,7 +42,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
         (unet(), None),
         (unet(NamedCondition.label(classes=3)), None),
         (ResidualMLP(ResidualMLPConfig(dim=2, hidden=8)), None),
-        (unet(average=True), "a field of average velocity is not exported"),
+        (unet(field=FieldKind.AVERAGE), "a field of average velocity is not exported"),
         (unet().double(), "weights are float32, float64; only float32 is exported"),
         (unet().to("meta"), "only networks on the CPU are exported"),
         (Gaussian(), "Gaussian is not exported"),
@@ -62,7 +63,7 @@ def test_without_the_extra_the_module_serves_and_the_reason_names_it() -> None:
 
 @pytest.mark.usefixtures("present")
 def test_a_network_that_is_never_exported_keeps_its_reason() -> None:
-    made = choose(unet(average=True))
+    made = choose(unet(field=FieldKind.AVERAGE))
     assert made.reason == UNFUSED
 
 

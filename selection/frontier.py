@@ -17,6 +17,7 @@ from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen, Size
 from models.checkpoint.card import Card
 from models.checkpoint.plans import PLANS_FILE
 from models.regular import open_inside
+from selection.error import ErrorSummary
 
 FRONTIER_FILE = "frontier.json"
 
@@ -27,27 +28,28 @@ class FrontierError(Exception):
     """A frontier cannot be read, trusted or written; the message names the file and the fault."""
 
 
-class Point(Frozen):
+class Point(ErrorSummary):
     """The measurement of one solver.
 
     Attributes:
         solver: its text, such as `rk4-20`.
         nfe: mean velocity evaluations of a sample.
-        nfe_most: velocity evaluations of the slowest sample.
-        error: endpoint error, as a share of the spread: the root mean square distance of the samples from the exact
-            ends of their paths.
-        error_95: the distance that 95 % of all samples stay within, with 95 % confidence, as a share of the spread: a
-            distribution-free tolerance limit (Wilks 1941, "Determination of sample sizes for setting tolerance
-            limits").
-        failed: samples that did not reach the end; their distance counts as infinite.
+        nfe_most: velocity evaluations of the slowest sample, which is what it costs.
     """
 
     solver: str = Field(min_length=1, max_length=2_000)
     nfe: Size
     nfe_most: int = Field(ge=1)
-    error: Size
-    error_95: Size
-    failed: int = Field(default=0, ge=0)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether it has error control: other samples may then take more evaluations than those measured."""
+        return "@" in self.solver
+
+    @property
+    def cost(self) -> tuple[float, float, float]:
+        """A key that sorts solvers, the cheapest first; of equally cheap ones the most accurate."""
+        return self.nfe_most, self.nfe, self.p95_high
 
 
 class Curve(Frozen):
@@ -55,7 +57,7 @@ class Curve(Frozen):
 
     Attributes:
         guidance: guidance strength, for a conditional model; None for an unconditional one.
-        samples: number of paths solved.
+        samples, seed: number of paths solved, and the seed of their noise.
         spread: root mean square distance of the exact ends from their mean; the unit of errors.
         complete: whether every candidate was tried; False if time ran out first.
         points: one for each solver, by NFE.
@@ -63,14 +65,15 @@ class Curve(Frozen):
 
     guidance: float | None = Field(default=None, allow_inf_nan=False)
     samples: int = Field(ge=2)
+    seed: int = Field(ge=0)
     spread: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     complete: bool = True
     points: Annotated[tuple[Point, ...], Field(max_length=_MAX_POINTS)]
 
     def has_paths_of(self, other: Curve) -> bool:
         """Return whether another curve was measured on the same paths, so that errors can be compared."""
-        here, there = ((each.guidance, each.samples) for each in (self, other))
-        return here == there and math.isclose(self.spread, other.spread, rel_tol=1e-6)
+        mine, others = ((curve.guidance, curve.samples, curve.seed) for curve in (self, other))
+        return mine == others and math.isclose(self.spread, other.spread, rel_tol=1e-6)
 
 
 class Frontier(Bound):
@@ -79,16 +82,16 @@ class Frontier(Bound):
     Attributes:
         format: version of this format.
         plans_sha256: hash of `plans.json` at the time of measuring; None if there was none.
-        tight: the solver of the exact ends.
+        reference: the solver of the exact ends.
         conditions: which conditions the samples had; empty for an unconditional model.
         sizes: sizes of the free axes of the samples; not written if there are none.
         libraries: versions of the libraries that measured it.
         curves: one for each guidance.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     plans_sha256: str | None = Field(default=None, pattern=SHA256)
-    tight: str = Field(max_length=200)
+    reference: str = Field(max_length=200)
     conditions: str = Field(default="", max_length=200)
     sizes: dict[str, int] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
@@ -113,10 +116,10 @@ class Frontier(Bound):
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:
-    """Return the Pareto-optimal points by NFE: any cheaper point has a larger error."""
+    """Return the Pareto-optimal points, the cheapest first: any cheaper point has a larger p95."""
     best: list[Point] = []
-    for point in sorted(points, key=lambda each: (each.nfe, each.error_95)):
-        if not best or point.error_95 < best[-1].error_95:
+    for point in sorted(points, key=lambda point: point.cost):
+        if not best or point.p95_high < best[-1].p95_high:
             best.append(point)
     return best
 
@@ -148,14 +151,14 @@ def read_frontier(folder: Path, card: Card) -> Frontier | None:
     Raises:
         FrontierError: it is damaged, or belongs to other weights.
     """
-    found = _FILE.read(folder, card.weights_sha256)
-    if found is None or found.plans_sha256 == plans_hash(folder):
-        return found
-    kept = [
+    frontier = _FILE.read(folder, card.weights_sha256)
+    if frontier is None or frontier.plans_sha256 == plans_hash(folder):
+        return frontier
+    stock = [
         curve.model_copy(update={"points": tuple(point for point in curve.points if not is_tuned(point.solver))})
-        for curve in found.curves
+        for curve in frontier.curves
     ]
-    return found.model_copy(update={"curves": tuple(kept)})
+    return frontier.model_copy(update={"curves": tuple(stock)})
 
 
 class FrontierFile:
@@ -172,23 +175,23 @@ class FrontierFile:
     def now(self) -> tuple[Frontier | None, str]:
         """Return the current frontier or None, and why an existing file cannot be used; from any thread."""
         state = tuple(_state(self._folder / name) for name in (FRONTIER_FILE, PLANS_FILE))
-        before, found, fault = self._read
+        before, frontier, fault = self._read
         if state != before:
-            found, fault = None, ""
+            frontier, fault = None, ""
             try:
-                found = read_frontier(self._folder, self._card)
+                frontier = read_frontier(self._folder, self._card)
             except FrontierError as error:
                 fault = str(error).removeprefix(f"{self._folder}/")  # clients need not know the path
-            self._read = (state, found, fault)
-        return found, fault
+            self._read = (state, frontier, fault)
+        return frontier, fault
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def write_frontier(folder: Path, frontier: Frontier) -> Path:
@@ -224,7 +227,7 @@ def store_frontier(folder: Path, card: Card, new: Frontier) -> str:
         if len(both.curves) > _MAX_CURVES:
             raise FrontierError(f"{path}: has {_MAX_CURVES} strengths of guidance already; delete it to measure others")
         write_frontier(folder, both)
-        before, after, total = (sum(len(curve.points) for curve in each.curves) for each in (old, new, both))
+        before, after, total = (sum(len(curve.points) for curve in file.curves) for file in (old, new, both))
         return f"merged into {path}: {after} solvers measured now, {before} before, {total} together"
     if old.sizes == new.sizes and _worth(old) > _worth(new):
         return (
@@ -241,7 +244,7 @@ def merged(old: Frontier, new: Frontier) -> Frontier | None:
     Returns:
         Both in one; None if they were measured on different paths, so that errors cannot be compared.
     """
-    if (old.tight, old.conditions, old.sizes) != (new.tight, new.conditions, new.sizes):
+    if (old.reference, old.conditions, old.sizes) != (new.reference, new.conditions, new.sizes):
         return None
     has_plans = new.plans_sha256 in (None, old.plans_sha256)
     curves = {
@@ -252,7 +255,7 @@ def merged(old: Frontier, new: Frontier) -> Frontier | None:
         if not before.has_paths_of(curve):
             return None
         points = {point.solver: point for point in (*before.points, *curve.points)}
-        both = tuple(sorted(points.values(), key=lambda point: (point.nfe, point.error_95)))
+        both = tuple(sorted(points.values(), key=lambda point: point.cost))
         complete = before.complete or curve.complete
         curves[curve.guidance] = curve.model_copy(update={"points": both, "complete": complete})
     return new.model_copy(update={"curves": tuple(curves.values())})
@@ -266,8 +269,18 @@ def _worth(frontier: Frontier) -> tuple[bool, int, int]:
     return (True, samples, 0) if complete else (False, measured, samples)
 
 
+def percent(share: float) -> str:
+    """Return a share as text, such as `0.74 %`."""
+    return f"{100 * share:.0f} %" if share >= 1 else f"{100 * share:.2g} %"
+
+
 def table(curve: Curve, points: Sequence[Point]) -> str:
     """Return points as a text table."""
-    lines = [f"{'solver':<24} {'NFE':>7} {'error':>10} {'error 95 %':>11}"]
-    lines += [f"{p.solver:<24} {p.nfe:>7.1f} {p.error:>10.2e} {p.error_95:>11.2e}" for p in points]
-    return "\n".join([*lines, f"errors are shares of the spread, {curve.spread:.4g}; {curve.samples} samples"])
+    lines = [f"{'solver':<24} {'NFE':>7} {'p50':>9} {'p95':>9} {'interval of p95':>20} {'worst':>9}"]
+    for p in points:
+        interval = f"{percent(p.p95_low)} to {percent(p.p95_high)}"
+        lines.append(
+            f"{p.solver:<24} {p.nfe_most:>7} {percent(p.p50):>9} {percent(p.p95):>9} {interval:>20} "
+            f"{percent(p.worst):>9}"
+        )
+    return "\n".join([*lines, f"endpoint errors, as shares of the spread; {curve.samples} samples, seed {curve.seed}"])

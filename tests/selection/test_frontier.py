@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import (
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
+from models.decoder import Decoder
+from selection.frontier import (
     FRONTIER_FILE,
     Curve,
     Frontier,
@@ -22,11 +25,9 @@ from models.checkpoint.frontier import (
     store_frontier,
     write_frontier,
 )
-from models.checkpoint.loading import load
-from models.checkpoint.saving import save
-from models.decoder import Decoder
+from tests.selection.support import point
 
-POINT = Point(solver="rk4-4", nfe=16, nfe_most=16, error=0.01, error_95=0.02)
+POINT = point("rk4-4", 16, 0.02)
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ def saved(tmp_path: Path) -> Path:
 
 
 def _frontier(folder: Path, **changes: Any) -> Frontier:
-    curve = Curve(samples=256, spread=1.0, points=(POINT, POINT.model_copy(update={"solver": "tuned-6"})))
-    fields = {"weights_sha256": read_card(folder).weights_sha256, "tight": "exact", "curves": (curve,)}
+    curve = Curve(samples=256, seed=0, spread=1.0, points=(POINT, POINT.model_copy(update={"solver": "tuned-6"})))
+    fields = {"weights_sha256": read_card(folder).weights_sha256, "reference": "exact", "curves": (curve,)}
     return Frontier(**fields | changes)
 
 
@@ -62,7 +63,7 @@ def test_points_of_other_plans_are_left_out(saved: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b'{"format": 2}', b"\xff\xfe", b"[" * 5000, b'{"curves": []}', b'{"curves": [{"spread": NaN}]}'],
+    [b"", b"{", b"[]", b'{"format": 1}', b"\xff\xfe", b"[" * 5000, b'{"curves": []}', b'{"curves": [{"spread": NaN}]}'],
 )
 def test_a_damaged_one_is_refused_with_its_name(saved: Path, content: bytes) -> None:
     (saved / FRONTIER_FILE).write_bytes(content)
@@ -89,22 +90,22 @@ def test_a_full_disk_leaves_what_was_there(saved: Path, monkeypatch: pytest.Monk
     assert (saved / FRONTIER_FILE).read_bytes() == before
 
 
-@given(st.lists(st.tuples(st.floats(1, 200), st.floats(0, 2)), max_size=30))
+@given(st.lists(st.tuples(st.integers(1, 200), st.floats(0, 2)), max_size=30))
 def test_no_point_beats_one_of_the_best(pairs: list[tuple[float, float]]) -> None:
-    points = [Point(solver=f"a-{k}", nfe=n, nfe_most=1, error=e, error_95=e) for k, (n, e) in enumerate(pairs)]
+    points = [point(f"a-{k}", n, e) for k, (n, e) in enumerate(pairs)]
     best = pareto(points)
-    for point in points:
-        assert any(b.nfe <= point.nfe and b.error_95 <= point.error_95 for b in best)
+    for one in points:
+        assert any(b.nfe_most <= one.nfe_most and b.p95_high <= one.p95_high for b in best)
     for one in best:
-        assert not any(p.nfe <= one.nfe and p.error_95 < one.error_95 for p in points)
+        assert not any(p.nfe_most <= one.nfe_most and p.p95_high < one.p95_high for p in points)
 
 
 def _points(*solvers: str, error: float = 0.02) -> tuple[Point, ...]:
-    return tuple(POINT.model_copy(update={"solver": solver, "error_95": error}) for solver in solvers)
+    return tuple(POINT.model_copy(update={"solver": solver, "p95_high": error}) for solver in solvers)
 
 
 def _curve(*solvers: str, **changes: Any) -> Curve:
-    return Curve(**{"samples": 256, "spread": 1.0, "points": _points(*solvers), "complete": False} | changes)
+    return Curve(**{"samples": 256, "seed": 0, "spread": 1.0, "points": _points(*solvers), "complete": False} | changes)
 
 
 def test_new_points_replace_those_of_the_same_solver_and_others_stay(saved: Path) -> None:
@@ -113,7 +114,7 @@ def test_new_points_replace_those_of_the_same_solver_and_others_stay(saved: Path
     both = merged(old, _frontier(saved, curves=(new, _curve("ab4-9", guidance=3.0))))
     assert both is not None
     assert [curve.guidance for curve in both.curves] == [None, 2.0, 3.0]
-    assert {point.solver: point.error_95 for point in both.curves[0].points} == {
+    assert {point.solver: point.p95_high for point in both.curves[0].points} == {
         "rk4-1": 0.02, "rk4-4": 0.5, "rk4-8": 0.5,
     }  # fmt: skip
     assert not both.curves[0].complete

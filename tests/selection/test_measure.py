@@ -14,21 +14,23 @@ from models.__main__ import main
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
-from models.checkpoint.frontier import pareto, read_frontier
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-from models.endpoint_error import Field, exact_ends
-from models.measure import MeasureError, _Behind, measure, measure_curve
 from models.named_conditions import NamedCondition
 from models.noise import noise
+from selection.candidates import CLOSE, STEPS, Record, candidates
+from selection.error import Field, NoErrors, exact_ends
+from selection.frontier import Point, pareto, read_frontier
+from selection.measure import Paths, measure, measure_curve
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
 
 from ..service.free import picture
+from .support import point
 
 ABOUT: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
-FEW: dict[str, Any] = {"methods": ("euler", "ab4", "rk4"), "grids": (), "tolerances": (1e-3, 1e-6)}
+FEW: dict[str, Any] = {"only": ("euler-1", "ab4-4", "euler-8", "rk4-4", "ab4-24", "tsit5@1e-6")}
 
 
 class Decay(nn.Module):
@@ -65,15 +67,16 @@ def test_errors_are_distances_from_the_exact_ends() -> None:
     ends = X0 * math.exp(-3)
     spread = float((ends - ends.mean(0)).square().sum(1).mean().sqrt())
     assert curve.spread == pytest.approx(spread)
-    for point in curve.points:
-        if "@" in point.solver:
+    assert (curve.samples, curve.complete) == (256, True)
+    for one in curve.points:
+        if one.adaptive:
             continue
-        name, steps = point.solver.split("-")
+        name, steps = one.solver.split("-")
         x = integrate(Decay(), X0, solver=name, steps=int(steps)).x
         distance = (x - ends).square().sum(1).sqrt().numpy() / spread
-        assert point.error == pytest.approx(float(np.sqrt(np.square(distance).mean())), rel=1e-4, abs=1e-8)
-        assert np.quantile(distance, 0.95) - 1e-8 <= point.error_95 <= distance.max() + 1e-8
-        assert point.nfe == point.nfe_most == int(steps) * (4 if name == "rk4" else 1)
+        assert one.p50 == pytest.approx(np.quantile(distance, 0.5), rel=0.02, abs=1e-8)
+        assert np.quantile(distance, 0.95) - 1e-8 <= one.p95_high <= one.worst == pytest.approx(distance.max())
+        assert one.nfe == one.nfe_most == int(steps) * (4 if name == "rk4" else 1)
 
 
 @pytest.mark.parametrize("new", range(3))
@@ -81,71 +84,74 @@ def test_the_limit_is_kept_by_95_percent_of_new_samples(new: int) -> None:
     field = Gaussian(GaussianConfig()).double()
     curve = measure_curve(Field(field), X0, **FEW)
     x0 = noise(100 + new, 0, 4000, (2,), torch.float64)
-    for point in pareto(curve.points):
-        name, _, rest = point.solver.replace("@", "-@").partition("-")
+    for one in pareto(curve.points):
+        name, _, rest = one.solver.replace("@", "-@").partition("-")
         settings: dict[str, Any] = (
             {"rtol": float(rest[1:]), "atol": float(rest[1:])} if rest.startswith("@") else {"steps": int(rest)}
         )
         x = integrate(field, x0, solver=name, **settings).x
         distance = (x - field.exact(x0)).square().sum(1).sqrt().numpy() / curve.spread
-        assert (distance <= point.error_95).mean() >= 0.95, point
+        assert (distance <= one.p95_high).mean() >= 0.95, one
 
 
-def test_a_method_ends_once_it_is_close_and_the_best_try_other_grids() -> None:
-    curve = measure_curve(Field(Decay()), X0, methods=("euler", "rk4"), grids=("sway",), tolerances=())
-    texts = [point.solver for point in curve.points]
-    assert "euler-200" in texts
-    assert "rk4-1" in texts
-    assert "rk4-48" not in texts
-    assert any(text.startswith("rk4") and text.endswith("/sway") for text in texts)
-    assert [point.nfe for point in curve.points] == sorted(point.nfe for point in curve.points)
+def tried(field: nn.Module, monkeypatch: pytest.MonkeyPatch, solvers: tuple[str, ...], **changes: Any) -> list[str]:
+    """Measure with a shorter list of candidates, and return their texts in the order of cost."""
+    values = {"catalogue.solvers": lambda: solvers, "EDM": "heun2/karras", "GRIDS": (), "ADAPTIVE": (), **changes}
+    for name, value in values.items():
+        monkeypatch.setattr(f"selection.candidates.{name}", value)
+    curve = measure_curve(Field(field), X0.float(), seconds=math.inf)
     assert curve.complete
+    assert [point.nfe_most for point in curve.points] == sorted(point.nfe_most for point in curve.points)
+    return [point.solver for point in curve.points]
 
 
-def test_methods_end_where_more_of_their_steps_would_not_be_chosen() -> None:
-    every = measure_curve(Field(Decay()), X0, methods=("euler", "ab4", "rk4"), grids=(), tolerances=())
-    few = measure_curve(Field(Decay()), X0, whole=("ab4",), grids=(), tolerances=())
-    texts, close = [point.solver for point in few.points], min(p.nfe for p in few.points if p.error_95 <= 1e-4)
-    assert len([text for text in texts if text.startswith("euler-")]) < len(
-        [point for point in every.points if point.solver.startswith("euler-")]
+def test_a_method_ends_once_another_is_close_and_the_best_try_other_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = tried(Decay(), monkeypatch, ("euler", "rk4"), GRIDS=("sway",))
+    assert {"euler-1", "rk4-1", "heun2-3/karras"} <= set(texts)
+    assert "heun2-3" not in texts, "too similar to others"
+    assert not {"euler-200", "rk4-48"} & set(texts)
+    assert any(text.startswith("rk4") and text.endswith("/sway") for text in texts)
+
+
+def test_no_solver_that_would_be_chosen_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selection.candidates.EDM", "rk4/karras")
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("euler", "ab4", "rk4"))
+    monkeypatch.setattr("selection.candidates.GRIDS", ())
+    monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
+    few = measure_curve(Field(Decay()), X0, seconds=math.inf)
+    every = measure_curve(
+        Field(Decay()), X0, only=[f"{name}-{n}" for name in ("euler", "ab4", "rk4") for n in STEPS if n >= 1]
     )
-    assert all(point.nfe <= close for point in few.points if not point.solver.startswith("ab4-"))
-    best = [point for point in pareto(every.points) if point.nfe <= close]
-    for point in best:  # no omitted solver would have been chosen
-        assert min(one.error_95 for one in few.points if one.nfe <= point.nfe) <= point.error_95
+    assert len(few.points) < len(every.points)
+    close = min(point.nfe for point in few.points if point.p95_high <= CLOSE)
+    for best in (one for one in pareto(every.points) if one.nfe <= close):
+        assert min(one.p95_high for one in few.points if one.nfe <= best.nfe) <= best.p95_high
 
 
 def test_a_method_that_catches_up_is_not_given_up() -> None:
-    behind = _Behind()
-    assert not any(behind.tell(2.0**-k, 0.4**k / 2) for k in range(3))
-    assert behind.tell(0.1, 0.001)
-    catching = _Behind()
-    assert not any(catching.tell(10 * 0.5**k, 0.7**k) for k in range(12))
+    def record(errors: list[float], best: list[float]) -> list[bool]:
+        method, points = Record(), dict[str, Point]()
+        told = []
+        for k, (error, other) in enumerate(zip(errors, best, strict=True), 1):
+            points[f"rk4-{k}"] = point(f"rk4-{k}", k, other)
+            told.append(method.falls_behind(point(f"euler-{k}", k, error), points))
+        return told
+
+    assert record([1, 0.5, 0.25, 0.1], [0.5, 0.2, 0.08, 0.001]) == [False, False, False, True]
+    assert not any(record([10 * 0.5**k for k in range(12)], [0.7**k for k in range(12)]))
 
 
-def test_the_samplers_of_diffusion_have_a_place() -> None:
-    texts = [point.solver for point in measure_curve(Field(Decay()), X0, grids=(), tolerances=()).points]
-    assert "heun2-3/karras" in texts
-    assert {"dpmpp_2m-4", "unipc2-4", "unipc3-4"} <= set(texts)
-    assert "heun2-3" not in texts  # too similar to others
-
-
-def test_tolerances_end_where_they_change_little() -> None:
-    settings = [10.0**-k for k in range(2, 7)]
-    tried = [
-        [point.solver for point in curve.points if point.solver.startswith("tsit5@")]
-        for curve in (
-            measure_curve(Field(field), X0.float(), methods=("rk4",), grids=(), tolerances=settings)
-            for field in (Decay(), Constant())
-        )
-    ]
-    assert [len(texts) for texts in tried] == [5, 2]
+def test_tolerances_end_where_they_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    few: dict[str, Any] = {"ADAPTIVE": ("tsit5",), "TOLERANCES": tuple(10.0**-k for k in range(2, 7))}
+    texts = [tried(field, monkeypatch, ("rk4",), **few) for field in (Decay(), Constant())]
+    assert [sum("tsit5@" in text for text in each) for each in texts] == [5, 2]
 
 
 def test_what_was_tuned_is_tried_first() -> None:
     plans = TunedPlans(grids={"ab2-3": TunedPlan(np.array([0.0, 0.3, 0.6, 1.0]))})
-    curve = measure_curve(Field(Decay()), X0, methods=("ab2",), grids=(), tolerances=(), plans=plans)
-    assert "ab2-3/tuned" in [point.solver for point in curve.points]
+    first = next(candidates({}, torch.float64, plans.texts))
+    assert first == "ab2-3/tuned"
+    assert Paths.of(Field(Decay()), X0).point(first, plans) is not None
 
 
 class Watch:
@@ -153,22 +159,22 @@ class Watch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ends_s: float) -> None:
         self.now = 0.0
-        monkeypatch.setattr("models.measure.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("selection.measure.time.monotonic", lambda: self.now)
 
         def slow_ends(field: Field, x0: Tensor) -> Tensor:
             self.now += ends_s * len(x0) / 64
             return exact_ends(field, x0)
 
-        monkeypatch.setattr("models.measure.exact_ends", slow_ends)
+        monkeypatch.setattr("selection.measure.exact_ends", slow_ends)
 
     def tell(self, text: str) -> None:
         self.now += text != "exact ends"
 
 
 def test_time_bounds_it_and_the_cheapest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=4.5, progress=Watch(monkeypatch, 0).tell)
+    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=3.5, progress=Watch(monkeypatch, 0).tell)
     assert not curve.complete
-    assert [point.nfe for point in curve.points] == [1, 1, 2, 2, 3]
+    assert [point.solver for point in curve.points] == ["euler-1", "ab4-4", "euler-8", "rk4-4"]
     whole = measure_curve(Field(Decay()), X0, **FEW, seconds=1e9)
     assert whole.complete
     assert set(curve.points) < set(whole.points)
@@ -176,16 +182,17 @@ def test_time_bounds_it_and_the_cheapest_come_first(monkeypatch: pytest.MonkeyPa
 
 def test_the_exact_ends_are_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     notes = list[str]()
-    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=10, progress=Watch(monkeypatch, 1).tell, note=notes.append)
-    assert (curve.samples, len(curve.points), notes) == (256, 7, [])  # 4 s for the ends
-    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=10, progress=Watch(monkeypatch, 2).tell, note=notes.append)
-    assert (curve.samples, len(curve.points)) == (64, 9)
-    assert notes.pop() == "errors are measured on 64 paths, as the exact ends of 256 could take 8 s"
-    curve = measure_curve(
-        Field(Decay()), X0, **FEW, seconds=10, progress=Watch(monkeypatch, 40).tell, note=notes.append
-    )
-    assert (curve.samples, len(curve.points)) == (64, 5)  # a tenth of 40 s
-    assert notes[1] == "the exact ends of 64 paths alone took 40 s, longer than the limit of 10 s"
+
+    def measured(ends_s: float, seconds: float = 8) -> tuple[int, int]:
+        watch = Watch(monkeypatch, ends_s)
+        curve = measure_curve(Field(Decay()), X0, **FEW, seconds=seconds, progress=watch.tell, note=notes.append)
+        return curve.samples, len(curve.points)
+
+    assert (measured(1), notes) == ((256, 5), [])  # 4 s for the ends
+    assert measured(2, 4) == (96, 2)
+    assert notes.pop() == "errors are measured on 96 paths, as the exact ends of 256 could take 8 s"
+    assert measured(20) == (96, 4)  # a tenth of 30 s
+    assert notes[1] == "the exact ends of 96 paths alone took 30 s, over the limit of 8 s"
 
 
 def test_paths_solved_in_pieces_end_where_all_at_once_do() -> None:
@@ -196,20 +203,21 @@ def test_paths_solved_in_pieces_end_where_all_at_once_do() -> None:
 
 
 def test_an_error_may_have_to_be_reached_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=1, until_error=0.01, progress=Watch(monkeypatch, 1).tell)
+    watch, solvers = Watch(monkeypatch, 1), ("euler-1", "rk4-4", "rk4-8", "rk4-12")
+    curve = measure_curve(Field(Decay()), X0, only=solvers, seconds=1, until_error=0.01, progress=watch.tell)
     assert not curve.complete
-    assert [point.error_95 <= 0.01 for point in curve.points].count(True) == 1
+    assert [point.p95_high <= 0.01 for point in curve.points].count(True) == 1
 
 
 def test_what_has_no_ends_is_refused() -> None:
-    with pytest.raises(MeasureError, match="none of 256 paths reached t = 1"):
+    with pytest.raises(NoErrors, match="none of 256 paths reached t = 1"):
         measure_curve(Field(Lost()), X0, **FEW)
 
 
 def test_guidance_has_curves_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("rk4",))
-    monkeypatch.setattr("models.measure.STEPS", (1, 4))
-    monkeypatch.setattr("models.measure._ADAPTIVE", ())
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("selection.candidates.STEPS", (1, 4))
+    monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
     torch.manual_seed(0)
     network = ResidualMLP(
         ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=NamedCondition.label(classes=3))
@@ -231,8 +239,8 @@ def saved(tmp_path: Path) -> Path:
 def test_the_command_writes_it_and_says_what_it_found(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("rk4",))
-    monkeypatch.setattr("models.measure.EDM", "rk4/karras")
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("selection.candidates.EDM", "rk4/karras")
     assert main(["measure", str(saved), "--seconds", "1000"]) == 0
     out = capsys.readouterr().out
     assert "rk4-1" in out
@@ -249,14 +257,14 @@ def test_the_command_writes_it_and_says_what_it_found(
 def test_a_shorter_measurement_takes_nothing_away(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("rk4",))
-    monkeypatch.setattr("models.measure.EDM", "rk4/karras")
-    monkeypatch.setattr("models.measure.STEPS", (1, 2))
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("selection.candidates.EDM", "rk4/karras")
+    monkeypatch.setattr("selection.candidates.STEPS", (1, 2))
     assert main(["measure", str(saved), "--seconds", "1000"]) == 0
     before = read_frontier(saved, read_card(saved))
     assert before is not None
     assert before.curves[0].complete
-    monkeypatch.setattr("models.measure._ends", lambda field, x0, seconds, note: exact_ends(field, x0))
+    monkeypatch.setattr("selection.measure._ends", lambda field, x0, seconds, note: exact_ends(field, x0))
     capsys.readouterr()
     assert main(["measure", str(saved), "--seconds", "1e-9"]) == 0
     assert f"merged into {saved / 'frontier.json'}" in capsys.readouterr().out

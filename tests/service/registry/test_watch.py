@@ -12,7 +12,7 @@ import pytest
 import watchfiles
 
 from models.repository import RepositoryError
-from service.registry.disk import Watch
+from service.registry.watch import Watch
 
 
 @contextmanager

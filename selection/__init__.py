@@ -1,0 +1,1 @@
+"""Which solver a model needs: one list of candidates, one error, the frontier, and the choice within a budget."""

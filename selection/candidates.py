@@ -1,0 +1,136 @@
+"""The candidates: the solvers among which a model's own is chosen, in the order in which they are measured.
+
+Every stored or fresh measurement goes through this one list, cheapest first, and leaves out what would not be chosen.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from selection.frontier import Point
+from solvers import SolverSpec, catalogue, tolerance_floor
+from solvers import compile as compiled
+from solvers.errors import SolverError
+
+MAX_NFE = 200
+"""Maximum number of calls of a candidate; beyond it, error control needs fewer."""
+
+CLOSE = 1e-4
+"""Error, as a share of the spread, below which a method is not tried with more steps."""
+
+STEPS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 100, 128, 160, 200)
+SIMILAR = ("heun2", "ralston2", "rk4_38", "dopri5", "tsit5")
+"""Methods that, with fixed steps, hardly differ from others."""
+
+EDM = "heun2/karras"
+"""EDM's sampler (Karras et al. 2022, algorithm 1 without noise): a method on a grid of its own."""
+
+GRIDS = ("sway", "shift(0.5)", "shift(2)")
+"""Grids on which the best methods are tried, up to `GRID_NFE` calls."""
+
+GRID_NFE = 40
+ADAPTIVE = ("bosh3", "dopri5", "tsit5")
+TOLERANCES = tuple(10.0**-k for k in range(2, 11))
+
+_PATIENCE = 3  # consecutive losses to cheaper solvers after which a method gets no more steps
+_FLOOR = 0.9  # a tolerance that leaves more than this share of the error has reached rounding
+_BEST = 2  # methods tried on other grids, for each number of calls
+
+
+def candidates(
+    points: Mapping[str, Point], dtype: torch.dtype, tuned: Sequence[str] = (), close: float = CLOSE
+) -> Iterator[str]:
+    """Yield the solvers to measure, one after another.
+
+    A method gets more steps until its error or that of a cheaper solver is small enough, or until it falls further and
+    further behind cheaper solvers. Then the best are tried on other grids. Tolerances are tightened until the error
+    hardly changes.
+
+    Args:
+        points: the points measured so far, by solver; the caller adds each before it asks for the next solver, or
+            leaves it out if that solver cannot be used.
+        dtype: dtype of the network's arithmetic.
+        tuned: the tuned solvers of the model, which come first.
+        close: error below which nothing more is tried.
+    """
+    yield from tuned
+    yield from _ladder(points, dtype, close)
+    for nfe in (steps for steps in STEPS if steps <= GRID_NFE and not _close_before(points, steps, close)):
+        alike = [point for point in points.values() if point.nfe == nfe and "/" not in point.solver]
+        for point in sorted(alike, key=lambda point: point.p95_high)[:_BEST]:
+            yield from (f"{point.solver}/{grid}" for grid in GRIDS)
+    yield from _tolerances(points, dtype)
+
+
+def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
+    """Yield methods (or methods on a grid) with ever more steps, fewest calls first."""
+    names = [*(name for name in catalogue.solvers() if name not in SIMILAR), EDM]
+    queue = [(_nfe(name, 0, dtype), name, 0) for name in names]
+    heapq.heapify(queue)
+    records = {name: Record() for name in names}
+    while queue:
+        nfe, name, place = heapq.heappop(queue)
+        if nfe > MAX_NFE or _close_before(points, nfe, close):
+            continue
+        text = _text(name, STEPS[place])
+        yield text
+        point = points.get(text)
+        done = point is not None and (point.p95_high <= close or records[name].falls_behind(point, points))
+        if not done and place + 1 < len(STEPS):
+            heapq.heappush(queue, (_nfe(name, place + 1, dtype), name, place + 1))
+
+
+def _tolerances(points: Mapping[str, Point], dtype: torch.dtype) -> Iterator[str]:
+    """Yield error control at ever tighter tolerances, until errors hardly change or other solvers are better."""
+    names = list(ADAPTIVE)
+    before = dict.fromkeys(names, np.inf)
+    records = {name: Record() for name in names}
+    for tolerance in (each for each in TOLERANCES if each > 2 * tolerance_floor(dtype)):
+        for name in tuple(names):
+            text = str(SolverSpec.parse(f"{name}@{tolerance:g}"))
+            yield text
+            point = points.get(text)
+            if point is None:
+                continue
+            if records[name].falls_behind(point, points) or point.p95_high > _FLOOR * before[name]:
+                names.remove(name)
+            before[name] = point.p95_high
+
+
+def _close_before(points: Mapping[str, Point], nfe: float, close: float) -> bool:
+    """Whether a solver with fewer calls is already close enough."""
+    return any(point.nfe_most < nfe and point.p95_high <= close for point in points.values())
+
+
+def _text(name: str, steps: int) -> str:
+    """Return the solver's text for a method, or for a method on a grid, such as `heun2/karras`."""
+    method, slash, grid = name.partition("/")
+    return str(SolverSpec.parse(f"{method}-{steps}{slash}{grid}"))
+
+
+def _nfe(name: str, place: int, dtype: torch.dtype) -> int:
+    """Return the calls of a method with the steps at a place of `STEPS`; too many if it does not support them."""
+    try:
+        return compiled(SolverSpec.parse(_text(name, STEPS[place])), dtype).nfe or MAX_NFE + 1
+    except SolverError:
+        return MAX_NFE + 1
+
+
+class Record:
+    """The record of a method against cheaper solvers as its number of steps grows."""
+
+    def __init__(self) -> None:
+        self.ratio, self.losses = np.inf, 0
+
+    def falls_behind(self, point: Point, points: Mapping[str, Point]) -> bool:
+        """Add the next point; return whether the method has fallen behind for good."""
+        others = (p for p in points.values() if p.nfe <= point.nfe and p.solver != point.solver)
+        best = min((p.p95_high for p in others), default=np.inf)
+        ratio = point.p95_high / best if best > 0 else np.inf
+        self.losses = self.losses + 1 if ratio > 1 and ratio >= self.ratio else 0
+        self.ratio = ratio
+        return self.losses >= _PATIENCE

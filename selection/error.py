@@ -1,0 +1,173 @@
+"""The endpoint error: how far a sample ends from the exact end of its own path, as a share of the spread.
+
+The spread is the root mean square distance of the exact ends from their mean, in the model's own coordinates. Of many
+samples the median (p50), p95 and the worst are reported. p95 is what is ranked and promised: the upper end of its
+interval.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field as Described
+from scipy.special import bdtr
+from torch import Tensor
+
+from models.checkpoint.bound import Frozen, Size
+from models.guidance import Guided
+from models.named_conditions import NamedConditions
+from models.velocity import kind_of
+from solvers import SolverSpec, Status
+from solvers import compile as compiled
+from solvers.integrate import Solution, integrate_indexed
+from solvers.tuned import TunedPlans
+
+TIGHT = 1e-9
+"""Tolerance of the exact ends."""
+
+COVERED, CONFIDENCE = 0.95, 0.99
+"""The quantile that is promised, and the confidence of each end of its interval."""
+
+LEAST_SAMPLES = 90
+"""The fewest samples whose worst is above p95 with this confidence."""
+
+
+class NoErrors(Exception):  # noqa: N818  (says why, like its siblings in solvers)
+    """Errors cannot be measured on these paths; the message says why."""
+
+
+class ErrorSummary(Frozen):
+    """Endpoint errors of the samples of one solver, as shares of the spread.
+
+    Attributes:
+        p50, p95: quantiles over all samples; one that did not reach the end counts as infinitely far.
+        p95_low, p95_high: interval of p95; each end holds with 99 % confidence, whatever the distribution: two order
+            statistics (Wilks 1941, "Determination of sample sizes for setting tolerance limits").
+        worst: the largest error of the samples that reached the end.
+        failed: samples that did not reach the end.
+    """
+
+    p50: Size
+    p95: Size
+    p95_low: Size
+    p95_high: Size
+    worst: Size
+    failed: int = Described(default=0, ge=0)
+
+
+def shares(states: Tensor, ends: Tensor, spread: float) -> NDArray[np.float64]:
+    """Return the endpoint error of each sample: (n,) of states and exact ends (n, *event); infinite if not finite."""
+    distances = (states.double() - ends.double()).flatten(1).square().sum(1).sqrt().numpy() / spread
+    return np.where(np.isfinite(distances), distances, np.inf)
+
+
+def spread_of(ends: Tensor) -> float:
+    """Return the spread of the exact ends (n, *event); those that are not finite are left out.
+
+    Raises:
+        NoErrors: none is finite, or all are the same.
+    """
+    flat = ends.double().flatten(1)
+    flat = flat[flat.isfinite().all(1)]
+    if not len(flat):
+        raise NoErrors(f"none of {len(ends)} paths reached t = 1; the network is not usable")
+    spread = float((flat - flat.mean(0)).square().sum(1).mean().sqrt())
+    if not spread > 0:
+        raise NoErrors("all paths end at the same point, so errors have no scale")
+    return spread
+
+
+def summary(errors: NDArray[np.float64]) -> dict[str, Any] | None:
+    """Return the members of `ErrorSummary` for the errors of all samples (n,); None if over 5 % of them failed."""
+    ordered, n = np.sort(errors), len(errors)
+    below = bdtr(np.arange(n), n, COVERED)  # below[k - 1]: the chance that fewer than k of n samples are within p95
+    low = max(1, int(np.searchsorted(below, 1 - CONFIDENCE, side="right")))
+    high = min(n, int(np.searchsorted(below, CONFIDENCE)) + 1)
+    if not np.isfinite(ordered[high - 1]):
+        return None
+    finite = ordered[np.isfinite(ordered)]
+    places = {"p50": n // 2 + 1, "p95": int(np.ceil(COVERED * n)), "p95_low": low, "p95_high": high}
+    return {name: float(ordered[place - 1]) for name, place in places.items()} | {
+        "worst": float(finite[-1]),
+        "failed": n - len(finite),
+    }
+
+
+@dataclass(frozen=True)
+class Field:
+    """A velocity with its conditions and guidance.
+
+    Attributes:
+        velocity: called as velocity(x, t), or velocity(x, t, condition) with conditions.
+        conditions: one row for each sample, or None; by name, if the network takes them so.
+        takes: the conditioning of the model; needed only for guidance.
+        guidance: strength of classifier-free guidance, or None.
+    """
+
+    velocity: Any
+    conditions: Tensor | dict[str, Tensor] | None = None
+    takes: NamedConditions | None = None
+    guidance: float | None = None
+
+    def since(self, first: int) -> Field:
+        """Return the field of the samples from index `first` on."""
+        return replace(self, conditions=self._each(lambda rows: rows[first:]))
+
+    def double(self) -> Field:
+        """Return the field in float64."""
+        wide = self._each(lambda rows: rows.double() if rows.is_floating_point() else rows)
+        return replace(self, velocity=copy.deepcopy(self.velocity).double(), conditions=wide)
+
+    def _each(self, change: Any) -> Any:
+        if isinstance(self.conditions, dict):
+            return {name: change(rows) for name, rows in self.conditions.items()}
+        return None if self.conditions is None else change(self.conditions)
+
+    def __call__(self, x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
+        """Evaluate states x of the samples `index`."""
+        if self.conditions is None:
+            return self.velocity(x, t)
+        place = torch.from_numpy(index)
+        rows = self._each(lambda rows: rows[place])
+        if self.takes is None or self.guidance in (None, 1):
+            return self.velocity(x, t, rows)
+        return Guided(self.velocity, self.takes)(x, t, rows, torch.full_like(t, self.guidance))
+
+
+@torch.no_grad()
+def solve(
+    field: Field,
+    x0: Tensor,
+    spec: SolverSpec,
+    save_at: NDArray[np.float64] | None = None,
+    progress: bool = False,
+    plans: TunedPlans | None = None,
+) -> Solution:
+    """Solve from the noise x0 (samples, *event) to t = 1.
+
+    Raises:
+        SolverError: the solver does not support this dtype.
+    """
+    ends = kind_of(field.velocity).takes_ends
+    return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress, step_ends=ends)
+
+
+def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT) -> Tensor:
+    """Solve in float64 with the same weights, by DOPRI5 at a tight tolerance.
+
+    Returns:
+        (samples, *event) float64; NaN for a sample that did not reach t = 1.
+    """
+    spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
+    solution = solve(field.double(), x0.double(), spec)
+    return torch.where(arrived(solution.status).reshape(-1, *([1] * (x0.ndim - 1))), solution.x, torch.nan)
+
+
+def arrived(statuses: Any) -> Tensor:
+    """Whether each sample (n,) reached t = 1."""
+    return torch.tensor([status == Status.SUCCESS for status in statuses])

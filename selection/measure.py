@@ -1,0 +1,321 @@
+"""Measurement of the frontier of a checkpoint: the cost and the endpoint error of the candidates.
+
+    python -m models measure checkpoints/moons/1
+
+Every candidate starts from the same noise, and its samples are compared with the exact ends of their own paths.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.checkpoint.card import Card
+from models.checkpoint.loading import Checkpoint, load
+from models.noise import noise
+from models.shapes import ShapeError, Sizes, free_places
+from selection.candidates import candidates
+from selection.error import TIGHT, Field, NoErrors, arrived, exact_ends, shares, solve, spread_of, summary
+from selection.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, store_frontier, table
+from solvers import SolverSpec
+from solvers.errors import SolverError
+from solvers.integrate import Solution
+from solvers.tuned import TunedPlans
+
+SECONDS = 300.0
+SEED = 7_070_707
+
+REFERENCE = f"dopri5 at {TIGHT:g} in float64"
+
+_SAMPLES, _FEW, _LARGE = 512, 96, 256
+"""Number of paths, and the number if a state has more elements than `_LARGE`, or time is short."""
+
+_AFTER_ENDS = 0.1
+"""Time for solvers at the least, as a share of the time that the exact ends took."""
+
+Progress = Callable[[str], None]
+
+
+def silent(_: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Paths with their exact ends: what the errors of solvers are measured on.
+
+    Attributes:
+        field: the velocity, in the dtype of x0, on the CPU.
+        x0: noise, (samples, *event).
+        ends: (samples, *event) float64; NaN where a path did not reach t = 1, which then counts for no solver.
+        spread: see `selection.error`.
+    """
+
+    field: Field
+    x0: Tensor
+    ends: Tensor
+    spread: float
+
+    @classmethod
+    def of(cls, field: Field, x0: Tensor, ends: Tensor | None = None) -> Self:
+        """Solve for the exact ends.
+
+        Raises:
+            NoErrors: no path reached t = 1, or all end at the same point.
+        """
+        ends = exact_ends(field, x0) if ends is None else ends
+        return cls(field, x0[: len(ends)], ends, spread_of(ends))
+
+    def point(self, text: str, plans: TunedPlans | None = None) -> Point | None:
+        """Measure one solver; None if it is not available here, or more than 5 % of the samples fail."""
+        try:
+            spec = SolverSpec.parse(text)
+            solution = solve(self.field, self.x0, spec, plans=plans)
+        except SolverError:
+            return None
+        return self.of_solution(spec, solution)
+
+    def of_solution(self, spec: SolverSpec, solution: Solution) -> Point | None:
+        """Measure a solution from x0; None if more than 5 % of its samples failed."""
+        errors = shares(solution.x, self.ends, self.spread)
+        errors[~arrived(solution.status).numpy()] = np.inf
+        members = summary(errors[self.ends.flatten(1).isfinite().all(1).numpy()])
+        if members is None:
+            return None
+        nfe = solution.nfe
+        return Point(solver=str(spec), nfe=float(nfe.mean()), nfe_most=int(nfe.max()), **members)
+
+
+def measure_curve(
+    field: Field,
+    x0: Tensor,
+    *,
+    seed: int = SEED,
+    plans: TunedPlans | None = None,
+    only: Iterable[str] | None = None,
+    seconds: float = SECONDS,
+    until_error: float = np.inf,
+    progress: Progress = silent,
+    note: Progress = silent,
+) -> Curve:
+    """Measure the candidates on one field, cheapest first, until all are tried or time runs out.
+
+    If time is short, there are only `_FEW` paths. At least these are solved, and solvers get a tenth of the time that
+    this takes; at least one is measured.
+
+    Args:
+        field: the velocity, in the dtype of x0, on the CPU.
+        x0: noise, (samples, *event).
+        seed: its seed, which is noted.
+        plans: the tuned plans of the checkpoint, tried first.
+        only: the solvers to measure instead of the candidates.
+        seconds: limit on the wall-clock time, which includes the exact ends.
+        until_error: time does not run out before the p95 of a solver is within this.
+        progress: called with the solver being measured.
+        note: called with a line for the user if time is short.
+
+    Raises:
+        NoErrors: no path reached t = 1, or no solver brought 95 % of the samples there.
+    """
+    start = time.monotonic()
+    progress("exact ends")
+    paths = Paths.of(field, x0, _ends(field, x0, seconds, note))
+    spent = time.monotonic() - start
+    if spent > seconds:
+        note(f"the exact ends of {len(paths.x0)} paths alone took {spent:.0f} s, over the limit of {seconds:.3g} s")
+    until = start + max(seconds, (1 + _AFTER_ENDS) * spent)
+    points = dict[str, Point]()
+    tuned = () if plans is None else plans.texts
+    complete = True
+    for text in candidates(points, x0.dtype, tuned) if only is None else only:
+        reached = any(point.p95_high <= until_error for point in points.values())
+        if reached and time.monotonic() > until:
+            complete = False
+            break
+        progress(text)
+        point = paths.point(text, plans)
+        if point is not None:
+            points[point.solver] = point
+    if not points:
+        raise NoErrors("no solver brought 95 % of the samples to the end; the network is not usable")
+    return Curve(
+        guidance=field.guidance, samples=len(paths.x0), seed=seed, spread=paths.spread, complete=complete,
+        points=tuple(sorted(points.values(), key=lambda point: point.cost)),
+    )  # fmt: skip
+
+
+def _ends(field: Field, x0: Tensor, seconds: float, note: Progress) -> Tensor:
+    """Return the exact ends of all paths, or those of the first `_FEW` if all would take most of the time."""
+    if len(x0) <= _FEW or seconds == np.inf:
+        return exact_ends(field, x0)
+    start = time.monotonic()
+    ends = exact_ends(field, x0[:_FEW])
+    whole = (time.monotonic() - start) * len(x0) / _FEW
+    if whole > seconds / 2:
+        note(f"errors are measured on {_FEW} paths, as the exact ends of {len(x0)} could take {whole:.0f} s")
+        return ends
+    return torch.cat([ends, exact_ends(field.since(_FEW), x0[_FEW:])])
+
+
+def measure(
+    checkpoint: Checkpoint,
+    *,
+    conditions: Tensor | None = None,
+    conditions_text: str = "",
+    guidances: Sequence[float] = (1.0,),
+    seconds: float = SECONDS,
+    only_tuned: bool = False,
+    samples: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    until_error: float = np.inf,
+    progress: Progress = silent,
+    note: Progress = silent,
+) -> Frontier:
+    """Measure the frontier of a checkpoint.
+
+    Args:
+        checkpoint: a checkpoint on the CPU.
+        conditions: conditions of a conditional model, repeated to the number of samples; by default every label in
+            turn, or example vectors.
+        conditions_text: a description of the conditions.
+        guidances: guidance strengths of a conditional model, one curve each.
+        seconds: limit on the wall-clock time of all curves together, see `measure_curve`; the cheapest solvers come
+            first.
+        only_tuned: whether to measure only the tuned solvers of the checkpoint.
+        samples: number of paths; by default as many as the size of a state allows.
+        sizes: sizes of the free axes.
+        until_error, progress, note: see `measure_curve`.
+
+    Raises:
+        NoErrors: the model has no endpoint error, is not usable, or takes no guidance; a free axis has no size, or one
+            that is not allowed.
+    """
+    card, sizes = checkpoint.card, dict(sizes or {})
+    if card.field.takes_ends:
+        raise NoErrors(
+            "the model is a field of average velocity: it has no endpoint error, as there is no path to follow; "
+            "compare its samples with data: python -m training evaluate"
+        )
+    if card.conditions and card.condition is None:
+        names = ", ".join(card.conditions)
+        raise NoErrors(
+            f"the model takes conditions by name ({names}), and there are no examples of them, so it has no frontier; "
+            "name a solver in requests"
+        )
+    shape = _shape_of(card, sizes)
+    samples = samples or (_SAMPLES if np.prod(shape) <= _LARGE else _FEW)
+    x0 = noise(SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape))
+    takes = card.conditioning
+    strengths: list[float | None] = list(dict.fromkeys(float(g) for g in guidances))
+    rows = None
+    if takes is None:
+        if any(g != 1 for g in strengths):
+            raise NoErrors("guidance is for conditional models, and this one is not conditional; leave it out")
+        conditions_text, strengths = "", [None]
+    else:
+        if conditions is None:
+            conditions = takes.unpack(takes.examples(samples, checkpoint.dtype))[0]
+            quantity = conditions.is_floating_point()
+            conditions_text = "example vectors, not real ones" if quantity else "every label in turn"
+        rows = conditions[torch.arange(samples) % len(conditions)]
+        if any(g != 1 for g in strengths) and not takes.nullable:
+            raise NoErrors("the model was trained without a null condition, so it cannot be guided")
+    curves = list[Curve]()
+    until = time.monotonic() + seconds
+    for place, guidance in enumerate(strengths):
+        where = "" if guidance in (None, 1) else f"guidance {guidance:g}: "
+        curves.append(
+            measure_curve(
+                Field(checkpoint.velocity, rows, takes, guidance),
+                x0,
+                plans=checkpoint.plans,
+                only=(checkpoint.plans.texts if checkpoint.plans else ()) if only_tuned else None,
+                seconds=max(0.0, until - time.monotonic()) / (len(strengths) - place),
+                until_error=until_error,
+                progress=lambda text, where=where: progress(where + text),
+                note=note,
+            )
+        )
+    return Frontier(
+        weights_sha256=card.weights_sha256,
+        plans_sha256=plans_hash(checkpoint.path),
+        reference=REFERENCE,
+        conditions=conditions_text,
+        sizes=sizes,
+        libraries={m.__name__: str(m.__version__) for m in (np, torch)},
+        curves=tuple(curves),
+    )
+
+
+def _shape_of(card: Card, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of states; raise an error unless each free axis has a size, and nothing else does."""
+    try:
+        for axis in sizes:
+            if axis not in card.bounds:
+                raise NoErrors(f"the model has no axis {axis!r}; its shape is {list(card.event_shape)}")
+        noted = Sizes(card.bounds)
+        for axis, size in sizes.items():
+            noted.note(axis, size, "--shape")
+        return card.event_of(sizes)
+    except ShapeError as error:
+        raise NoErrors(f"{error}: --shape {error.axis}=N, N from {card.bounds[error.axis].describe()}") from None
+
+
+def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = silent) -> Frontier | None:
+    """Measure the tuned solvers of a checkpoint, and add them to an existing frontier.
+
+    Returns:
+        The extended frontier; None if it was measured on other paths, so that errors cannot be compared.
+
+    Raises:
+        NoErrors: the model has no endpoint error, or is not usable.
+    """
+    tuned = measure(
+        checkpoint,
+        guidances=[1.0 if curve.guidance is None else curve.guidance for curve in frontier.curves],
+        seconds=np.inf,
+        only_tuned=True,
+        samples=frontier.curves[0].samples,
+        sizes=frontier.sizes,
+        progress=progress,
+    )
+    pairs = list(zip(frontier.curves, tuned.curves, strict=True))
+    if frontier.conditions != tuned.conditions or not all(old.has_paths_of(new) for old, new in pairs):
+        return None
+    curves = list[Curve]()
+    for old, new in pairs:
+        stock = [point for point in old.points if not is_tuned(point.solver)]
+        points = sorted([*stock, *new.points], key=lambda point: point.cost)
+        curves.append(old.model_copy(update={"points": tuple(points)}))
+    return frontier.model_copy(update={"plans_sha256": tuned.plans_sha256, "curves": tuple(curves)})
+
+
+def run(path: Path, **options: Any) -> list[str]:
+    """Measure the checkpoint at `path` with options of `measure`, store the result, and return a report in lines.
+
+    Raises:
+        CheckpointError, FrontierError, NoErrors: it cannot be loaded, measured or written.
+    """
+    checkpoint = load(path)
+    notes = list[str]()
+    frontier = measure(checkpoint, note=notes.append, **options)
+    return [*lines(frontier), *notes, store_frontier(path, checkpoint.card, frontier)]
+
+
+def lines(frontier: Frontier) -> list[str]:
+    """Return a report in lines: the Pareto-optimal solvers for each guidance."""
+    report = [f"shape {axis}={size}" for axis, size in frontier.sizes.items()]
+    for curve in frontier.curves:
+        if curve.guidance is not None:
+            report.append(f"guidance {curve.guidance:g}, conditions: {frontier.conditions}")
+        report.append(table(curve, pareto(curve.points)))
+        if not curve.complete:
+            report.append("time ran out before all solvers were tried; raise --seconds")
+    return report
