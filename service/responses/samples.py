@@ -273,15 +273,14 @@ def _grid(solve: Plan) -> TraceBody:
     times = solve.times
     assert times is not None  # noqa: S101  (the caller has seen them)
     steps = len(times) - 1
-    columns = {
+    grid: TraceBody = {
         "sample": np.zeros(steps, dtype=np.int64),
         "t": times[:-1],
         "h": np.diff(times),
         "error": np.full(steps, np.nan),
         "accepted": np.ones(steps, dtype=bool),
     }
-    _GRIDS[solve] = columns
-    return columns
+    return _GRIDS.setdefault(solve, grid)
 
 
 def _quantiles(t: NDArray[np.float64], h: NDArray[np.float64], t_span: tuple[float, float]) -> dict[str, list[float]]:

@@ -39,9 +39,7 @@ class SolverSettings(TypedDict):
     """The solver as used: its name, every parameter that belongs to it, and all of it as text."""
 
     name: str
-    text: Annotated[
-        str, Field(description="the solver with its settings, as requests may have it: rk4-20, dopri5@1e-5")
-    ]
+    text: Annotated[str, Field(description="all of it, as requests may have it: rk4-20, dopri5@1e-5")]
 
 
 SolverUsed = Annotated[dict[str, Any], written_as(SolverSettings)]

@@ -88,8 +88,8 @@ async def unload_is_posted(name: ModelName) -> Any:
 async def models(request: Request) -> ModelList:
     """List all models with status, version and shapes, and repository entries that are not models."""
     registry = service_of(request).registry
-    summaries: Any = [registry.summary(name) for name in registry.names()]
-    return {"models": summaries, **registry.passed_over()}
+    listed: Any = {"models": [registry.summary(name) for name in registry.names()], **registry.passed_over()}
+    return listed
 
 
 @router.read("/v1/models/{name}", "Describe a model", Kind.UNKNOWN_MODEL, Kind.INVALID, moons=examples.MODEL)

@@ -1,6 +1,6 @@
 """Fields of requests: the options of the clients, and the flags of the command line.
 
-``python -m service.requests.members`` of the server writes this file from its schemas; do not edit it.
+``python -m service.sdk_fields`` of the server writes this file from its schemas; do not edit it.
 """
 
 # ruff: noqa: E501

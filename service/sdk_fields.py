@@ -1,0 +1,123 @@
+"""``python -m service.sdk_fields`` writes the SDK's ``_fields.py`` from the schemas of requests.
+
+Its options, the flags of its command line and those of ``python -m fleet sample`` follow from it; a test compares the
+file with the schemas.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from service.analysis.diagnose import DiagnoseRequest
+from service.analysis.encode import EncodeRequest
+from service.analysis.log_prob import LogProbRequest
+from service.replay import Answer
+from service.requests.members import Member, members
+from service.requests.parsing import OTHER_NAMES
+from service.requests.schemas import SampleRequest, Solving
+from service.routes.replay import ReplayRequest
+
+SDK = Path(__file__).parents[1] / "clients" / "python" / "pathline" / "_fields.py"
+"""The file that is written."""
+
+_POSITIONAL = {"model", "num_samples", "samples"}
+"""Arguments of the SDK's methods with a place of their own."""
+
+_HEAD = '''"""Fields of requests: the options of the clients, and the flags of the command line.
+
+``python -m service.sdk_fields`` of the server writes this file from its schemas; do not edit it.
+"""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pathline._request import Budget
+'''
+
+_FIELD = '''
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a request for samples.
+
+    Attributes:
+        kind: Its JSON type, or ``any``.
+        about: One line about it.
+        default: Its value if a request has none.
+        choices: Its values, if they are words.
+        bulk: Whether it may be a setting of a bulk job.
+    """
+
+    kind: str
+    about: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    bulk: bool = False
+
+
+'''
+
+
+def sdk_text() -> str:
+    """Return the content of the SDK's ``_fields.py``."""
+    common = members(Solving)
+    text = _HEAD + _options("SolverOptions", "TypedDict", "Options of every operation.", common)
+    for name, body, what in (
+        ("Sample", SampleRequest, "`sample`, `iter_samples`, `stream` and `compare`"),
+        ("Encode", EncodeRequest, "`encode`"),
+        ("LogProb", LogProbRequest, "`log_prob`"),
+        ("Diagnose", DiagnoseRequest, "`diagnose`"),
+    ):
+        own = {key: member for key, member in members(body).items() if key not in {*common, *_POSITIONAL}}
+        about = f"Options of {what}, in addition to those of `SolverOptions`."
+        text += _options(f"{name}Options", "SolverOptions", about, own)
+    own = {key: member for key, member in members(ReplayRequest).items() if key not in Answer.model_fields}
+    text += _options("ReplayOptions", "TypedDict", "Options of `replay`.", own)
+    text += _FIELD + "FIELDS: dict[str, Field] = {\n"
+    for key, each in members(SampleRequest).items():
+        text += f"    {json.dumps(key)}: Field(\n        {json.dumps(each.kind)},\n        {json.dumps(each.about)},\n"
+        more = {"default": each.default, "choices": each.choices, "bulk": each.bulk}
+        text += "".join(f"        {name}={_literal(value)},\n" for name, value in more.items() if value)
+        text += "    ),\n"
+    text += "}\n\nOTHER_NAMES: dict[str, str] = {\n"
+    for key, names in OTHER_NAMES.items():
+        text += "".join(f'    "{name}": "{key}",\n' for name in names)
+    return text + '}\n"""Fields by the names that other samplers and solvers use for them."""\n'
+
+
+def _options(name: str, base: str, about: str, own: Mapping[str, Member]) -> str:
+    lines = [
+        fill(f"{key}: {_sentence(each)}", 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
+        for key, each in own.items()
+    ]
+    types = [f"    {key}: {each.type}" for key, each in own.items()]
+    head = f'\n\nclass {name}({base}, total=False):\n    """{about} None stands for the default.\n\n    Attributes:\n'
+    return "\n".join((head + lines[0], *lines[1:], '    """\n', *types, ""))
+
+
+def _literal(value: Any) -> str:
+    """Return a value as the code formatter writes it."""
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_literal, value))})"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _sentence(member: Member) -> str:
+    """Return the line about a member as a sentence, which may begin with one of its values."""
+    values = ("true", *member.choices)
+    about = member.about
+    return f"{about}." if about.startswith(values) else f"{about[:1].upper()}{about[1:]}."
+
+
+if __name__ == "__main__":
+    SDK.write_text(sdk_text())
