@@ -1,24 +1,265 @@
-"""The `python -m fleet` command: bulk jobs."""
+"""The command `python -m fleet`: bulk jobs."""
+
+from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
+from pathlib import Path
+from typing import Any
 
-from fleet.bulk.command import add_export, add_sample, add_verify, guarded
+from numpy.typing import NDArray
+from pathline.bulk_folder import BLOCK, JobSpec, Receipt, Summary
+from pathline.errors import BulkConflict
+from tqdm import tqdm
+
+from fleet.begin import Arguments, await_job, begin, cell, read_array
+from fleet.errors import FleetError, UsageError
+from fleet.launchers import Here, Launcher, Local, Worker
+from fleet.run import Run
+from fleet.store import FORMATS, Target
+from service.settings import Settings, SettingsError, load_settings
+
+_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in the pods of an Indexed Job
+_STOPPED = 130
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m fleet", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_sample, add_verify, add_export):
-        add(commands)
+    _add_sample(commands.add_parser("sample", help="start or resume a job: write samples to files"))
+    verify = commands.add_parser("verify", help="reread all rows of a job and check them")
+    verify.add_argument("url", metavar="URL")
+    verify.add_argument("--quiet", action="store_true", help="no progress bar")
+    verify.set_defaults(run=verify_)
+    export = commands.add_parser("export", help="write a job's samples to one .npz or .npy file for `training`")
+    export.add_argument("url", metavar="URL")
+    export.add_argument("file", type=Path)
+    pairs = "write noise and states, for `training fit --reflow --pairs`"
+    export.add_argument("--pairs", action="store_true", help=pairs)
+    export.set_defaults(run=export_)
     return parser
 
 
+def _add_sample(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=sample)
+    parser.add_argument("model", nargs="?", help="name of the model; may be left out to resume a job")
+    add = parser.add_argument
+    add("--to", required=True, metavar="URL", help="folder, or any URL that fsspec supports")
+    add("--total", type=int, help="number of samples")
+    add("--seed", type=int, help="seed of all samples")
+    add("--first-index", type=int, help="index of the first sample in the seed's stream (default: 0)")
+    add("--model-version", type=int, help="version of the model (default: the highest)")
+    add("--solver", help="a solver's name, or with settings: rk4-20, dopri5@1e-5 (default: dopri5)")
+    add("--steps", type=int, help="number of fixed steps")
+    for name in ("rtol", "atol"):
+        add(f"--{name}", type=float)
+    add("--max-nfe", type=int)
+    add("--noise-scale", type=float, help="factor of the starting noise, its temperature")
+    named = "for each of several, NAME=FILE.npy (one row for all samples, or a row for each) or NAME=JSON"
+    several: dict[str, Any] = {"action": "append", "default": []}
+    add("--condition", metavar="X", help=f"of all samples: a label, a name or a JSON list; or, {named}", **several)
+    add("--negative", metavar="X", help="condition that replaces a null in guidance", **several)
+    add("--guidance", help="strength of guidance, or JSON with terms, interval, projection and rescale")
+    add("--conditions", type=Path, metavar="FILE", help="Parquet or CSV with columns condition and count")
+    add("--shape", metavar="AXIS=SIZE", help="size of a free axis, such as T=344; can be repeated", **several)
+    add("--states", action="store_true", help="write the states of the flow without decoding them")
+    add("--format", choices=FORMATS, help="format of the shards (default: parquet)")
+    add("--on", choices=("local", "ray", "indexed"), default="local", help="where the workers run")
+    add("--workers", type=int, default=1, help="shards made at the same time (default: 1)")
+    add("--threads", type=int, help="CPU threads of the network in each worker (default: 1)")
+    add("--shard-rows", type=int, help=f"rows per shard, a multiple of {BLOCK} (default: about two minutes' work)")
+    add("--tries", type=int, default=3, help="attempts before a shard is given up (default: 3)")
+    add("--quiet", action="store_true", help="no progress bar")
+
+
+def sample(options: argparse.Namespace) -> int:
+    """Start or resume a job; return 0 if it is complete, 1 if shards are missing, 130 after Ctrl-C."""
+    for name in ("workers", "tries"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} is {getattr(options, name)}; it must be at least 1")
+    settings, target = load_settings(), Target(options.to)
+    index = _index(options.workers) if options.on == "indexed" else None
+    if target.store.in_memory and (options.on == "ray" or options.workers > 1):
+        raise UsageError(f"{options.to}: is the memory of a single process; use --workers 1, or another address")
+    if index:
+        spec, new = await_job(target), False
+    else:
+        spec, new = begin(_arguments(options), target, settings)
+    mine = None if index is None else range(index, spec.shards, options.workers)
+    if not options.quiet:
+        print(_opening(spec, target, new), file=sys.stderr, flush=True)
+    run = Run(spec, target, _launcher(options, spec, settings), options.tries, mine, options.quiet)
+    try:
+        outcome = run()
+    except KeyboardInterrupt:
+        print(f"fleet: stopped; resume with: python -m fleet sample --to {options.to}", file=sys.stderr)
+        return _STOPPED
+    for shard, reason in sorted(outcome.failed.items()):
+        print(f"fleet: shard {shard} was given up after {options.tries} tries: {reason}", file=sys.stderr)
+    if outcome.left:
+        print(f"{spec.shards - outcome.left} of {spec.shards} shards are done; run this again to make the others")
+        return 1 if index is None or outcome.failed else 0
+    _report(spec, target)
+    return 0
+
+
+def _index(workers: int) -> int:
+    text = os.environ.get(_INDEX, "")
+    if not text.isdecimal() or int(text) >= workers:
+        raise UsageError(
+            f"--on indexed needs {_INDEX}, set by Kubernetes to a number below --workers {workers}; found {text!r}"
+        )
+    return int(text)
+
+
+def _arguments(options: argparse.Namespace) -> Arguments:
+    request = {
+        name: value
+        for name in ("solver", "steps", "rtol", "atol", "max_nfe", "noise_scale")
+        if (value := getattr(options, name)) is not None
+    }
+    if options.guidance is not None:
+        request["guidance"] = guidance = cell(options.guidance)
+        if isinstance(guidance, bool) or not isinstance(guidance, int | float | dict):
+            raise UsageError(
+                f"--guidance {options.guidance}: give a number, or a JSON object with terms, interval, projection and "
+                "rescale"
+            )
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, texts in (("condition", options.condition), ("negative", options.negative)):
+        _add_conditions(name, texts, request, arrays)
+    for text in options.shape:
+        axis, _, size = text.partition("=")
+        if not axis.strip() or not size.strip().isdecimal():
+            raise UsageError(f"--shape {text}: write an axis and its size, such as T=344")
+        request.setdefault("shape", {})[axis.strip()] = int(size)
+    if options.states:
+        request["decode"] = False
+    return Arguments(
+        options.model,
+        options.model_version,
+        request,
+        options.seed,
+        options.first_index,
+        options.total,
+        options.conditions,
+        arrays,
+        options.format,
+        options.threads,
+        options.shard_rows,
+        options.workers,
+    )
+
+
+def _add_conditions(option: str, texts: list[str], request: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    """Add the values of `--condition` or `--negative` to a request, and those from files to the arrays."""
+    field = {"condition": "conditions"}.get(option, option)
+    for text in texts:
+        named = re.fullmatch(r"([A-Za-z]\w*)=(.*)", text, re.DOTALL)
+        if named is None:
+            if len(texts) > 1:
+                raise UsageError(f"--{option} {text}: give each of several conditions with its name, NAME=FILE.npy")
+            request[option] = cell(text)
+            continue
+        name, value = named.groups()
+        if name in request.get(field, {}) or f"{field}.{name}" in arrays:
+            raise UsageError(f"--{option} {name} is given twice; give it once")
+        if value.endswith(".npy"):
+            arrays[f"{field}.{name}"] = read_array(Path(value))
+        else:
+            request.setdefault(field, {})[name] = cell(value)
+
+
+def _launcher(options: argparse.Namespace, spec: JobSpec, settings: Settings) -> Launcher:
+    from fleet.maker import devices
+
+    store = Target(options.to).store
+    if options.on == "ray":
+        from fleet.ray_jobs import OnRay
+
+        gpu = devices(settings)[0].startswith("cuda")
+        return OnRay(options.to, store.options, options.workers, spec.threads, gpu)
+    if options.on == "indexed" or store.in_memory:
+        return Here(Worker(options.to, store.options, settings))
+    return Local(options.to, store.options, options.workers, devices(settings))
+
+
+def _opening(spec: JobSpec, target: Target, new: bool) -> str:
+    what = "new job" if new else f"job with {len(target.done())} of {spec.shards} shards done"
+    size = spec.range(0)[1]
+    return (
+        f"fleet: {what}: {spec.total:,} samples of {spec.model}/{spec.version}, seed {spec.seed}, "
+        f"{spec.shards} shards of {size:,} rows, to {target.address}"
+    )
+
+
+def _report(spec: JobSpec, target: Target) -> None:
+    summary = target.summary(spec)
+    print(
+        f"{summary.rows:,} samples in {spec.shards} shards, {summary.nfe:,} NFE, {summary.seconds:,.1f} worker seconds"
+    )
+    odd = {name: count for name, count in summary.status.items() if name != "success"}
+    if odd:
+        print("not every sample succeeded: " + ", ".join(f"{count} {name}" for name, count in sorted(odd.items())))
+    if not summary.deterministic:
+        print(
+            "this model's bits depend on which rows are computed together, so the fingerprint applies to these files "
+            "only"
+        )
+    print(f"fingerprint {summary.fingerprint}")
+
+
+def verify_(options: argparse.Namespace) -> int:
+    """Read every row of a job and check it against the receipts; return 0 if the job is complete and correct."""
+    target = Target(options.url)
+    spec = target.job()
+    summary, faulty, missing = Summary(), 0, set(range(spec.shards)) - target.done()
+    shards = tqdm(
+        target.verify(spec), total=spec.shards - len(missing), unit="shard", disable=options.quiet, file=sys.stderr
+    )
+    for shard, outcome in shards:
+        if isinstance(outcome, Receipt):
+            summary.add(outcome)
+        else:
+            faulty += 1
+            tqdm.write(f"fleet: shard {shard}: {outcome}", file=sys.stderr)
+    if faulty:
+        print("fleet: delete the receipts of these shards and run `sample` again to remake them", file=sys.stderr)
+    if missing:
+        shown = ", ".join(map(str, sorted(missing)[:10])) + (", ..." if len(missing) > 10 else "")
+        print(f"fleet: {len(missing)} of {spec.shards} shards have no receipt: {shown}", file=sys.stderr)
+    if faulty or missing:
+        return 1
+    print(f"{summary.rows:,} samples in {spec.shards} shards match their receipts")
+    print(f"fingerprint {summary.fingerprint}")
+    return 0
+
+
+def export_(options: argparse.Namespace) -> int:
+    """Write all rows to one file."""
+    from fleet.export import export, export_pairs
+
+    rows = (export_pairs if options.pairs else export)(Target(options.url), options.file)
+    print(f"wrote {rows:,} {'pairs' if options.pairs else 'samples'} to {options.file}")
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; return the exit code."""
+    """Run a command; report an error as one line on stderr; return the exit code, 2 for wrong usage."""
     options = parser().parse_args(arguments)
-    return guarded(options.run, options)
+    try:
+        return options.run(options)
+    except (UsageError, BulkConflict, SettingsError) as error:
+        message, code = error, 2
+    except FleetError as error:
+        message, code = error, 1
+    except KeyboardInterrupt:
+        return _STOPPED
+    print(f"fleet: {message}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

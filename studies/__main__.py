@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from training.errors import TrainingError, UsageError
+from training.errors import UsageError, reported
 
 _BENCHMARKS = sorted(path.parent.name for path in Path(__file__).parent.glob("*/__main__.py"))
 
@@ -90,17 +90,8 @@ def main(argv: list[str] | None = None) -> int:
     # See training/__main__.py: torch reads it when it is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     arguments = _parser().parse_args(argv)
-    try:
-        return _bench() if arguments.command == "bench" else _experiments(arguments)
-    except TrainingError as error:
-        print(f"studies: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("studies: stopped; run the same command to resume", file=sys.stderr)
-        return 130
-    except ModuleNotFoundError as error:
-        print(f"studies: {error.name} is not installed; run pip install -e '.[training,benchmarks]'", file=sys.stderr)
-        return 1
+    run = _bench if arguments.command == "bench" else lambda: _experiments(arguments)
+    return reported("studies", "training,benchmarks", run)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ from models.noise import noise
 from selection.error import Field
 from selection.measure import measure_curve
 from solvers import integrate
+from training.data import data_of
 from training.dataset import DataSet
 from training.draws import Purpose, seed32
 from training.evaluation import evaluate
 from training.measurement import PRICED, conditions_of
 from training.price import price
-from training.recorded import data_of
 
 _SAMPLES = 2000
 _SEED = 1_000_003

@@ -7,7 +7,68 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from training.data_config import CONFIGS, DATASETS
-from training.errors import TrainingError, UsageError
+from training.errors import UsageError, reported
+
+_NAMES = {"type": lambda text: [name.strip() for name in text.split(",") if name.strip()], "metavar": "NAME,..."}
+
+_RECIPE: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "--name": ("name", DATASETS, {"metavar": "NAME", "help": "name of the model (default: the recipe's)"}),
+    "--steps": ("steps", DATASETS, {"type": int, "metavar": "N", "help": "training steps (default: the recipe's)"}),
+    "--epochs": ("epochs", DATASETS, {"type": int, "metavar": "N", "help": "passes over the data, instead of steps"}),
+    "--batch-size": ("batch_size", DATASETS, {"type": int, "metavar": "N", "help": "samples per step"}),
+    "--lr": ("learning_rate", DATASETS, {"type": float, "metavar": "RATE", "help": "learning rate of Adam"}),
+    "--seed": ("seed", DATASETS, {"type": int, "metavar": "N", "help": "seed of the training"}),
+    "--ema": (
+        "ema",
+        DATASETS,
+        {"type": float, "metavar": "DECAY", "help": "average the weights, e.g. 0.999; 0 turns it off"},
+    ),
+    "--coupling": (
+        "coupling",
+        DATASETS,
+        {"choices": ("independent", "ot"), "help": "coupling of noise and data (default: the recipe's)"},
+    ),
+    "--data": (
+        "data.path",
+        ("vectors", "images"),
+        {"metavar": "PATH", "help": "your own data (vectors: .csv .tsv .npy .npz; images: a folder, .npy .npz, IDX)"},
+    ),
+    "--columns": ("data.columns", ("vectors",), {**_NAMES, "help": "columns to learn (default: all others)"}),
+    "--label": ("data.label", ("vectors",), {"metavar": "NAME", "help": "column or array of class labels"}),
+    "--condition": ("data.condition", ("vectors",), {**_NAMES, "help": "columns of numbers that samples depend on"}),
+    "--sep": ("data.separator", ("vectors",), {"metavar": "CHARACTER", "help": "between columns: ';' or tab"}),
+    "--header": (
+        "data.header",
+        ("vectors",),
+        {"choices": ("yes", "no"), "help": "whether the first line of a .csv has names"},
+    ),
+    "--scale": (
+        "data.scale",
+        ("vectors",),
+        {"choices": ("standard", "robust"), "help": "scale by mean and deviation, or by median and quartiles"},
+    ),
+    "--no-round": (
+        "data.round",
+        ("vectors",),
+        {"action": "store_const", "const": False, "help": "do not round columns of whole numbers"},
+    ),
+    "--conditional": (
+        "data.conditional",
+        ("digits", "mnist", "images"),
+        {"action": "store_const", "const": True, "help": "train a class-conditional model"},
+    ),
+    "--background": (
+        "data.background",
+        ("images",),
+        {"metavar": "COLOUR", "help": "colour behind transparent pixels (white, black, #rrggbb)"},
+    ),
+    "--range": (
+        "data.range",
+        ("images",),
+        {"nargs": 2, "type": float, "metavar": ("LOW", "HIGH"), "help": "pixel values of black and white"},
+    ),
+}
+"""Options of `fit` that set a field of the recipe: the field, the data sets that have it, and what argparse is told."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -17,15 +78,17 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+def _add_data_dir(parser: argparse.ArgumentParser) -> None:
+    data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
+    parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
+
+
 def _add_places(parser: argparse.ArgumentParser) -> None:
-    models_dir = os.environ.get("PATHLINE_MODELS_DIR", "").strip() or "checkpoints"
-    runs_dir = os.environ.get("PATHLINE_RUNS_DIR", "").strip() or "runs"
-    parser.add_argument(
-        "--models-dir", type=Path, default=models_dir, metavar="DIR", help="model repository (now: %(default)s)"
-    )
-    parser.add_argument(
-        "--runs-dir", type=Path, default=runs_dir, metavar="DIR", help="folder for unfinished runs (now: %(default)s)"
-    )
+    for kind, default, text in (("models", "checkpoints", "model repository"), ("runs", "runs", "unfinished runs")):
+        place = os.environ.get(f"PATHLINE_{kind.upper()}_DIR", "").strip() or default
+        parser.add_argument(
+            f"--{kind}-dir", type=Path, default=place, metavar="DIR", help=f"folder of the {text} (now: %(default)s)"
+        )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
 
 
@@ -35,61 +98,25 @@ def _parser() -> argparse.ArgumentParser:
     fit = commands.add_parser("fit", help="train and publish one model; run again to resume after a stop")
     fit.add_argument("dataset", choices=DATASETS, help="data set; its shipped recipe is the default")
     fit.add_argument("--config", type=Path, metavar="FILE.toml", help="recipe to use instead of the shipped one")
-    data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
-    fit.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
-    fit.add_argument(
-        "--data", metavar="PATH", help="your own data (vectors: .npy .npz .csv; images: a folder, .npy .npz, IDX)"
-    )
-    fit.add_argument("--name", metavar="NAME", help="name of the model (default: the recipe's)")
-    fit.add_argument(
-        "--conditional", action="store_true", help="train a class-conditional model (digits, mnist, images)"
-    )
-    fit.add_argument("--label", metavar="COLUMN", help="vectors: column or array of class labels")
-    fit.add_argument("--header", choices=("yes", "no"), help="vectors: whether the first line of a .csv has names")
-    fit.add_argument(
-        "--scale",
-        choices=("standard", "robust"),
-        help="vectors: scale by mean and deviation, or by median and quartiles",
-    )
-    fit.add_argument("--no-round", action="store_true", help="vectors: do not round columns of whole numbers")
-    fit.add_argument(
-        "--background", metavar="COLOUR", help="images: colour behind transparent pixels (white, black, #rrggbb)"
-    )
-    fit.add_argument(
-        "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="images: pixel values of black and white"
-    )
-    fit.add_argument(
-        "--coupling", choices=("independent", "ot"), help="coupling of noise and data (default: the recipe's)"
-    )
-    fit.add_argument("--reflow", type=Path, metavar="CHECKPOINT", help="train on the paths of a published model")
-    fit.add_argument(
-        "--student", type=Path, metavar="CHECKPOINT", help="train a one-step or few-step student of a model"
-    )
     fit.add_argument("--paper", action="store_true", help="use the paper's recipe (moons, circles, mnist)")
-    fit.add_argument(
-        "--pairs",
-        metavar="N|FILE",
-        help="reflow: number of paths to train on (default: one per sample), or a file of pairs",
-    )
+    for flag, (field, kinds, options) in _RECIPE.items():
+        only = "" if kinds is DATASETS else f"{', '.join(kinds)}: "
+        names = ("--lr", "--learning-rate") if flag == "--lr" else (flag,)
+        fit.add_argument(*names, dest=field, **{**options, "help": only + options["help"]})
+    _add_data_dir(fit)
+    fit.add_argument("--reflow", type=Path, metavar="CHECKPOINT", help="train on the paths of a published model")
+    student = "train a one-step or few-step student of a model"
+    fit.add_argument("--student", type=Path, metavar="CHECKPOINT", help=student)
+    pairs = "reflow: number of paths to train on (default: one per sample), or a file of pairs"
+    fit.add_argument("--pairs", metavar="N|FILE", help=pairs)
     fit.add_argument("--guidance", type=float, metavar="G", help="reflow, student: guidance of a conditional parent")
     fit.add_argument("--from", dest="start", type=Path, metavar="CHECKPOINT", help="continue a published model")
-    fit.add_argument("--steps", type=int, metavar="N", help="training steps (default: the recipe's)")
-    fit.add_argument("--epochs", type=int, metavar="N", help="passes over the data, instead of steps")
-    fit.add_argument("--batch-size", type=int, metavar="N", help="samples per step (default: the recipe's)")
-    fit.add_argument("--learning-rate", "--lr", type=float, metavar="RATE", help="of Adam (default: the recipe's)")
-    fit.add_argument("--seed", type=int, metavar="N", help="seed of the training (default: the recipe's)")
-    fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0 turns it off")
     fit.add_argument("--force", action="store_true", help="train even if a model of this recipe exists")
     fit.add_argument(
         "--save-every", type=float, default=10.0, metavar="SECONDS", help="time between saves (default: %(default)s)"
     )
-    fit.add_argument(
-        "--seconds",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="limit on measuring the model once it is published; 0 measures nothing (default: 60)",
-    )
+    measuring = "limit on measuring the model once it is published; 0 measures nothing (default: 60)"
+    fit.add_argument("--seconds", type=float, default=60.0, metavar="S", help=measuring)
     fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
     _add_places(fit)
     _add_evaluate(commands.add_parser("evaluate", help="measure how good a model is, and solvers on it"))
@@ -112,58 +139,104 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the folder of a version")
-    example = "e.g. rk4-20 or dopri5@1e-5"
-    parser.add_argument("--solver", action="append", metavar="SOLVER", help=f"{example}; can be repeated")
+    example = "e.g. rk4-20 or dopri5@1e-5; can be repeated"
+    parser.add_argument("--solver", action="append", metavar="SOLVER", help=example)
     parser.add_argument(
         "--samples", type=int, default=1000, metavar="N", help="number of samples (default: %(default)s)"
     )
     parser.add_argument("--by-class", action="store_true", help="measure how many samples look like their class")
-    parser.add_argument(
-        "--guidance",
-        action="append",
-        type=float,
-        metavar="G",
-        help="guidance to measure; can be repeated (default: 1; with --by-class 1, 2 and 4)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=300.0,
-        metavar="S",
-        help="limit on the wall-clock time of the frontier; cheap solvers come first (default: 300)",
-    )
+    guidance = "guidance to measure; can be repeated (default: 1; with --by-class 1, 2 and 4)"
+    parser.add_argument("--guidance", action="append", type=float, metavar="G", help=guidance)
+    seconds = "limit on the wall-clock time of the frontier; cheap solvers come first (default: 300)"
+    parser.add_argument("--seconds", type=float, default=300.0, metavar="S", help=seconds)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results (default: reports/NAME-VERSION)")
-    data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
-    parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
+    _add_data_dir(parser)
 
 
-def _own_data(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the data settings given as options."""
-    own = arguments.dataset in ("vectors", "images")
-    if arguments.data and not own:
-        raise UsageError(f"--data is for your own data: fit vectors or fit images, not fit {arguments.dataset}")
-    if arguments.label and arguments.dataset != "vectors":
-        raise UsageError(f"--label is for fit vectors; fit {arguments.dataset} takes --conditional")
-    if arguments.conditional and arguments.dataset in ("moons", "circles", "vectors"):
-        more = "; name the labels with --label" if arguments.dataset == "vectors" else ", which have no classes"
-        raise UsageError(f"--conditional is not for {arguments.dataset}{more}")
-    for option, kind in {
-        "header": "vectors",
-        "scale": "vectors",
-        "no_round": "vectors",
-        "background": "images",
-        "range": "images",
-    }.items():
-        if getattr(arguments, option) not in (None, False) and arguments.dataset != kind:
-            name = option.replace("_", "-")
-            raise UsageError(f"--{name} is for fit {kind}, not fit {arguments.dataset}")
-    given: dict[str, Any] = {"data.path": arguments.data, "data.label": arguments.label}
-    given |= {f"data.{option}": getattr(arguments, option) for option in ("header", "scale", "background", "range")}
-    if arguments.conditional:
-        given["data.conditional"] = True
-    if arguments.no_round:
-        given["data.round"] = False
-    return {key: value for key, value in given.items() if value is not None}
+def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the recipe that options set."""
+    overrides: dict[str, Any] = {}
+    for flag, (field, kinds, _) in _RECIPE.items():
+        value = getattr(arguments, field)
+        if value is None:
+            continue
+        if arguments.dataset not in kinds:
+            raise UsageError(_not_for(flag, kinds, arguments.dataset))
+        overrides[field] = value
+    return overrides
+
+
+def _not_for(flag: str, kinds: tuple[str, ...], dataset: str) -> str:
+    if flag == "--data":
+        return f"--data is for your own data: fit vectors or fit images, not fit {dataset}"
+    more = ""
+    if flag in ("--label", "--conditional"):
+        more = {"vectors": "; name the labels with --label", "moons": ", which have no classes"}.get(
+            "moons" if dataset == "circles" else dataset, "; classes are learned with --conditional"
+        )
+    return f"{flag} is for fit {', fit '.join(kinds)}, not fit {dataset}{more}"
+
+
+def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the recipe table that names the parent; it is empty if no option names one."""
+    if arguments.reflow and arguments.student:
+        raise UsageError("--reflow and --student train different models; leave one of them out")
+    if arguments.student and arguments.pairs is not None:
+        raise UsageError("--pairs is for --reflow; a student is trained on the data themselves")
+    table = "student" if arguments.student else "reflow"
+    parent = arguments.student or arguments.reflow
+    if not parent:
+        if arguments.pairs is not None or arguments.guidance is not None:
+            raise UsageError(
+                "--pairs and --guidance need a parent model; name it with --reflow or --student CHECKPOINT"
+            )
+        return {}
+    fields: dict[str, Any] = {"checkpoint": str(parent)}
+    if arguments.guidance is not None:
+        fields["guidance"] = arguments.guidance
+    if arguments.pairs is not None:
+        counted = arguments.pairs.lstrip("-").isdecimal()
+        fields |= {"pairs": int(arguments.pairs)} if counted else {"file": arguments.pairs}
+    return {table: fields}
+
+
+def _fit(arguments: argparse.Namespace) -> None:
+    overrides = _overrides(arguments)
+    if arguments.start:
+        overrides["start"] = {"checkpoint": str(arguments.start)}
+    parent = _parent(arguments)
+    overrides |= parent
+    if "reflow" in parent:  # its pairs replace the recipe's coupling
+        overrides.setdefault("coupling", "independent")
+    shipped = arguments.dataset
+    if overrides.get("data.conditional") and shipped in ("digits", "mnist"):
+        shipped += "_conditional"
+    if arguments.paper:
+        if shipped not in ("moons", "circles", "mnist") or arguments.config:
+            raise UsageError(f"--paper is for fit moons, circles and mnist without --config; here it is fit {shipped}")
+        shipped += "_paper"
+    for option, value, zero in (
+        ("save-every", arguments.save_every, "0 seconds (every step)"),
+        ("seconds", arguments.seconds, "0 (measure nothing)"),
+    ):
+        if not value >= 0:
+            raise UsageError(f"--{option} is {value}; it must be {zero} or more")
+    from training.config import load_recipe  # imports torch, which takes too long for `--help`
+
+    path = arguments.config or CONFIGS / f"{shipped}.toml"
+    recipe = load_recipe(path, overrides)
+    if parent and "name" not in overrides:
+        # A name of its own, so that it is not another version of the parent.
+        recipe = recipe.model_copy(update={"name": f"{recipe.name}-{next(iter(parent))}"})
+    if recipe.data.name != arguments.dataset:
+        raise UsageError(
+            f"{path}: data.name is {recipe.data.name!r}; use the recipe with fit {recipe.data.name}, "
+            f"not fit {arguments.dataset}"
+        )
+    from training.fit import Options, fit
+
+    names = ("models_dir", "runs_dir", "data_dir", "device", "force", "save_every", "tensorboard", "seconds")
+    fit(recipe, Options(**{name: getattr(arguments, name) for name in names}))
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -185,27 +258,6 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     )  # fmt: skip
 
 
-def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the recipe table that names the parent; it is empty if no option names one."""
-    if arguments.reflow and arguments.student:
-        raise UsageError("--reflow and --student train different models; leave one of them out")
-    if arguments.student and arguments.pairs is not None:
-        raise UsageError("--pairs is for --reflow; a student is trained on the data themselves")
-    table = "student" if arguments.student else "reflow"
-    parent = arguments.student or arguments.reflow
-    if not parent:
-        if arguments.pairs is not None or arguments.guidance is not None:
-            raise UsageError(
-                "--pairs and --guidance need a parent model; name it with --reflow or --student CHECKPOINT"
-            )
-        return {}
-    given = {"checkpoint": str(parent), "guidance": arguments.guidance}
-    if arguments.pairs is not None:
-        counted = arguments.pairs.lstrip("-").isdecimal()
-        given |= {"pairs": int(arguments.pairs)} if counted else {"file": arguments.pairs}
-    return {table: {key: value for key, value in given.items() if value is not None}}
-
-
 def _tune(arguments: argparse.Namespace) -> None:
     from training.tune import Recipe, measure_tuned, read_numbers, tune
 
@@ -221,57 +273,6 @@ def _tune(arguments: argparse.Namespace) -> None:
     measure_tuned(arguments.checkpoint)
 
 
-def _fit(arguments: argparse.Namespace) -> None:
-    overrides: dict[str, Any] = {
-        name: value
-        for name in ("steps", "epochs", "batch_size", "learning_rate", "seed", "ema", "name", "coupling")
-        if (value := getattr(arguments, name)) is not None
-    }
-    overrides |= _own_data(arguments)
-    if arguments.start:
-        overrides["start"] = {"checkpoint": str(arguments.start)}
-    table = _parent(arguments)
-    overrides |= table
-    if "reflow" in table:  # its pairs replace the recipe's coupling
-        overrides.setdefault("coupling", "independent")
-    shipped = arguments.dataset
-    if arguments.conditional and shipped in ("digits", "mnist"):
-        shipped += "_conditional"
-    if arguments.paper:
-        if shipped not in ("moons", "circles", "mnist") or arguments.config:
-            raise UsageError(f"--paper is for fit moons, circles and mnist without --config; here it is fit {shipped}")
-        shipped += "_paper"
-    from training.config import load_recipe  # imports torch, which takes too long for `--help`
-
-    path = arguments.config or CONFIGS / f"{shipped}.toml"
-    recipe = load_recipe(path, overrides)
-    if table and not arguments.name:
-        # A name of its own, so that it is not another version of the parent.
-        recipe = recipe.model_copy(update={"name": f"{recipe.name}-{next(iter(table))}"})
-    if recipe.data.name != arguments.dataset:
-        raise UsageError(
-            f"{path}: data.name is {recipe.data.name!r}; use the recipe with fit {recipe.data.name}, "
-            f"not fit {arguments.dataset}"
-        )
-    if not arguments.save_every >= 0:
-        raise UsageError(f"--save-every is {arguments.save_every}; it must be 0 seconds (every step) or more")
-    if not arguments.seconds >= 0:
-        raise UsageError(f"--seconds is {arguments.seconds}; it must be 0 (measure nothing) or more")
-    from training.fit import Options, fit  # imports torch, after the command line is checked
-
-    places = Options(
-        models_dir=arguments.models_dir,
-        runs_dir=arguments.runs_dir,
-        data_dir=arguments.data_dir,
-        device=arguments.device,
-        force=arguments.force,
-        save_every=arguments.save_every,
-        tensorboard=arguments.tensorboard,
-        seconds=arguments.seconds,
-    )
-    fit(recipe, places)
-
-
 def _defaults(arguments: argparse.Namespace) -> None:
     from training.defaults import make_defaults
 
@@ -283,25 +284,12 @@ def main(argv: list[str] | None = None) -> int:
     # GNU OpenMP's threads spin for milliseconds while they wait. If other programs need the same cores, small networks
     # then train ten times slower. The variable is read when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    try:
+
+    def run() -> None:
         arguments = _parser().parse_args(argv)
-        run = {
-            "fit": _fit,
-            "evaluate": _evaluate,
-            "tune": _tune,
-            "defaults": _defaults,
-        }[arguments.command]
-        run(arguments)
-    except TrainingError as error:
-        print(f"training: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("training: stopped; run the same command to resume from the last saved state", file=sys.stderr)
-        return 130
-    except ModuleNotFoundError as error:
-        print(f"training: {error.name} is not installed; run pip install -e '.[training]'", file=sys.stderr)
-        return 1
-    return 0
+        {"fit": _fit, "evaluate": _evaluate, "tune": _tune, "defaults": _defaults}[arguments.command](arguments)
+
+    return reported("training", "training", run)
 
 
 if __name__ == "__main__":

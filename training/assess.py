@@ -21,12 +21,12 @@ from selection.error import Field, NoErrors
 from selection.frontier import percent
 from selection.measure import REFERENCE, SECONDS, Paths
 from solvers import SolverSpec, Status
+from training.data import data_of
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import swd, swd_by_chance
-from training.files import make_writable
+from training.folders import make_writable
 from training.measurement import assess, conditions_of, cost_of, frontier_of, keep
-from training.recorded import data_of
 from training.solving import parse_solver, solve
 
 DEFAULT_SOLVERS = ("euler-10", "euler-50", "euler-100", "midpoint-10", "midpoint-25", "rk4-5", "rk4-20", "dopri5@1e-5")

@@ -1,12 +1,14 @@
 """Evaluation by class (`evaluate --by-class`): how many samples look like their class, and how sure a judge is of them.
 
-The judge (`training.judge`) is trained on the model's training data and tested on real data that neither has seen. It
-is also sure of some pure noise, so the table has a row for noise as well as one for real data.
+The judge (`training.judges.train_judge`) is trained on the model's training data and tested on real data that neither
+has seen. It is also sure of some pure noise, so the table has a row for noise as well as one for real data.
 """
 
+import csv
+import io
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +20,54 @@ from torch import Tensor
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.report import REPORT_FILE
+from models.decoder import Decoder
 from models.guidance import Guided
 from models.noise import noise
+from models.regular import write_atomically
 from solvers import SolverSpec, Status
-from training.class_table import Row, head, line, write
-from training.dataset import DataSet
+from training.data import data_of
 from training.errors import TrainingError, UsageError
-from training.files import make_writable
-from training.judge import Judge, train_judge
+from training.folders import make_writable
+from training.judges import SURE, Judge, train_judge
 from training.measurement import keep
-from training.recorded import data_of
 from training.solving import parse_solver, solve
 
 DEFAULT_SOLVERS = ("dopri5@1e-5",)
 _GUIDANCES = (1.0, 2.0, 4.0)
+
+MAX_CLASSES = 16
+"""Columns of a sheet of pictures; further classes are left out."""
+
+_SHOWN = 12  # classes that fit in a line of text
+_INCHES = 0.36  # side of a picture
+
+Samples = tuple[NDArray[Any], NDArray[np.int64]]
+"""Samples (n, *event) and the class of each (n,)."""
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """The judge's verdict on one set of samples.
+
+    Attributes:
+        samples: description of the samples: real data, noise, or a solver with its guidance.
+        count: number of samples.
+        agreement: share that is classified as its own class; None if the samples have no class.
+        by_class: the same for each class; None for a class without samples.
+        sure: share to which the judge gives a probability over 0.9 for any one class.
+        taken_for: share that is classified as each class.
+        nfe: velocity evaluations per sample, mean; a guided one takes two network rows. None if nothing was solved.
+        failed: samples that did not reach t = 1; they are left out.
+    """
+
+    samples: str
+    count: int
+    agreement: float | None
+    by_class: list[float | None]
+    sure: float
+    taken_for: list[float]
+    nfe: float | None = None
+    failed: int = 0
 
 
 def evaluate_by_class(
@@ -41,7 +77,7 @@ def evaluate_by_class(
     samples: int,
     out: Path,
     data_dir: Path | None = None,
-) -> list[Row]:
+) -> list[ClassRow]:
     """Judge samples by class, print a table, write CSV and a sheet of pictures to `out`, add the numbers to the report.
 
     Args:
@@ -69,29 +105,32 @@ def evaluate_by_class(
         raise UsageError(
             f"{path} is a field of average velocity, which --by-class does not support; evaluate it without --by-class"
         )
-    takes = checkpoint.conditioning
-    nullable = takes is not None and takes.nullable
+    conditioning = checkpoint.conditioning
+    nullable = conditioning is not None and conditioning.nullable
     guidances = _guidances(nullable, guidances)
     data, note = data_of(checkpoint, data_dir)
     if data is None or data.conditions is None or data.reference_conditions is None:
         raise TrainingError(f"{path}: --by-class needs the real data with labels: {note or 'the data have none'}")
     judge = train_judge(data.train, data.conditions)
+    # Noise with the mean and spread of each coordinate of the data.
+    drawn = np.random.default_rng(0).standard_normal(data.reference.shape)
+    noise_like = data.train.mean(0) + data.train.std(0) * drawn
     rows = [
-        _row("real data", judge, data.reference, data.reference_conditions, len(names)),
-        _row("noise like the data", judge, _noise_like(data), None, len(names)),
+        _verdict("real data", judge, data.reference, data.reference_conditions, len(names)),
+        _verdict("noise like the data", judge, noise_like, None, len(names)),
     ]
-    shown = {"real": (data.reference, data.reference_conditions)}
+    shown: dict[str, Samples] = {"real": (data.reference, data.reference_conditions)}
     print(head(names), *map(line, rows), sep="\n", flush=True)
     x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
     labels = torch.arange(samples) % len(names)
     for spec in specs:
         for guidance in [*([None] if nullable else []), *guidances]:
             name = f"{spec}, no condition" if guidance is None else f"{spec}, guidance {guidance:g}"
-            row, found, of = _sampled(name, judge, checkpoint, spec, x0, labels, guidance)
+            row, ends = _sampled(name, judge, checkpoint, spec, x0, labels, guidance)
             rows.append(row)
             print(line(row), flush=True)
             if spec == specs[0] and guidance is not None:
-                shown[f"guidance {guidance:g}"] = (found, of)
+                shown[f"guidance {guidance:g}"] = ends
     write(rows, names, out, checkpoint.decoder, shown)
     record = {"judge": "scikit-learn MLPClassifier, hidden 256, 1,500 steps", "rows": [asdict(row) for row in rows]}
     keep(checkpoint, by_class=record)
@@ -127,12 +166,6 @@ def _guidances(nullable: bool, requested: Sequence[float] | None) -> Sequence[fl
     return requested
 
 
-def _noise_like(data: DataSet) -> NDArray[np.float64]:
-    """Normal noise with the mean and spread of each coordinate of the data, in the shape of `data.reference`."""
-    drawn = np.random.default_rng(0).standard_normal(data.reference.shape)
-    return data.train.mean(0) + data.train.std(0) * drawn
-
-
 def _sampled(
     name: str,
     judge: Judge,
@@ -141,11 +174,12 @@ def _sampled(
     x0: Tensor,
     labels: Tensor,
     guidance: float | None,
-) -> tuple[Row, NDArray[Any], NDArray[np.int64]]:
-    """Sample from the noise x0 at one guidance (None: no condition); return the verdict, the samples, their classes."""
-    takes = checkpoint.conditioning
-    assert takes is not None and takes.single is not None and takes.single.classes is not None  # noqa: S101, PT018
-    guided = Guided(checkpoint.velocity, takes)
+) -> tuple[ClassRow, Samples]:
+    """Sample from the noise x0 at one guidance (None: no condition); return the verdict, and the samples."""
+    conditioning = checkpoint.conditioning
+    assert conditioning is not None and conditioning.single is not None  # noqa: S101, PT018
+    assert conditioning.single.classes is not None  # noqa: S101  (_names has checked)
+    guided = Guided(checkpoint.velocity, conditioning)
 
     def velocity(x: Tensor, t: Tensor, label: Tensor) -> Tensor:
         if guidance is None:
@@ -156,18 +190,106 @@ def _sampled(
     ended = np.array([status == Status.SUCCESS for status in solution.status])
     if not ended.any():
         raise TrainingError(f"by class: {name}: none of {len(x0)} samples reached t = 1; the network is not usable")
-    found, of = solution.x.numpy()[ended], labels.numpy()[ended]
-    row = _row(name, judge, found, None if guidance is None else of, takes.single.classes)
-    return replace(row, nfe=float(np.mean(solution.nfe)), failed=int((~ended).sum())), found, of
+    ends, own = solution.x.numpy()[ended], labels.numpy()[ended]
+    row = _verdict(name, judge, ends, None if guidance is None else own, conditioning.single.classes)
+    return replace(row, nfe=float(np.mean(solution.nfe)), failed=int((~ended).sum())), (ends, own)
 
 
-def _row(name: str, judge: Judge, samples: NDArray[Any], of: NDArray[np.int64] | None, classes: int) -> Row:
-    """Return the judge's verdict on samples (n, *event) of the classes `of` (n,)."""
+def _verdict(
+    name: str, judge: Judge, samples: NDArray[Any], labels: NDArray[np.int64] | None, classes: int
+) -> ClassRow:
+    """Return the judge's verdict on samples (n, *event) of some classes (n,)."""
     named = judge.named(samples)
-    agreement = None if of is None else float((named == of).mean())
+    agreement = None if labels is None else float((named == labels).mean())
     by_class: list[float | None] = [None] * classes
-    if of is not None:
-        own = [named[of == label] == label for label in range(classes)]
-        by_class = [float(one.mean()) if one.size else None for one in own]
+    if labels is not None:
+        own = [named[labels == label] == label for label in range(classes)]
+        by_class = [float(right.mean()) if right.size else None for right in own]
     taken = np.bincount(named, minlength=classes) / len(named)
-    return Row(name, len(named), agreement, by_class, judge.sure(samples), taken.tolist())
+    return ClassRow(name, len(named), agreement, by_class, judge.sure(samples), taken.tolist())
+
+
+def head(names: Sequence[str]) -> str:
+    """Return the column names for `line`, cut to their width."""
+    title = f"{'samples':<28} {'count':>6} {'own class':>9} {f'over {SURE}':>9} "
+    return title + "".join(f" {name[:4]:>4}" for name in names[:_SHOWN])
+
+
+def line(row: ClassRow) -> str:
+    """Return the row as text, with the classes that fit on a screen; the CSV has all of them."""
+    start = f"{row.samples:<28} {row.count:>6} {_share(row.agreement):>9} {_share(row.sure):>9} "
+    return start + "".join(f" {_share(value, 0):>4}" for value in row.by_class[:_SHOWN])
+
+
+def _share(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}%}"
+
+
+def write(
+    rows: Sequence[ClassRow], names: Sequence[str], out: Path, decoder: Decoder, shown: Mapping[str, Samples]
+) -> None:
+    """Write `by-class.csv` and, if the data are pictures, a sheet of those shown, `by-class.png`.
+
+    Raises:
+        TrainingError: a file cannot be written.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["samples", "count", "own_class", f"over_{SURE}", "nfe", "failed", *names])
+    for row in rows:
+        writer.writerow([row.samples, row.count, row.agreement, row.sure, row.nfe, row.failed, *row.by_class])
+    low, high = decoder.config.clip or (0.0, 1.0)
+
+    def pictures(samples: NDArray[Any]) -> NDArray[np.floating]:
+        decoded = decoder.decode(torch.from_numpy(np.asarray(samples, dtype=np.float32))).numpy()
+        return (decoded - low) / (high - low)
+
+    try:
+        write_atomically(out / "by-class.csv", text.getvalue().encode())
+        if len(decoder.data_shape) > 1:
+            sets = {name: (pictures(samples), labels) for name, (samples, labels) in shown.items()}
+            write_atomically(out / "by-class.png", sheet(sets, len(names)))
+    except OSError as error:
+        raise TrainingError(f"{out}: cannot be written: {error.strerror}") from None
+
+
+def sheet(sets: Mapping[str, Samples], classes: int, rows: int = 2) -> bytes:
+    """Draw the first pictures of each class as a PNG: a column for each class, a block of rows for each set.
+
+    Args:
+        sets: by title, pictures (n, height, width), or in colour (n, 3, height, width), from 0 to 1, and the class of
+            each, (n,).
+        classes: number of classes.
+        rows: number of pictures per class in each set.
+    """
+    import matplotlib as mpl
+    from PIL import Image
+
+    mpl.use("Agg")
+    from matplotlib.figure import Figure
+
+    columns = min(classes, MAX_CLASSES)
+    size = (_INCHES * columns + 0.1, len(sets) * (_INCHES * rows + 0.28))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(len(sets), 1, squeeze=False)[:, 0]
+    for axes, (name, (pictures, labels)) in zip(panels, sets.items(), strict=True):
+        axes.imshow(tiled(pictures, labels, columns, rows), cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_title(name, fontsize=8)
+        axes.axis("off")
+    drawn, file = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=100)
+    colours = any(pictures.ndim == 4 for pictures, _ in sets.values())
+    Image.open(drawn).convert("RGB" if colours else "L").save(file, "PNG", optimize=True)  # half the bytes of RGBA
+    return file.getvalue()
+
+
+def tiled(pictures: NDArray[Any], labels: NDArray[np.int64], columns: int, rows: int) -> NDArray[np.float64]:
+    """Tile pictures into one, (rows * height, columns * width), colours on a last axis of three; empty places are 0."""
+    colour = pictures if pictures.ndim == 4 else pictures[:, None]
+    channels, height, width = colour.shape[1:]
+    whole = np.zeros((rows, columns, channels, height, width))
+    for label in range(columns):
+        own = colour[labels == label][:rows]
+        whole[: len(own), label] = own
+    tiles = whole.transpose(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
+    return tiles if pictures.ndim == 4 else tiles[:, :, 0]

@@ -124,7 +124,7 @@ class Recipe(Frozen):
         times: how the times of a batch are drawn: `uniform` in [0, 1], or `logit_normal`, the logistic function of a
             standard normal number, more often in the middle (Esser et al. 2024, "Scaling rectified flow transformers").
         reflow: the published model with the paths that this one is trained on, or None.
-        start: the published model that the training continues (see `training.start`), or None.
+        start: the published model that the training continues (see `training.parents`), or None.
         student: the published model from which this one learns an average velocity, so that a few steps suffice, or
             None.
         condition_dropout: share of the samples of a conditional model that are trained without their condition, so that

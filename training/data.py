@@ -1,18 +1,20 @@
 """Data sets of recipes: training data, reference data, and the decoder back to the data's own form."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from pydantic import ValidationError
 
+from models.checkpoint.loading import Checkpoint
 from training.config import Recipe
 from training.data_config import DigitsData, ImagesData, MnistData, PointsData, VectorsData
 from training.dataset import DataSet, to_pictures
-from training.errors import DataError
+from training.errors import DataError, TrainingError
 from training.known_data import make_points, read_digits, read_mnist
-from training.parents import load_parent
-from training.start import in_space_of
-from training.user_data.data import read_own
+from training.parents import in_space_of, load_parent
+from training.user_data.data import pin, read_own
 
 
 def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
@@ -45,3 +47,16 @@ def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
         raise DataError(f"the {recipe.data.name} data contain numbers that are not finite")
     data.card["sha256"] = data.digest
     return data
+
+
+def data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | None, str]:
+    """Return the data that the checkpoint was trained on, recreated from its recipe, or None and the reason."""
+    written = checkpoint.card.training.get("recipe")
+    if not isinstance(written, dict):
+        return None, "the card has no recipe, so there are no data to compare with"
+    try:
+        return prepare(pin(Recipe.model_validate_json(json.dumps(written))), data_dir), ""
+    except ValidationError:
+        return None, "the recipe in the card is from another release, so there are no data to compare with"
+    except TrainingError as error:
+        return None, f"no data to compare with: {error}"

@@ -85,6 +85,7 @@ class VectorsData(_OwnData):
         columns: data columns of the .csv; empty: all except labels and conditions. For an .npz, the one array.
         label: column of the .csv, or array of the .npz, with class labels: numbers or words.
         condition: columns of the .csv, or the one array of the .npz, with a condition vector.
+        separator: what is between the columns of the .csv; a .tsv has tabs.
         header: whether the first line of the .csv has column names: `yes`, `no`, or `auto`, which decides by the
             content of the line and refuses a line that may be either.
         scale: `standard`, to mean 0 and standard deviation 1; or `robust`, to median 0 and interquartile range 1.349,
@@ -96,9 +97,18 @@ class VectorsData(_OwnData):
     columns: list[str] = []
     label: str = ""
     condition: list[str] = []
+    separator: str = ","
     header: Literal["auto", "yes", "no"] = "auto"
     scale: Literal["standard", "robust"] = "standard"
     round: bool = True
+
+    @field_validator("separator")
+    @classmethod
+    def _one_character(cls, value: str) -> str:
+        value = "\t" if value in ("tab", "\\t") else value
+        if len(value) != 1 or value.isalnum() or value in '"\r\n':
+            raise ValueError("use one character, such as ';', or tab")
+        return value
 
 
 class ImagesData(_OwnData):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from training import published
+from training import folders
 from training.data_config import CONFIGS
 from training.errors import TrainingError
 
@@ -30,7 +30,7 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
     Raises:
         TrainingError: a folder cannot be used or a training failed.
     """
-    missing = [name for name in (*ANALYTIC, *TRAINED) if not published.versions(models_dir, name)]
+    missing = [name for name in (*ANALYTIC, *TRAINED) if not folders.versions(models_dir, name)]
     if not missing:
         print(f"models: {models_dir} has {', '.join((*ANALYTIC, *TRAINED))}; nothing to do")
         return

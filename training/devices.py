@@ -1,8 +1,11 @@
 """Device and precision of a run."""
 
 import os
+from collections.abc import Iterable
 
 import torch
+import torch.distributed
+from torch import Tensor, nn
 
 from training.config import Recipe
 from training.errors import UsageError
@@ -45,3 +48,67 @@ def mixes(recipe: Recipe, device: torch.device) -> bool:
             "'auto', which uses bfloat16 if the GPU supports it"
         )
     return False
+
+
+class Group:
+    """The processes of a run; only this one unless torchrun is used.
+
+    Attributes:
+        rank: number of this process; 0 is the one that writes.
+        size: number of processes.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank = rank
+        self.size = size
+
+    @classmethod
+    def join(cls, device: torch.device) -> "Group":
+        """Join the other processes, if torchrun's environment says that there are any.
+
+        Raises:
+            UsageError: the environment does not say where to meet them.
+        """
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return cls()
+        missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            raise UsageError(
+                f"WORLD_SIZE is {size}, but not set: {', '.join(missing)}; use torchrun to start several processes, or "
+                "unset WORLD_SIZE"
+            )
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        return cls(torch.distributed.get_rank(), size)
+
+    def leave(self) -> None:
+        """Leave the group at the end of a run."""
+        if self.size > 1:
+            torch.distributed.destroy_process_group()
+
+    def share(self, rows: int) -> slice:
+        """Return this process's rows of a batch; it may have none if there are fewer rows than processes."""
+        return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
+
+    def sum(self, parameters: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
+        """Replace each gradient with its sum over the processes, and return the sum of the loss, in one message."""
+        if self.size == 1:
+            return loss
+        owners = list(parameters)
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in owners]
+        flat = torch.cat([*(part.reshape(-1) for part in parts), loss.detach().reshape(1).to(parts[0].dtype)])
+        torch.distributed.all_reduce(flat)
+        begin = 0
+        for owner in owners:
+            owner.grad = flat[begin : begin + owner.numel()].view_as(owner).clone()
+            begin += owner.numel()
+        return flat[-1]
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Return whether the flag is set in any process."""
+        if self.size == 1:
+            return flag
+        vote = torch.tensor(float(flag), device=device)
+        torch.distributed.all_reduce(vote)
+        return bool(vote > 0)

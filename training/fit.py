@@ -1,7 +1,7 @@
 """One run from recipe to published model: prepare, train or resume, publish, then measure."""
 
 import signal
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,26 +12,23 @@ from models.checkpoint.card import CheckpointError
 from models.checkpoint.saving import save
 from models.network import ArchitectureError, Network
 from models.velocity import FieldKind
-from training import published
-from training.boards import Board, require
+from training import folders
 from training.config import Recipe
 from training.data import prepare
 from training.dataset import DataSet
-from training.devices import choose_device
+from training.devices import Group, choose_device
 from training.draws import Purpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
-from training.files import make_writable
+from training.flow_matching import Validation
+from training.folders import make_writable
 from training.measurement import SECONDS, measure_published
-from training.parallel import Group
 from training.parents import load_parent, pin_parent
-from training.progress import Progress
+from training.progress import Board, Progress, StopRequest
 from training.reflow import with_pairs
-from training.signals import StopRequest
 from training.state import RunFolder
 from training.student import Teacher, take_over, with_teacher
 from training.trainer import Hooks, Trainer
 from training.user_data.data import pin
-from training.validation import Validation
 
 
 @dataclass(frozen=True)
@@ -73,12 +70,12 @@ def fit(recipe: Recipe, options: Options) -> Path:
     """
     recipe = pin_parent(pin(recipe))
     run = RunFolder(options.runs_dir / f"{recipe.name}-{recipe.hash}")
-    existing = published.find(options.models_dir, recipe.name, recipe.hash)
+    existing = folders.find(options.models_dir, recipe.name, recipe.hash)
     if existing and not options.force:
         print(f"{recipe.name}: {existing} already has this recipe ({recipe.hash}); use --force to train it again")
         return existing
     if options.tensorboard:
-        require()
+        Board.require()
     device = choose_device(options.device)
     group = Group.join(device)
     if group.rank:
@@ -91,7 +88,8 @@ def fit(recipe: Recipe, options: Options) -> Path:
             print(f"{recipe.name}: {line}", flush=True)
         trainer = new_trainer(recipe, data, device, group, teacher)
         _resume(trainer, run, data)
-        with _board(options, run, trainer) as board:
+        logs = None if options.tensorboard is None else options.tensorboard / run.folder.name
+        with nullcontext() if logs is None else Board(logs, trainer.step) as board:
             _train(trainer, run, data, options.save_every, board)
             group.leave()
             folder = _publish(trainer, data, options.models_dir)
@@ -128,13 +126,6 @@ def _prepare(recipe: Recipe, options: Options) -> tuple[DataSet, Teacher | None]
     return data if recipe.reflow is None else with_pairs(recipe, data, options.runs_dir), None
 
 
-def _board(options: Options, run: RunFolder, trainer: Trainer) -> AbstractContextManager[Board | None]:
-    """Open the logs of this run, if they are requested."""
-    if options.tensorboard is None:
-        return nullcontext()
-    return Board(options.tensorboard / run.folder.name, trainer.step)
-
-
 def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.device, group: Group) -> None:
     """Do this process's share of every step, with the same data and state as the process that writes."""
     data, teacher = _prepare(recipe, options)
@@ -164,7 +155,12 @@ def new_trainer(
         UsageError: the network cannot be built for these data, has other weights than the model to continue, or no
             sample could be paired anew.
     """
-    _check_coupling(recipe, data)
+    alone = data.conditions is not None and len(np.unique(data.conditions, axis=0)) == len(data.conditions)
+    if recipe.coupling == "ot" and alone:
+        raise UsageError(
+            "coupling is 'ot'; no two training samples have the same condition, so none could be paired anew: use "
+            "'independent'"
+        )
     try:
         network = new_network(recipe, data)
     except ArchitectureError as error:
@@ -180,17 +176,6 @@ def new_trainer(
             "architecture and the size that it was trained with"
         )
     return Trainer(recipe, network, data.train, device, data.conditions, validation, group, data.noise, teacher)
-
-
-def _check_coupling(recipe: Recipe, data: DataSet) -> None:
-    """Refuse a pairing of noise and samples in which no sample could take part."""
-    if recipe.coupling != "ot" or data.conditions is None:
-        return
-    if len(np.unique(data.conditions, axis=0)) == len(data.conditions):
-        raise UsageError(
-            "coupling is 'ot'; no two training samples have the same condition, so none could be paired anew: use "
-            "'independent'"
-        )
 
 
 def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
@@ -238,11 +223,9 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, b
             hooks = Hooks(progress.step, write, lambda: bool(stop), save_every)
             complete = trainer.run(replace(hooks, epoch=board.epoch) if board else hooks)
         except TrainingError as error:
-            explained = (
-                isinstance(error, StateError) or not run.file.exists()
-            )  # a failed write already says what is kept
-            kept = "" if explained else f"; the last good state is kept in {run.folder}"
-            raise type(error)(f"{recipe.name}: {error}{kept}") from None
+            explained = isinstance(error, StateError) or not run.file.exists()  # a failed write says what is left
+            state = "" if explained else f"; the last good state is kept in {run.folder}"
+            raise type(error)(f"{recipe.name}: {error}{state}") from None
     if stop.signum is not None and not complete:
         raise Stopped(
             f"{recipe.name}: stopped at step {trainer.step:,} of {trainer.total_steps:,}; state saved in "

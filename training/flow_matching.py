@@ -1,46 +1,30 @@
-"""Conditional flow matching: the path from noise to data, the coupling of the two, and the loss."""
+"""Conditional flow matching: the path from noise to data, the coupling of the two, the loss, and the loss by time.
+
+The path is the straight line x_t = (1 - t) x0 + t x1, followed at the constant velocity x1 - x0: Lipman et al., "Flow
+Matching for Generative Modeling", ICLR 2023, with sigma_min = 0; Liu et al., "Flow Straight and Fast", ICLR 2023.
+"""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from training import draws
+from training.draws import Purpose
 
-class Path(Protocol):
-    """A conditional path between a noise sample `x0` (t = 0) and a data sample `x1` (t = 1)."""
+BINS = 10
+"""Number of equal parts of [0, 1] for the loss by time."""
 
-    def position(self, x0: Tensor, x1: Tensor, t: Tensor) -> Tensor:
-        """Return x_t, shape (rows, *event), for times `t` of shape (rows,)."""
-        ...
-
-    def velocity(self, x0: Tensor, x1: Tensor, t: Tensor) -> Tensor:
-        """Return dx_t/dt, shape (rows, *event): the target of the regression."""
-        ...
+_ROWS = 2000
 
 
-def _per_row(t: Tensor, like: Tensor) -> Tensor:
-    """Return `t` (rows,) with trailing axes of size 1, so that it broadcasts against `like`."""
-    return t.reshape(-1, *([1] * (like.ndim - 1)))
-
-
-@dataclass(frozen=True)
-class OptimalTransportPath:
-    """The straight line x_t = (1 - t) x0 + t x1, followed at the constant velocity x1 - x0.
-
-    Reference: Lipman et al., "Flow Matching for Generative Modeling", ICLR 2023, with sigma_min = 0; Liu et al., "Flow
-    Straight and Fast", ICLR 2023.
-    """
-
-    def position(self, x0: Tensor, x1: Tensor, t: Tensor) -> Tensor:
-        """Return (1 - t) x0 + t x1. Shapes: x0, x1 (rows, *event); t (rows,) in [0, 1]."""
-        t = _per_row(t, x0)
-        return (1 - t) * x0 + t * x1
-
-    def velocity(self, x0: Tensor, x1: Tensor, t: Tensor) -> Tensor:
-        """Return x1 - x0, the same at every t."""
-        return x1 - x0
+def position(x0: Tensor, x1: Tensor, t: Tensor) -> Tensor:
+    """Return (1 - t) x0 + t x1. Shapes: x0, x1 (rows, *event); t (rows,) in [0, 1]."""
+    t = t.reshape(-1, *([1] * (x0.ndim - 1)))
+    return (1 - t) * x0 + t * x1
 
 
 def optimal_coupling(
@@ -68,11 +52,11 @@ def optimal_coupling(
     from scipy.optimize import linear_sum_assignment
 
     a, b = (x.reshape(len(x), -1).astype(np.float64) for x in (x1, x0))
-    chosen = np.arange(len(a))
+    partner = np.arange(len(a))
     for rows in _equal(conditions, len(a)):
         # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, and the first two terms have the same sum for every pairing.
-        chosen[rows] = rows[linear_sum_assignment(-(a[rows] @ b[rows].T))[1]]
-    return chosen
+        partner[rows] = rows[linear_sum_assignment(-(a[rows] @ b[rows].T))[1]]
+    return partner
 
 
 def _equal(conditions: NDArray[Any] | None, count: int) -> list[NDArray[np.int64]]:
@@ -83,25 +67,67 @@ def _equal(conditions: NDArray[Any] | None, count: int) -> list[NDArray[np.int64
     return np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
 
 
-def flow_matching_loss(
-    network: nn.Module, path: Path, x0: Tensor, x1: Tensor, t: Tensor, condition: Tensor | None = None
-) -> Tensor:
-    """Return the mean squared error of the network's velocity on a conditional path.
+def flow_matching_loss(network: nn.Module, x0: Tensor, x1: Tensor, t: Tensor, *condition: Tensor) -> Tensor:
+    """Return the mean squared error of the network's velocity on the straight path.
 
-    L = E || v(x_t, t) - dx_t/dt ||^2 / dim (Lipman et al. 2023, eq. 9; averaged over the coordinates, so that losses of
-    data sets of different dimension can be compared). Its minimum is not zero but the variance of x1 - x0 given x_t.
+    L = E || v(x_t, t) - (x1 - x0) ||^2 / dim (Lipman et al. 2023, eq. 9; averaged over the coordinates, so that losses
+    of data sets of different dimension can be compared). Its minimum is not zero but the variance of x1 - x0 given x_t.
 
     Args:
         network: the velocity v(x, t), called once with x (rows, *event) and t (rows,).
-        path: the conditional path.
         x0: noise, (rows, *event).
         x1: data, (rows, *event).
         t: times in [0, 1], (rows,).
-        condition: one per row, or None for an unconditional network.
+        condition: one per row, for a conditional network.
 
     Returns:
         A scalar with a gradient.
     """
-    given = () if condition is None else (condition,)
-    predicted: Tensor = network(path.position(x0, x1, t), t, *given)
-    return (predicted - path.velocity(x0, x1, t)).square().mean()
+    predicted: Tensor = network(position(x0, x1, t), t, *condition)
+    return (predicted - (x1 - x0)).square().mean()
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Held-out samples with noise and times that stay the same during a run, so that its losses can be compared.
+
+    Losses by time show where along the path the network is weak, and whether it overfits.
+
+    Attributes:
+        x0, x1: noise and samples, (rows, *event).
+        t: times, evenly spread over [0, 1] in random order, (rows,).
+        conditions: one per row, or None.
+    """
+
+    x0: Tensor
+    x1: Tensor
+    t: Tensor
+    conditions: Tensor | None
+
+    @classmethod
+    def of(
+        cls, seed: int, samples: NDArray[np.float32], conditions: NDArray[Any] | None, device: torch.device
+    ) -> "Validation":
+        """Repeat or cut held-out samples (n, *event) and their conditions to 2,000 rows."""
+        rows = np.resize(np.arange(len(samples)), _ROWS)
+        source = draws.generator(seed, Purpose.VALIDATION)
+        x0 = source.standard_normal((_ROWS, *samples.shape[1:]), dtype=np.float32)
+        t = (source.permutation(_ROWS) + 0.5).astype(np.float32) / np.float32(_ROWS)
+        own = None if conditions is None else torch.from_numpy(conditions[rows]).to(device)
+        x1 = torch.from_numpy(samples[rows])
+        return cls(torch.from_numpy(x0).to(device), x1.to(device), torch.from_numpy(t).to(device), own)
+
+    @torch.no_grad()
+    def losses(self, network: nn.Module, weights: dict[str, Tensor]) -> list[float]:
+        """Return the mean loss in each of the `BINS` parts of time, with these weights in the network."""
+        total = torch.zeros(BINS, dtype=torch.float64, device=self.t.device)
+        count = torch.zeros_like(total)
+        for rows in torch.arange(len(self.t), device=self.t.device).split(250):
+            x0, x1, t = self.x0[rows], self.x1[rows], self.t[rows]
+            condition = () if self.conditions is None else (self.conditions[rows],)
+            v: Tensor = torch.func.functional_call(network, weights, (position(x0, x1, t), t, *condition))
+            error = (v - (x1 - x0)).square().flatten(1).mean(1).double()
+            bins = (t * BINS).long().clamp(max=BINS - 1)
+            total.index_add_(0, bins, error)
+            count.index_add_(0, bins, torch.ones_like(error))
+        return (total / count).tolist()

@@ -28,14 +28,14 @@ from models.noise import noise
 from models.regular import write_atomically
 from solvers import Status
 from training import draws
+from training.arrays import load_arrays
 from training.config import Recipe, ReflowConfig
 from training.dataset import DataSet
 from training.draws import Purpose, seed32
 from training.errors import DataError, TrainingError
-from training.files import make_writable
+from training.folders import make_writable
 from training.parents import ParentVelocity, check_fit, load_parent
 from training.solving import parse_solver, solve
-from training.user_data.arrays import load_arrays
 
 _PART = 2048
 """Pairs solved and stored at a time."""

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from training.dataset import DataSet
 from training.evaluation import Draw
-from training.spaces import original
-from training.two_samples import (
+from training.judges import (
     Features,
     Recovery,
     Rows,
@@ -30,6 +29,7 @@ from training.two_samples import (
     recover,
     told_apart,
 )
+from training.spaces import original
 
 _CLOSE = 3.0
 """Standard deviations of guessing within which samples count as not told apart. The sets' trees are not independent: on

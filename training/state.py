@@ -25,7 +25,7 @@ from torch import Tensor
 
 from models.regular import remove_stale, unfinished, write_atomically
 from training.errors import StateError
-from training.files import make_writable
+from training.folders import make_writable
 
 
 class Header(BaseModel):
@@ -41,7 +41,7 @@ class Header(BaseModel):
         threads: number of torch threads, which a resumed run uses too; a different number would change the last bits.
         device: `cpu` or `cuda`.
         losses: mean loss of each whole epoch.
-        validations: step and held-out loss by time, see `training.validation`.
+        validations: step and held-out loss by time, see `training.flow_matching.Validation`.
         best: step and held-out loss of the best weights, if they are kept.
     """
 
@@ -83,7 +83,11 @@ class RunFolder:
             except OSError:
                 raise StateError(f"another process is training in {self.folder}; wait for it or stop it") from None
             remove_stale(unfinished(self.file), older_s=0.0)  # a state is large, and its writer is dead
-            yield
+            try:
+                yield
+            finally:
+                if not self.file.exists():
+                    self.remove()  # nothing to resume: published, or stopped before the first state
         finally:
             os.close(handle)
 
@@ -117,9 +121,9 @@ class RunFolder:
             with safe_open(self.file, framework="pt") as file:
                 metadata: dict[str, str] = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            found = _checksum(tensors, metadata["state"])
-            if found != metadata["sha256"]:
-                raise ValueError(f"its content has sha256 {found}; {metadata['sha256']} was recorded")
+            checksum = _checksum(tensors, metadata["state"])
+            if checksum != metadata["sha256"]:
+                raise ValueError(f"its content has sha256 {checksum}; {metadata['sha256']} was recorded")
             return tensors, Header.model_validate(json.loads(metadata["state"]))
         except (OSError, SafetensorError, KeyError, ValueError, ValidationError) as error:
             reason = str(error).splitlines()[0]

@@ -27,7 +27,7 @@ from models.network import Network
 from training import draws
 from training.config import Recipe, StudentConfig
 from training.dataset import DataSet
-from training.flow_matching import OptimalTransportPath
+from training.flow_matching import position
 from training.parents import ParentVelocity, check_fit, load_parent
 
 _SMALLEST = 1e-3
@@ -81,7 +81,7 @@ class Teacher:
             t, s: starts and ends of the steps, (rows,), t <= s.
             condition: one per row, or None.
         """
-        x = OptimalTransportPath().position(x0, x1, t)
+        x = position(x0, x1, t)
         with torch.no_grad():
             v = self.velocity(x, t, condition)
         with forward_ad.dual_level():

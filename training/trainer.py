@@ -22,14 +22,12 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from models.network import Network
 from training import draws
 from training.config import Recipe
-from training.devices import mixes
+from training.devices import Group, mixes
 from training.draws import Purpose
 from training.errors import Diverged, StateError
-from training.flow_matching import OptimalTransportPath, flow_matching_loss, optimal_coupling
-from training.parallel import Group
+from training.flow_matching import Validation, flow_matching_loss, optimal_coupling
 from training.state import Header
 from training.student import Teacher
-from training.validation import Validation
 
 VALIDATIONS = 20
 """How often the held-out loss is measured in a run."""
@@ -124,7 +122,6 @@ class Trainer:
         self._noise = None if noise is None else torch.from_numpy(noise).to(device)
         self._validation = validation
         self._group = Group() if group is None else group
-        self._path = OptimalTransportPath()
         self._teacher = None if teacher is None else teacher.to(device)
         self.mixed = teacher is None and mixes(recipe, device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -177,12 +174,12 @@ class Trainer:
             groups = None if self._conditions is None else self._conditions.index_select(0, rows).cpu().numpy()
             x0 = x0[optimal_coupling(x0, x1.cpu().numpy(), groups)]
         times = (t,) if self._teacher is None else self._teacher.steps(self.recipe.seed, self.step, t)
-        x0, *times = (torch.from_numpy(each).to(self.device) for each in (x0, *times))
+        x0, *times = (torch.from_numpy(array).to(self.device) for array in (x0, *times))
         if self._noise is not None:
             x0 = self._noise.index_select(0, rows)
-        given = () if self._conditions is None else (self._shown(self._conditions.index_select(0, rows), x1),)
+        condition = () if self._conditions is None else (self._shown(self._conditions.index_select(0, rows), x1),)
         self._adam.zero_grad()
-        loss = self._gradient(x0, x1, *times, *given)
+        loss = self._gradient(x0, x1, *times, *condition)
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self._parameters.values(), self.recipe.clip)
         for group in self._adam.param_groups:
@@ -224,16 +221,12 @@ class Trainer:
         part = torch.zeros((), device=self.device)
         if share.start < share.stop:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
-                part = self._loss(*(tensor[share] for tensor in batch))
+                loss = flow_matching_loss if self._teacher is None else self._teacher.loss
+                part = loss(self.network, *(tensor[share] for tensor in batch))
             if self._group.size > 1:
                 part = part * ((share.stop - share.start) / rows)
             part.backward()
         return self._group.sum(self._parameters.values(), part)
-
-    def _loss(self, *batch: Tensor) -> Tensor:
-        if self._teacher is not None:
-            return self._teacher.loss(self.network, *batch)
-        return flow_matching_loss(self.network, self._path, *batch)
 
     def _shown(self, conditions: Tensor, x: Tensor) -> Tensor:
         """Return the conditions for this step, some of them replaced by the null, so that the network learns it."""

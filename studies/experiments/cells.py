@@ -12,7 +12,7 @@ import numpy as np
 
 from models.regular import write_atomically
 from training.errors import StateError, TrainingError
-from training.files import make_writable
+from training.folders import make_writable
 
 
 class Missing(Exception):  # noqa: N818  (not a fault)

@@ -28,9 +28,9 @@ from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
 from training.data_config import DigitsData, MnistData, PointsData
 from training.draws import Purpose, seed32
 from training.evaluation import evaluate
+from training.flow_matching import Validation
 from training.parents import pin_parent
 from training.price import price
-from training.validation import Validation
 
 BASE = 6.0
 """Highest frequency of the recipe that other choices are compared with, in radians per unit of t."""

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from models.decoder import Decoder
-from training import judge, mnist
-from training.judge import SURE
+from training import judges, mnist
+from training.judges import SURE
 from training.mnist import labels
 
 __all__ = ["SURE", "Judge", "project", "train_judge"]
@@ -19,7 +19,7 @@ _EPOCHS = 30  # enough for this purpose
 
 
 @dataclass(frozen=True)
-class Judge(judge.Judge):
+class Judge(judges.Judge):
     """A trained classifier of digits.
 
     Attributes:
@@ -50,7 +50,7 @@ def train_judge(data_dir: Path | None, decoder: Decoder, digits: int, seed: int 
     train, test, _ = mnist.load(data_dir)
     train_labels, test_labels = labels(data_dir, len(train), len(test))
     chosen = np.random.default_rng(seed).permutation(len(train))[:digits]
-    trained = judge.train_judge(project(decoder, train[chosen]), train_labels[chosen], seed, _EPOCHS, stop=True)
+    trained = judges.train_judge(project(decoder, train[chosen]), train_labels[chosen], seed, _EPOCHS, stop=True)
     accuracy = float((trained.named(project(decoder, test)) == test_labels).mean())
     return Judge(trained.model, accuracy, len(chosen))
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from training.errors import TrainingError
-from training.files import make_writable
+from training.folders import make_writable
 
 COLOURS = {
     "euler": "#d1495b",

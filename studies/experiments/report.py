@@ -17,7 +17,7 @@ from studies.experiments.cells import plain
 from studies.experiments.experiment import Experiment, Finding, Part, Results, Table
 from studies.experiments.sizes import Sizes
 from training.errors import TrainingError
-from training.files import make_writable
+from training.folders import make_writable
 
 PAPER = "From Euler to Dormand-Prince: ODE Solvers for Flow Matching Generative Models (arXiv:2605.00836)"
 

@@ -18,16 +18,15 @@ from torch import nn
 from models.architectures.residual_mlp import ResidualMLPSize
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
-from training import published
+from training import folders
 from training.config import Recipe
 from training.data import prepare
 from training.dataset import DataSet
 from training.errors import StateError, Stopped, TrainingError
-from training.files import make_writable
 from training.fit import new_network
-from training.progress import Progress
+from training.folders import make_writable
+from training.progress import Progress, StopRequest
 from training.reflow import with_pairs
-from training.signals import StopRequest
 from training.state import RunFolder
 from training.trainer import Hooks, Trainer
 
@@ -100,7 +99,7 @@ class TrainedModels:
 
     def _find(self, recipe: Recipe) -> Path | None:
         for folder in (self.folder, self._also):
-            found = published.find(folder, recipe.name, recipe.hash) if folder else None
+            found = folders.find(folder, recipe.name, recipe.hash) if folder else None
             if found:
                 return found
         return None
@@ -191,7 +190,7 @@ def training_seconds(folder: Path) -> float:
     longest: dict[str, float] = {}
     for file in sorted(folder.glob("*/*/card.json")):
         try:
-            record = published.recorded(file)
+            record = folders.recorded(file)
             recipe = {key: value for key, value in record["recipe"].items() if key != "epochs"}
             run = json.dumps(recipe, sort_keys=True)
             longest[run] = max(longest.get(run, 0.0), float(record["train_s"]))

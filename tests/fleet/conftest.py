@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fleet.bulk.launchers import local
 
 from fleet.__main__ import main
-from fleet.bulk.launchers import local
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder

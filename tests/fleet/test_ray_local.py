@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.errors import FleetError
-from fleet.ray_local import join
+from fleet.ray_jobs import join
 from tests import processes
 
 

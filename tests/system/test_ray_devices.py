@@ -23,7 +23,8 @@ ray.init(num_cpus=4, num_gpus=2, **where)
 """
 
 TASKS = """
-from fleet.bulk.launchers import Event, on_ray
+from fleet import ray_jobs
+from fleet.launchers import Event
 
 def pretend(url, options, device, shard):
     (Path(url) / f"{shard} {device} {os.environ['CUDA_VISIBLE_DEVICES']}").touch()
@@ -31,8 +32,8 @@ def pretend(url, options, device, shard):
         time.sleep(0.05)
     return Event(shard, "done")
 
-on_ray.make = pretend
-launcher = on_ray.OnRay(sys.argv[1], {}, 2, 1, gpu=True)
+ray_jobs.make = pretend
+launcher = ray_jobs.OnRay(sys.argv[1], {}, 2, 1, gpu=True)
 ended = []
 launcher.begin(3)
 launcher.begin(4)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from training import boards
 from training.__main__ import main
 from training.config import Recipe
 from training.fit import Options, fit
+from training.progress import Board
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -38,7 +38,7 @@ def test_a_run_that_goes_on_hides_what_came_after_its_state(tmp_path: Path):
     with SummaryWriter(str(tmp_path / "run")) as before:
         for step in (4, 8, 12):
             before.add_scalar("quality/swd", 1.0, step)
-    with boards.Board(tmp_path / "run", 8) as board:
+    with Board(tmp_path / "run", 8) as board:
         board._log({"quality/swd": 2.0}, 12)
     found = [(event.step, event.value) for event in read(tmp_path).Scalars("quality/swd")]
     assert found == [(4, 1.0), (8, 1.0), (12, 2.0)]

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from models.decoder import Decoder
-from training.class_table import Row, head, line, write
+from training.by_class import ClassRow, head, line, write
 from training.errors import TrainingError
 
 NAMES = ["cat", "elephant", "dog"]
 ROWS = [
-    Row("real data", 30, 0.95, [1.0, None, 0.9], 0.8, [0.4, 0.3, 0.3]),
-    Row("rk4-2, no condition", 9, None, [None] * 3, 0.5, [1.0, 0.0, 0.0], 8.0, 1),
+    ClassRow("real data", 30, 0.95, [1.0, None, 0.9], 0.8, [0.4, 0.3, 0.3]),
+    ClassRow("rk4-2, no condition", 9, None, [None] * 3, 0.5, [1.0, 0.0, 0.0], 8.0, 1),
 ]
 
 

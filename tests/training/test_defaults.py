@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from models.checkpoint.frontier import read_frontier
 
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
-from selection.frontier import read_frontier
 from training import defaults
 from training.defaults import make_defaults
 
@@ -22,7 +22,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(defaults, "CONFIGS", tmp_path)
     monkeypatch.setattr(defaults, "MEASURE_S", 1e-9)
     monkeypatch.setattr(defaults, "MEASURE_TO", 0.2)
-    monkeypatch.setattr("selection.measure._SAMPLES", 8)
+    monkeypatch.setattr("models.measure._SAMPLES", 8)
 
 
 @pytest.mark.usefixtures("quick")
@@ -38,7 +38,7 @@ def test_makes_all_then_nothing_then_only_what_is_missing(tmp_path: Path, capsys
         assert frontier is not None
         assert frontier.curves[0].points[0].nfe == 1
         assert not frontier.curves[0].complete
-        assert min(point.p95_high for point in frontier.curves[0].points) <= 0.2  # however slow the machine is
+        assert min(point.error_95 for point in frontier.curves[0].points) <= 0.2  # however slow the machine is
 
     capsys.readouterr()
     make_defaults(models, runs, "cpu")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.checkpoint.loading import load
-from training import published
+from training import folders
 from training.config import Recipe
 from training.errors import StateError, TrainingError
 from training.fit import Options, fit
@@ -38,7 +38,7 @@ def test_same_recipe_is_trained_once_unless_forced(
     weights = [(folder / "weights.safetensors").read_bytes() for folder in (first, second)]
     assert weights[0] == weights[1]
     assert fit(recipe.model_copy(update={"seed": 5}), options).name == "3"
-    assert published.find(options.models_dir, "tiny", recipe.hash) == second
+    assert folders.find(options.models_dir, "tiny", recipe.hash) == second
 
 
 def test_a_model_folder_that_cannot_be_used_fails_before_training(recipe: Recipe, options: Options, tmp_path: Path):
@@ -67,4 +67,4 @@ def test_a_damaged_card_does_not_count_as_trained(recipe: Recipe, options: Optio
     card = fit(recipe, options) / "card.json"
     for content in ("{", "[]", json.dumps({"training": None})):
         card.write_text(content)
-        assert published.find(options.models_dir, "tiny", recipe.hash) is None
+        assert folders.find(options.models_dir, "tiny", recipe.hash) is None

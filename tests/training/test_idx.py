@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from training.arrays import read_idx
 from training.errors import DataError
-from training.idx import read_idx
 
 
 def test_bytes_of_any_shape_are_read_and_torn_files_refused(tmp_path: Path):

@@ -1,6 +1,6 @@
 import numpy as np
 
-from training.judge import train_judge
+from training.judges import train_judge
 
 
 def test_it_names_classes_by_their_numbers_and_is_sure_of_real_data():

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from training.config import load_recipe
+from training.devices import Group
 from training.errors import UsageError
 from training.fit import Options, fit
-from training.parallel import Group
 
 RECIPE = """
 name = "tiny"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from studies.experiments.trained import training_seconds
-from training import published
+from training import folders
 
 GOOD = {"training": {"recipe_hash": "abc", "recipe": {"epochs": 1}, "train_s": 2.0}}
 
@@ -30,6 +30,6 @@ def test_a_spoilt_card_is_passed_over(tmp_path: Path, kind: str) -> None:
         (tmp_path / "net" / version).mkdir(parents=True)
     (tmp_path / "net" / "1" / "card.json").write_text(json.dumps(GOOD))
     SPOILT[kind](tmp_path / "net" / "2" / "card.json")
-    assert published.recorded(tmp_path / "net" / "2" / "card.json") == {}
-    assert published.find(tmp_path, "net", "abc") == tmp_path / "net" / "1"
+    assert folders.recorded(tmp_path / "net" / "2" / "card.json") == {}
+    assert folders.find(tmp_path, "net", "abc") == tmp_path / "net" / "1"
     assert training_seconds(tmp_path) == 2.0

@@ -4,9 +4,9 @@ import numpy as np
 
 from models.checkpoint.loading import load
 from training.config import Recipe
+from training.data import data_of
 from training.data_config import VectorsData
 from training.fit import Options, fit
-from training.recorded import data_of
 
 
 def test_data_that_changed_since_are_not_compared_with(recipe: Recipe, options: Options, tmp_path: Path):

@@ -1,6 +1,6 @@
 import numpy as np
 
-from training.sheets import MAX_CLASSES, draw, tiled
+from training.by_class import MAX_CLASSES, sheet, tiled
 
 
 def test_each_class_has_its_column_in_order_and_lacking_pictures_are_empty():
@@ -23,12 +23,12 @@ def test_a_sheet_is_a_png_and_stays_small_with_many_classes():
         "grey": (source.random((50, 8, 8)), np.arange(50)),
         "colours": (source.random((50, 3, 8, 8)), np.arange(50)),
     }
-    png = draw(sets, classes=50)
+    png = sheet(sets, classes=50)
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20], "big") < 100 * MAX_CLASSES
 
 
 def test_a_sheet_of_grey_pictures_is_grey():
-    png = draw({"real": (np.random.default_rng(0).random((20, 28, 28)), np.arange(20) % 10)}, classes=10)
+    png = sheet({"real": (np.random.default_rng(0).random((20, 28, 28)), np.arange(20) % 10)}, classes=10)
     assert png[25] == 0, "PNG's colour type: grey"
     assert len(png) < 40_000

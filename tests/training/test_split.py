@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from training.dataset import split
 from training.errors import DataError
-from training.split import split
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -11,11 +11,10 @@ from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
 from training.__main__ import main
 from training.config import CONFIGS, Recipe, StartConfig, load_recipe
-from training.data import prepare
+from training.data import data_of, prepare
 from training.errors import UsageError
 from training.fit import Options, fit, new_trainer
 from training.parents import pin_parent
-from training.recorded import data_of
 from training.user_data.data import pin
 
 

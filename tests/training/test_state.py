@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from training.errors import StateError
-from training.files import make_writable
+from training.folders import make_writable
 from training.state import Header, RunFolder
 
 HEADER = Header(recipe="abc", data="d", step=7, loss_sum=0.1, last_loss=None, seconds=1.5, threads=1, device="cpu")

@@ -12,9 +12,9 @@ from training.config import Recipe
 from training.data import prepare
 from training.errors import Diverged, StateError
 from training.fit import new_network, new_trainer
+from training.flow_matching import Validation
 from training.state import Header
 from training.trainer import Hooks, Trainer, average_decay
-from training.validation import Validation
 
 State = tuple[dict[str, torch.Tensor], Header]
 

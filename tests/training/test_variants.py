@@ -17,9 +17,8 @@ from training.data import prepare
 from training.data_config import DATASETS
 from training.errors import UsageError
 from training.fit import Options, fit, new_trainer
-from training.flow_matching import optimal_coupling
+from training.flow_matching import BINS, Validation, optimal_coupling
 from training.trainer import Hooks, Trainer
-from training.validation import BINS, Validation
 
 ALL = {
     "schedule": "cosine",

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from models.decoder import Column
 from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
-from training.dataset import DataSet
+from training.dataset import DataSet, Rows, split
 from training.errors import DataError
 from training.spaces import MAX_COLUMNS, Space, columns_of, components, conditioned, pixels, standardised
-from training.split import Rows, split
 from training.user_data.pictures import picture_files, read_images
-from training.user_data.read import Read, listed, outliers
-from training.user_data.rows import read_vectors
+from training.user_data.read import Read, listed
+from training.user_data.rows import outliers, read_vectors
 
 
 def pin(recipe: Recipe) -> Recipe:
@@ -49,7 +48,7 @@ def content_hash(config: OwnData) -> str:
         raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
     path = Path(config.path)
     digest = hashlib.sha256()
-    files = picture_files(path).files if path.is_dir() and isinstance(config, ImagesData) else [path]
+    files = picture_files(path)[0] if path.is_dir() and isinstance(config, ImagesData) else [path]
     if isinstance(config, ImagesData) and config.labels:
         files = [*files, Path(config.labels)]
     try:

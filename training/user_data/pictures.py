@@ -1,30 +1,73 @@
-"""Pictures of one size, from a folder of files, an array or an IDX file."""
+"""Pictures of one size, from a folder of files, an array or an IDX file.
 
-from collections import Counter
+One rule applies to all folders: names that begin with a dot are skipped with everything below them, as are the files
+and folders that operating systems and archivers leave behind; other files are selected by their suffix.
+
+Each file is read upright, without alpha, with the value of white for its mode and depth. Modes are Pillow's formats in
+memory: `L` is 8-bit grey, `I;16` 16-bit grey, `I` and `F` 32-bit integers and floats, `P` a palette, `RGBA` colours
+with alpha.
+"""
+
+import os
+import struct
+import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
 
+from models.messages import first_line
+from training.arrays import ARRAYS, load_arrays, read_idx
 from training.data_config import ImagesData
 from training.errors import DataError
-from training.idx import read_idx
-from training.user_data.arrays import ARRAYS, load_arrays
-from training.user_data.folders import Listing, list_files
-from training.user_data.picture import Picture, read_picture
 from training.user_data.read import Read, classes, describe_classes, listed
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
-_DARK = 16  # a brightest value below a sixteenth of white is pointed out
-_Pictures = Callable[[], Iterable[tuple[str, Picture]]]
-"""Gives all pictures with their names, again with each call: they are read one at a time."""
+_SYSTEM = {
+    "__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "system volume information",
+    "lost+found", "__pycache__",
+}  # fmt: skip
+"""Names that other software leaves behind, in lower case: macOS, Windows, storage servers, file systems, Python."""
 
+_EIGHT_BITS = ("1", "L", "P", "PA", "LA", "La", "RGB", "RGBX", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV")
+_FAILURES = (
+    OSError, UnidentifiedImageError, Image.DecompressionBombError, Image.DecompressionBombWarning, ValueError,
+    SyntaxError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError, struct.error, zlib.error,
+)  # fmt: skip
+"""Exceptions that Pillow raises for files that are damaged, not pictures, or absurdly large."""
+
+_WHITE_IS_ZERO = 0  # of TIFF's PhotometricInterpretation
+_PHOTOMETRIC = 262
+_DARK = 16  # a brightest value below a sixteenth of white is pointed out
 _LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in grey (ITU-R BT.601), which Pillow uses."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture.
+
+    Attributes:
+        values: (height, width), or (height, width, 3) if colours are kept; numbers as stored.
+        kind: depth and colours, such as "16-bit grey".
+        white: the value of white; None if depth and mode do not determine it, as for 32-bit integers.
+        inverted: whether 0 is white and `white` black.
+    """
+
+    values: NDArray[np.generic]
+    kind: str
+    white: float | None
+    inverted: bool = False
+
+
+_Pictures = Callable[[], Iterable[tuple[str, Picture]]]
+"""Gives all pictures with their names, again with each call: they are read one at a time."""
 
 
 def read_images(config: ImagesData) -> Read:
@@ -39,12 +82,11 @@ def read_images(config: ImagesData) -> Read:
     path = Path(config.path)
     if not path.is_dir():
         return _read_file(path, config)
-    listing = picture_files(path)
-    files = listing.files
+    files, skipped = picture_files(path)
     samples, notes = _stack(
         path, len(files), lambda: ((str(file), read_picture(file, config)) for file in files), config
     )
-    lines = (*notes, *filter(None, [listing.summary()]))
+    lines = (*notes, *filter(None, [skipped]))
     if not config.conditional:
         return Read(samples, notes=lines)
     for file in files:
@@ -54,71 +96,85 @@ def read_images(config: ImagesData) -> Read:
                 "is in none"
             )
     below = [file.relative_to(path).parts for file in files]
-    lines = (*lines, *_deeper(path, {parts[:2] for parts in below if len(parts) > 2}))
+    if deeper := {parts[:2] for parts in below if len(parts) > 2}:
+        first = sorted({name for name, _ in deeper})
+        lines = (
+            *lines,
+            f"classes are the folders directly in {path}; those within them are not: {listed(first)} contain "
+            f"{listed(sorted({name for _, name in deeper}))}. If these are the classes, use --data {path / first[0]}",
+        )
     return _labelled(samples, path, np.array([parts[0] for parts in below]), lines)
 
 
-def _deeper(path: Path, folders: set[tuple[str, ...]]) -> list[str]:
-    """Return a line on the folders (class, folder) within those that were taken as classes, if there are any."""
-    if not folders:
-        return []
-    classes = sorted({name for name, _ in folders})
-    return [
-        f"classes are the folders directly in {path}; those within them are not: {listed(classes)} contain "
-        f"{listed(sorted({name for _, name in folders}))}. If these are the classes, use --data {path / classes[0]}"
-    ]
+def picture_files(folder: Path) -> tuple[list[Path], str]:
+    """Return the pictures in a folder and its subfolders, in the order of their names, and what was skipped, in words.
 
-
-def picture_files(folder: Path) -> Listing:
-    """Return the pictures in a folder and its subfolders, in the order of their names, and what was skipped.
+    Links are followed. The name of the folder itself does not matter.
 
     Raises:
         DataError: there are none, or a folder cannot be read.
     """
-    found = list_files(folder, PICTURES)
-    if not found.files:
-        more = f"; {found.summary()}" if found.skipped else ""
+    files: list[Path] = []
+    skipped: dict[str, list[str]] = {}
+    for path in _walk(folder):
+        if kind := _skipped_as(path):
+            shown = path.suffix if kind == "of other kinds" and path.suffix else path.name
+            skipped.setdefault(kind, []).append(shown)
+        else:
+            files.append(path)
+    parts = []
+    for kind, names in sorted(skipped.items()):
+        different = sorted(set(names))
+        more = ", ..." if len(different) > 3 else ""
+        parts.append(f"{len(names):,} {kind} ({', '.join(different[:3])}{more})")
+    summary = f"skipped {', '.join(parts)}" if parts else ""
+    if not files:
+        more = f"; {summary}" if summary else ""
         raise DataError(
             f"data {folder} has no pictures; looked for {', '.join(PICTURES)} there and in its subfolders{more}"
         )
-    return found
+    return sorted(files), summary
 
 
-@dataclass
-class _Account:
-    """Summary of what was read, for the first lines of a run.
+def _skipped_as(path: Path) -> str:
+    """Return why a file or folder is skipped, as words that follow a count; empty for pictures."""
+    if path.name.startswith("."):
+        return "hidden"
+    if _of_system(path.name):
+        return "of the system"
+    if path.suffix.lower() not in PICTURES:
+        return "of other kinds"
+    return "" if path.is_file() else "that are broken links or not files"
 
-    Attributes:
-        kinds: number of pictures of each kind.
-        low, high: the smallest and the largest stored value of each kind.
-        white: the value of white in each kind.
-    """
 
-    kinds: Counter[str] = field(default_factory=Counter)
-    low: dict[str, float] = field(default_factory=dict)
-    high: dict[str, float] = field(default_factory=dict)
-    white: dict[str, float] = field(default_factory=dict)
+def _of_system(name: str) -> bool:
+    return name.lower() in _SYSTEM or name.startswith("~$")
 
-    def add(self, picture: Picture, white: float) -> None:
-        kind, low, high = picture.kind, float(picture.values.min()), float(picture.values.max())
-        self.kinds[kind] += 1
-        self.low[kind] = min(low, self.low.get(kind, low))
-        self.high[kind] = max(high, self.high.get(kind, high))
-        self.white[kind] = white
 
-    def lines(self) -> Iterator[str]:
-        for kind, count in self.kinds.most_common():
-            low, high, white = self.low[kind], self.high[kind], self.white[kind]
-            dark = f"; if {_exact(high)} is white, use --range {_exact(min(low, 0))} {_exact(high)}"
-            dark = dark if low < high < white / _DARK else ""
-            yield f"{count:,} of {kind}, values {low:g} to {high:g}, white is {white:g}{dark}"
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yield every file, and each folder that is not entered."""
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"data folder {error.filename} cannot be read: {error.strerror}")
+
+    for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        parent, entered = Path(place), []
+        for name in sorted(folders):
+            path = parent / name
+            if name.startswith(".") or _of_system(name):
+                yield path
+            # A linked folder that contains itself would never end.
+            elif not (path.is_symlink() and parent.resolve().is_relative_to(path.resolve())):
+                entered.append(name)
+        folders[:] = entered
+        yield from (parent / name for name in sorted(names))
 
 
 def _stack(
     path: Path, count: int, pictures: _Pictures, config: ImagesData
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Return pictures of one size as samples (n, channels, height, width) in [0, 1], and lines that describe them."""
-    account = _Account()
+    kinds: dict[str, tuple[int, float, float, float]] = {}  # pictures, lowest and highest value, white
     samples: NDArray[np.float32] | None = None
     first = ""
     for place, (name, picture) in enumerate(pictures()):
@@ -130,20 +186,26 @@ def _stack(
                 f"data {name} is {width} x {height} pixels, {Path(first).name} is {first_w} x {first_h}, both upright; "
                 "all must have the same size: resize them first"
             )
-        low, white = _limits(name, picture, config, pictures)
-        account.add(picture, white)
-        if config.range and len(account.kinds) > 1:
+        black, white = _limits(name, picture, config, pictures)
+        low, high = float(picture.values.min()), float(picture.values.max())
+        before = kinds.get(picture.kind, (0, low, high, white))
+        kinds[picture.kind] = (before[0] + 1, min(before[1], low), max(before[2], high), white)
+        if config.range and len(kinds) > 1:
             raise DataError(
                 f"data {name} is {picture.kind}, {Path(first).name} is not; data.range (--range) needs all pictures of "
                 "one kind"
             )
-        samples[place] = _scaled(name, picture, low, white, pictures)
+        samples[place] = _scaled(name, picture, black, white, pictures)
     assert samples is not None  # noqa: S101  (there is at least one)
     height, width = samples.shape[1:3]
     form = "colour" if config.colour else "grey"
-    summary = f"read {count:,} pictures of {width} x {height} pixels from {path} as {form}"
+    lines = [f"read {count:,} pictures of {width} x {height} pixels from {path} as {form}"]
+    for kind, (number, low, high, white) in sorted(kinds.items(), key=lambda item: -item[1][0]):
+        dark = f"; if {_exact(high)} is white, use --range {_exact(min(low, 0))} {_exact(high)}"
+        dark = dark if low < high < white / _DARK else ""
+        lines.append(f"{number:,} of {kind}, values {low:g} to {high:g}, white is {white:g}{dark}")
     shaped = samples[:, None] if samples.ndim == 3 else np.ascontiguousarray(np.moveaxis(samples, -1, 1))
-    return shaped, (summary, *account.lines())
+    return shaped, tuple(lines)
 
 
 def _limits(name: str, picture: Picture, config: ImagesData, pictures: _Pictures) -> tuple[float, float]:
@@ -152,10 +214,9 @@ def _limits(name: str, picture: Picture, config: ImagesData, pictures: _Pictures
         return config.range[0], config.range[1]
     if picture.white is not None:
         return 0.0, picture.white
-    low, high = picture.values.min(), picture.values.max()
     raise DataError(
-        f"data {name} is {picture.kind} with values {low} to {high}, and it is not known which is white; "
-        f"{_suggestion(pictures)}"
+        f"data {name} is {picture.kind} with values {picture.values.min()} to {picture.values.max()}, and it is not "
+        f"known which is white; {_suggestion(pictures)}"
     )
 
 
@@ -200,7 +261,9 @@ def _scaled(name: str, picture: Picture, low: float, white: float, pictures: _Pi
 
 def _read_file(path: Path, config: ImagesData) -> Read:
     """Read the pictures of one file, with the labels of another."""
-    array = _array(path) if path.suffix.lower() in ARRAYS else _idx(path)
+    array = _array(path)
+    if path.suffix.lower() not in ARRAYS and (array.ndim != 3 or not array.size):
+        raise DataError(f"data {path} has bytes of shape {array.shape}; pictures (samples, height, width) are needed")
     samples, notes = _stack(
         path, len(array), lambda: ((str(path), picture) for picture in _of_array(path, array, config)), config
     )
@@ -209,7 +272,7 @@ def _read_file(path: Path, config: ImagesData) -> Read:
     if not config.labels:
         raise DataError("data.conditional needs data.labels, the IDX or .npy file of the labels")
     file = Path(config.labels)
-    labels = _array(file) if file.suffix.lower() in ARRAYS else read_idx(file)
+    labels = _array(file)
     if labels.shape != (len(samples),):
         raise DataError(f"data {file} has shape {labels.shape}; {len(samples)} pictures need ({len(samples)},)")
     return _labelled(samples, file, labels, notes)
@@ -220,14 +283,10 @@ def _labelled(samples: NDArray[np.float32], path: Path, labels: NDArray[Any], no
     return Read(samples, condition, numbers, (*notes, describe_classes(condition, numbers)))
 
 
-def _idx(path: Path) -> NDArray[np.uint8]:
-    found = read_idx(path)
-    if found.ndim != 3 or not found.size:
-        raise DataError(f"data {path} has bytes of shape {found.shape}; pictures (samples, height, width) are needed")
-    return found
-
-
 def _array(path: Path) -> NDArray[Any]:
+    """Return the array of a .npy, .npz or IDX file."""
+    if path.suffix.lower() not in ARRAYS:
+        return read_idx(path)
     arrays = load_arrays(path)
     if len(arrays) > 1:
         raise DataError(f"data {path} has the arrays {', '.join(arrays)}; save the one that is needed in an .npy file")
@@ -258,3 +317,86 @@ def _of_array(path: Path, array: NDArray[Any], config: ImagesData) -> Iterator[P
             continue
         grey = values[:, :, 0] if values.ndim == 3 and channels == 1 else values
         yield Picture(np.repeat(grey[:, :, None], 3, axis=2) if config.colour and channels == 1 else grey, kind, white)
+
+
+def read_picture(file: Path, config: ImagesData) -> Picture:
+    """Read a picture file.
+
+    Raises:
+        DataError: it is damaged or not a picture, contains several, has transparent pixels and no background is set, or
+            has a mode without a clear conversion to RGB.
+    """
+    try:
+        # Before it decodes a picture, Pillow warns if it is large enough to be an attack on memory.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            # Opened as a stream: by name, Pillow would map a rotated TIFF into memory with width and height exchanged.
+            with file.open("rb") as stream, Image.open(stream) as image:
+                return _decoded(file, image, config)
+    except _FAILURES as error:
+        raise DataError(f"data {file} is not a readable picture: {first_line(error)}") from None
+
+
+def _decoded(file: Path, image: Image.Image, config: ImagesData) -> Picture:
+    pages = getattr(image, "n_frames", 1)
+    if pages > 1 and image.format != "MPO":  # a camera's second picture is a smaller copy or a depth map
+        raise DataError(f"data {file} contains {pages} pictures (frames or pages); save each one in its own file")
+    mode, stored = image.mode, _stored_mode(image)
+    # Pillow undoes a TIFF's white-is-zero for 8 bits only
+    inverted = mode not in _EIGHT_BITS and getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+    image = ImageOps.exif_transpose(image)
+    if mode.startswith("I;16") or mode in ("I", "F"):
+        if image.has_transparency_data:
+            raise DataError(
+                f"data {file} has a transparent grey in {mode}, which is not supported; flatten the picture first"
+            )
+        values = np.asarray(image)
+        if config.colour:
+            values = np.repeat(values[:, :, None], 3, axis=2)
+        if mode == "F":
+            return Picture(values, "float grey (F)", 1.0, inverted)
+        if mode == "I":
+            return Picture(values, "32-bit integer grey (I)", None, inverted)
+        bits = 12 if stored == "I;12" else 16
+        return Picture(values, f"{bits}-bit grey ({mode})", float(2**bits - 1), inverted)
+    if mode not in _EIGHT_BITS:
+        raise DataError(
+            f"data {file} has the mode {mode}, which has no clear conversion to RGB; save it as RGB or grey"
+        )
+    flat = _without_alpha(file, image, config.background).convert("RGB" if config.colour else "L")
+    depth = "16-bit, read with 8" if "16" in stored else "1-bit" if mode == "1" else "8-bit"
+    colours = {"1": "black and white", "L": "grey", "LA": "grey with alpha", "La": "grey with alpha", "P": "palette",
+               "PA": "palette with alpha", "RGBA": "colour with alpha", "RGBa": "colour with alpha"}  # fmt: skip
+    return Picture(np.asarray(flat), f"{depth} {colours.get(mode, 'colour')} ({mode})", 255.0)
+
+
+def _stored_mode(image: Image.Image) -> str:
+    """Return the mode in which the file stores a picture, if Pillow knows it; it may be deeper than the one read."""
+    for tile in getattr(image, "tile", ()):
+        arguments = tile[3]
+        raw = arguments[0] if isinstance(arguments, tuple) and arguments else arguments
+        return raw if isinstance(raw, str) else ""
+    return ""
+
+
+def _without_alpha(file: Path, image: Image.Image, background: str) -> Image.Image:
+    """Blend a picture with the background; an opaque one only loses its alpha.
+
+    Raises:
+        DataError: it has transparent pixels and there is no background.
+    """
+    if not image.has_transparency_data:
+        return image
+    if image.mode in ("La", "RGBa"):  # colours that were multiplied by alpha
+        image = image.convert(image.mode.upper())
+    image = image.convert("RGBA")
+    lowest, _ = image.getchannel("A").getextrema()
+    if lowest == 255:
+        return image.convert("RGB")
+    if not background:
+        raise DataError(
+            f"data {file} has transparent pixels; set the colour behind them with --background (white, black or "
+            '#rrggbb), or in a recipe with data.background = "white"'
+        )
+    return Image.alpha_composite(Image.new("RGBA", image.size, background), image).convert("RGB")

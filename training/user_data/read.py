@@ -1,6 +1,5 @@
 """Samples and conditions read from user data, and the checks of both."""
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +16,6 @@ from training.spaces import MAX_EXACT
 
 _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
 """Texts for missing values in tables, in lower case."""
-
-_FEW = 20
-"""Rows from which on a value may be told to be far from the others."""
-
-_COARSE = 2.0**-10
-"""Largest spacing of floating-point numbers that resolves a column, as a share of the column's spread."""
 
 LISTED = 12
 """Classes or columns listed in a line of the first lines of a run."""
@@ -50,142 +43,9 @@ class Read:
     lines: Sequence[int] = ()
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Columns of numbers with their names.
-
-    Attributes:
-        rows: (samples, columns), of any numeric type.
-        names: names of the columns.
-    """
-
-    rows: NDArray[Any]
-    names: Sequence[str]
-
-
 def listed(items: Sequence[str]) -> str:
     """Return the first items, separated by commas."""
     return ", ".join(items[:LISTED]) + (", ..." if len(items) > LISTED else "")
-
-
-def checked(
-    path: Path, samples: Columns, labels: NDArray[Any] | None, vectors: Columns | None, notes: tuple[str, ...] = ()
-) -> Read:
-    """Check the shapes and numbers of what was read.
-
-    Raises:
-        DataError: the shapes do not match, or a number cannot be represented.
-    """
-    if labels is not None and vectors is not None:
-        raise DataError(f"data {path}: label and condition are both given; a model takes one of them")
-    rows = _numbers(path, "the samples", samples, np.float64)
-    read = f"read {len(rows):,} rows from {path}: {_ranges(rows, samples.names)}"
-    notes, names = (read, *notes), tuple(samples.names)
-    if labels is not None:
-        if labels.shape != (len(rows),):
-            raise DataError(f"data {path}: labels have shape {labels.shape}; one per sample is needed, ({len(rows)},)")
-        for place in missing(labels)[:1]:
-            found = labels[place].item()
-            raise DataError(f"data {path}: the label of sample {place} (counted from 0) is missing: it is {found!r}")
-        condition, numbers = classes(path, labels)
-        return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)), names)
-    if vectors is None:
-        return Read(rows, notes=notes, names=names)
-    conditions = _numbers(path, "the conditions", vectors, np.float64)
-    if len(conditions) != len(rows):
-        raise DataError(f"data {path}: {len(conditions)} conditions for {len(rows)} samples; one each is needed")
-    constant = [name for name, column in zip(vectors.names, conditions.T, strict=True) if column.min() == column.max()]
-    if constant:
-        notes = (*notes, f"conditions that never change, so that samples cannot follow them: {', '.join(constant)}")
-    return Read(rows, NamedCondition.vector(conditions.shape[1]), conditions, notes, names)
-
-
-def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | type[np.float64]) -> NDArray[np.float64]:
-    """Return the columns as float64, checked: finite, whole numbers exact, and resolved by the type `kept`."""
-    rows = columns.rows
-    if rows.ndim != 2 or not rows.size or rows.dtype.kind not in "iufb":
-        raise DataError(
-            f"data {path}: {what} are {rows.dtype} of shape {rows.shape}; numbers of shape (samples, columns) are "
-            "needed, both at least 1"
-        )
-    if rows.dtype.kind in "iu":
-        why = "is beyond 2^53, where float64 drops digits; subtract an offset from the column"
-        _refuse(path, what, rows, (rows > MAX_EXACT) | (rows < -MAX_EXACT), why)
-    with np.errstate(over="ignore"):
-        bad = ~np.isfinite(rows.astype(np.float32))
-    _refuse(path, what, rows, bad, "is not finite in float32; remove such rows")
-    numbers = rows.astype(np.float64)
-    for place, name in enumerate(columns.names):
-        column = numbers[:, place]
-        spread, most = float(column.max() - column.min()), float(np.abs(column).max())
-        if spread > 0 and float(np.spacing(kept(most))) > _COARSE * spread:
-            raise DataError(
-                f"data {path}: column {name} of {what} is near {column[0]:.17g} and varies by only {spread:g}, which "
-                f"{kept.__name__} resolves too coarsely there; subtract an offset before you save it"
-            )
-    return numbers
-
-
-def _refuse(path: Path, what: str, rows: NDArray[Any], bad: NDArray[np.bool_], why: str) -> None:
-    """Raise a DataError that names the first of the bad numbers, if there are any."""
-    places = np.argwhere(bad)
-    if len(places):
-        row, column = places[0]
-        raise DataError(
-            f"data {path}: {what} have {len(places)} bad numbers, the first {rows[row, column]} in sample {row}, "
-            f"column {column} (counted from 0): it {why}"
-        )
-
-
-def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
-    """Describe the range of each column, and point out those that are probably not data."""
-    parts, noted = [], []
-    for place, name in enumerate(names):
-        column = rows[:, place]
-        low, high = column.min(), column.max()
-        if low == high:
-            part = f"column {name} always {low:.15g}"
-        else:
-            most = max(abs(low), abs(high))
-            digits = min(17, max(6, 3 + math.ceil(math.log10(most) - math.log10(high - low))))  # to tell them apart
-            part = f"column {name} from {low:.{digits}g} to {high:.{digits}g}"
-        if len(column) > 2 and low in (0, 1) and np.array_equal(column, np.arange(len(column)) + low):
-            part += " (it counts the rows: leave it out if it is an index)"
-        (parts if place < LISTED or not part.endswith(")") else noted).append(part)
-    more = f", and {len(parts) + len(noted) - LISTED} more" if len(parts) + len(noted) > LISTED else ""
-    return ", ".join(parts[:LISTED]) + more + "".join(f"; {part}" for part in noted)
-
-
-def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[int], advice: str) -> list[str]:
-    """Return a line on each column of rows (n, columns) in which a few values determine the standard deviation.
-
-    These are the hundredth of the rows that is furthest from the median, or all rows with the furthest value, which may
-    stand for "missing". The column is named if it has less than a third of its standard deviation without them.
-
-    Args:
-        rows: the rows.
-        names: names of the columns.
-        lines: see `Read`.
-        advice: what to do about it, after a semicolon.
-    """
-    if len(rows) < _FEW:
-        return []
-    remarks = []
-    for name, column in zip(names, rows.T, strict=True):
-        off = np.abs(column - np.median(column))
-        first = int(off.argmax())
-        hundredth = np.argsort(-off, kind="stable")[: max(1, len(rows) // 100)]
-        for far in (hundredth, np.flatnonzero(column == column[first])):
-            near = float(np.delete(column, far).std()) if len(far) < len(column) else 0.0
-            if 0 < 3 * near < (whole := float(column.std())):
-                where = f"line {lines[first]}" if lines else f"sample {first} (counted from 0)"
-                without = "it" if len(far) == 1 else f"the {len(far):,} furthest values"
-                remarks.append(
-                    f"column {name} is {column[first]:.15g} in {where}: the standard deviation is {whole:.3g}, and "
-                    f"{near:.3g} without {without}; {advice}"
-                )
-                break
-    return remarks[:LISTED]
 
 
 def classes(path: Path, labels: NDArray[Any]) -> tuple[NamedCondition, NDArray[np.int64]]:

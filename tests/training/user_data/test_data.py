@@ -11,9 +11,8 @@ from models.named_conditions import NamedConditions
 from models.noise import noise
 from training.config import Recipe
 from training.data import prepare
-from training.dataset import DataSet
+from training.dataset import DataSet, split
 from training.errors import DataError
-from training.split import split
 from training.user_data.data import pin
 
 

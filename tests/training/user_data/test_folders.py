@@ -8,8 +8,7 @@ from PIL import Image
 from training.data_config import ImagesData
 from training.errors import DataError
 from training.user_data.data import content_hash
-from training.user_data.folders import list_files
-from training.user_data.pictures import PICTURES, picture_files, read_images
+from training.user_data.pictures import picture_files, read_images
 
 
 def images(path: Path, conditional: bool = True) -> ImagesData:
@@ -54,20 +53,20 @@ def test_a_folder_of_nothing_else_is_an_error_that_says_what_is_there(tmp_path: 
 
 def test_the_name_of_the_folder_itself_does_not_matter(pictures: Path):
     hidden = pictures.rename(pictures.parent / ".cache")
-    assert len(list_files(hidden, PICTURES).files) == 12
+    assert len(picture_files(hidden)[0]) == 12
 
 
 def test_linked_folders_are_entered_once_and_loops_end(pictures: Path, tmp_path: Path):
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "a").symlink_to(pictures / "left")
     (tmp_path / "linked" / "back").symlink_to(tmp_path / "linked")
-    found = list_files(tmp_path / "linked", PICTURES)
-    assert [file.name for file in found.files] == [f"{number}.png" for number in range(6)]
+    files, _ = picture_files(tmp_path / "linked")
+    assert [file.name for file in files] == [f"{number}.png" for number in range(6)]
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path):
     with pytest.raises(DataError, match=r"data folder .*none cannot be read: No such file"):
-        list_files(tmp_path / "none", PICTURES)
+        picture_files(tmp_path / "none")
 
 
 def test_a_folder_above_train_and_val_says_what_it_took_as_a_class(pictures: Path, tmp_path: Path):

@@ -42,7 +42,7 @@ def test_bad_files_are_explained(tmp_path: Path, rows: np.ndarray, table: Path):
         (vectors(tmp_path / "short.npz", columns=["x"], label="kind"), r"labels have shape \(49,\); one per sample"),
         (vectors(tmp_path / "none.npy"), "cannot be read: No such file"),
         (vectors(tmp_path / "blank.npy"), "blank.npy is empty"),
-        (vectors(tmp_path / "rows.txt"), "is not a .npy, .npz or .csv"),
+        (vectors(tmp_path / "rows.txt"), "is not a .npy, .npz, .csv or .tsv"),
         (vectors(tmp_path / "two.npz"), "has the arrays x, y; name the samples"),
         (vectors(tmp_path / "two.npz", columns=["z"]), "no array 'z' left; it has x, y"),
         (vectors(tmp_path / "deep.npy"), r"of shape \(1, 50, 3\)"),

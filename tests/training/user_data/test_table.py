@@ -7,7 +7,7 @@ from models.named_conditions import NamedCondition
 from training.data_config import VectorsData
 from training.errors import DataError
 from training.user_data.read import Read
-from training.user_data.table import read_table
+from training.user_data.rows import read_table
 
 
 def read(path: Path, content: str) -> Read:

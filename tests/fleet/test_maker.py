@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pathline.bulk_folder import JobSpec
 
-from fleet.bulk.maker import Maker
 from fleet.errors import UsageError
+from fleet.maker import Maker
 from service.app import create_app
 from service.settings import Settings
 from tests.fleet.conftest import Fleet

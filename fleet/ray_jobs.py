@@ -5,21 +5,22 @@ Ray Core, not Ray Data: a shard commits itself, so Ray need only place and watch
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from fleet.bulk.launchers import Event, Tell, ended
 from fleet.errors import FleetError, missing
+from fleet.launchers import Event, Tell, Worker, ended
 
 _CHECK_S = 10.0
 
 
 @lru_cache(maxsize=1)
 def _worker(url: str, options: tuple[tuple[str, Any], ...], device: str) -> Any:
-    from fleet.bulk.launchers.worker import Worker
-
     return Worker(url, dict(options), device=device)
 
 
@@ -43,17 +44,14 @@ class OnRay:
         Raises:
             FleetError: Ray is not installed.
         """
-        try:
-            import ray  # pyright: ignore[reportMissingImports]  (an extra)
-        except ImportError as error:
-            raise missing("ray", error) from None
+        ray = _ray()
         self._ray, self.slots = ray, workers
         self._place = (url, tuple(sorted(options.items())), "cuda:0" if gpu else "")
         if not ray.is_initialized():
-            from fleet.ray_local import join
+            from fleet.ray_jobs import join
 
             join(workers * threads)
-        # Ray's own retries are off: `fleet.bulk.run` counts tries, and names the shard that fails.
+        # Ray's own retries are off: `fleet.run` counts tries, and names the shard that fails.
         self._make = ray.remote(num_cpus=threads, num_gpus=1 if gpu else 0, max_retries=0)(make)
         self._tasks: dict[Any, int] = {}
         self._node, self._checked = ray.get_runtime_context().get_node_id(), time.monotonic()
@@ -92,3 +90,62 @@ class OnRay:
         for task in self._tasks:
             self._ray.cancel(task, force=True)
         self._tasks.clear()
+
+
+_REACH_S = 10.0
+
+
+def _ray() -> Any:
+    """Return the module; raise a FleetError if it is not installed."""
+    try:
+        import ray  # pyright: ignore[reportMissingImports]  (an extra)
+    except ImportError as error:
+        raise missing("ray", error) from None
+    return ray
+
+
+def join(cores: int | None = None) -> Any:
+    """Return the `ray` module, connected to the cluster at RAY_ADDRESS or to a new local one.
+
+    A new cluster binds to 127.0.0.1 only, has no dashboard and sends no usage reports. Start a cluster of several
+    machines with `ray start`; see docs/scale.md.
+
+    Args:
+        cores: number of cores for a new cluster; all by default.
+
+    Raises:
+        FleetError: Ray is not installed, the cluster at RAY_ADDRESS cannot be joined, or a new one did not start.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray = _ray()
+    if address := os.environ.get("RAY_ADDRESS"):
+        _reach(address)
+    try:
+        if address:
+            ray.init(log_to_driver=False)
+        else:
+            ray.init(
+                num_cpus=cores,
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                log_to_driver=False,
+                configure_logging=False,
+            )
+    except Exception as error:  # Ray also raises a plain Exception
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        if address:
+            raise FleetError(f"cannot join the Ray cluster at RAY_ADDRESS={address}: {reason}") from error
+        raise FleetError(f"Ray did not start on this machine: {reason} Run this again.") from error
+    return ray
+
+
+def _reach(address: str) -> None:
+    """Raise a FleetError if nothing listens at HOST:PORT; Ray would try for ten minutes."""
+    if not (parts := re.fullmatch(r"([^:/]+):(\d+)", address)):
+        return  # such as "auto"
+    try:
+        socket.create_connection((parts[1], int(parts[2])), _REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise FleetError(f"cannot reach the Ray cluster at RAY_ADDRESS={address}: {error}") from None

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tqdm import tqdm
 
-from fleet.bulk.launchers import Event, Tell
-from fleet.bulk.run import Run
-from fleet.bulk.store import Target
+from fleet.launchers import Event, Tell
+from fleet.run import Run
+from fleet.store import Target
 from tests.fleet.conftest import Fleet
 
 
@@ -49,7 +49,7 @@ def test_rate_and_time_left_are_shown_unless_quiet(
         (tmp_path / "receipts" / f"0000{shard}.json").unlink()
     capsys.readouterr()
     at_once: dict[str, Any] = {"mininterval": 0, "maxinterval": 0, "miniters": 0}  # instead of now and then
-    monkeypatch.setattr("fleet.bulk.run.tqdm", lambda **options: tqdm(**options | at_once))
+    monkeypatch.setattr("fleet.run.tqdm", lambda **options: tqdm(**options | at_once))
     assert Run(spec, target, Pretended(), quiet=quiet)().made == 2
     out, errors = capsys.readouterr()
     assert out == ""

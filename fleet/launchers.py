@@ -1,4 +1,4 @@
-"""The launcher of local worker processes: each makes one shard at a time, and one that dies is replaced."""
+"""Launchers make the shards of a job; `fleet.run` decides which, and handles failures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,147 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from fleet.bulk.launchers import Event, Tell
+from pathline.bulk_folder import JobSpec, Receipt
+from pathline.errors import BulkConflict
+
+from fleet.errors import FleetError, TargetError, UsageError
+from fleet.store import Target
+from service.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from fleet.maker import Maker
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event in the making of a shard.
+
+    Attributes:
+        shard: which one.
+        kind: `progress`: about `rows` of its rows are done; `done`: it has its receipt; `failed`: it could not be made,
+            and may be retried; `fatal`: no shard can be made.
+        rows: rows done of a shard in progress.
+        error: the error.
+        receipt: the receipt of a shard that is done.
+    """
+
+    shard: int
+    kind: Literal["progress", "done", "failed", "fatal"]
+    rows: int = 0
+    error: str = ""
+    receipt: Receipt | None = None
+
+
+Tell = Callable[[Event], None]
+
+
+class Launcher(Protocol):
+    """Makes shards, several at a time."""
+
+    @property
+    def slots(self) -> int:
+        """Number of shards that can be made at the same time."""
+        ...
+
+    def begin(self, shard: int) -> None:
+        """Start to make a shard; at most `slots` at a time."""
+        ...
+
+    def wait(self, tell: Tell) -> None:
+        """Wait for events, for a second at most, and report them."""
+        ...
+
+    def close(self) -> None:
+        """Stop all workers immediately."""
+        ...
+
+
+def ended(shard: int, error: BaseException) -> Event:
+    """Return the event for an exception in making a shard; it is fatal if the target or the job is at fault."""
+    fatal = isinstance(error, TargetError | UsageError | BulkConflict)
+    message = str(error) if isinstance(error, FleetError | BulkConflict) else f"{type(error).__name__}: {error}"
+    return Event(shard, "fatal" if fatal else "failed", error=message)
+
+
+class Worker:
+    """Makes shards of the job at an address; the model is loaded for the first one."""
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any], settings: Settings | None = None, device: str = ""
+    ) -> None:
+        self.target = Target(url, options)
+        self._settings, self._device = settings or load_settings(), device
+        self._maker: Maker | None = None
+        self._spec: JobSpec | None = None
+
+    def make(self, shard: int, tell: Callable[[int], None]) -> Receipt:
+        """Make a shard and commit it; one that has a receipt is made again, with the same rows.
+
+        Args:
+            shard: which one.
+            tell: called from another thread with the approximate number of rows done.
+
+        Raises:
+            FleetError: it cannot be made.
+        """
+        spec, maker = self._loaded()
+        begin = time.monotonic()
+        rows = maker.make_shard(spec, shard, self._conditions, tell)
+        receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
+        self.target.commit(spec, rows, receipt)
+        return receipt
+
+    def event(self, shard: int, tell: Callable[[int], None]) -> Event:
+        """Make a shard and return its final event."""
+        try:
+            return Event(shard, "done", receipt=self.make(shard, tell))
+        except Exception as error:
+            return ended(shard, error)
+
+    def close(self) -> None:
+        """Unload the model."""
+        if self._maker is not None:
+            self._maker.close()
+            self._maker = None
+
+    def _loaded(self) -> tuple[JobSpec, Maker]:
+        from fleet.maker import Maker  # imports torch
+
+        if self._spec is None or self._maker is None:
+            self._spec = self.target.job()
+            self._conditions = self.target.conditions(self._spec)
+            self._maker = Maker.of(self._spec, self._settings, self._conditions, self._device)
+        return self._spec, self._maker
+
+
+class Here:
+    """Makes shards with a worker in this process."""
+
+    slots = 1
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._shard = worker, -1
+
+    def begin(self, shard: int) -> None:
+        """Remember the shard; `wait` makes it."""
+        self._shard = shard
+
+    def wait(self, tell: Tell) -> None:
+        """Make the shard."""
+        shard = self._shard
+        tell(self._worker.event(shard, lambda rows: tell(Event(shard, "progress", rows))))
+
+    def close(self) -> None:
+        """Unload the model."""
+        self._worker.close()
+
 
 Entry = Callable[[Connection, str, dict[str, Any], str], None]
 """The main function of a worker process: (pipe to the driver, address, options of its file system, device)."""
@@ -83,7 +217,7 @@ class Local:
         """Wait for events, for a second at most, and report them."""
         busy = [place for place in self._places if place.shard is not None]
         ready = wait(
-            [each for place in busy for each in (place.pipe, place.process and place.process.sentinel) if each], 1
+            [end for place in busy for end in (place.pipe, place.process and place.process.sentinel) if end], 1
         )
         for place in busy:
             if place.pipe in ready:
@@ -148,8 +282,6 @@ def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> No
 
 
 def _make(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
-    from fleet.bulk.launchers.worker import Worker  # imports torch
-
     lock = threading.Lock()
 
     def send(event: Event) -> None:

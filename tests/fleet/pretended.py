@@ -3,16 +3,14 @@
 import atexit
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from fleet.bulk.launchers import Event
-from fleet.bulk.launchers.local import work
+from fleet import launchers
+from fleet.launchers import Event, work
 
 
 def pretend(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
@@ -44,7 +42,6 @@ def never_done(pipe: Connection, url: str, options: dict[str, Any], device: str)
             finally:
                 (Path(url) / "unwound").touch()
 
-    sys.modules["fleet.bulk.launchers.worker"] = module = ModuleType("worker")
-    module.__dict__["Worker"] = Worker
+    launchers.Worker = Worker  # type: ignore[misc]
     atexit.register((Path(url) / "finalized").touch)
     work(pipe, url, options, device)

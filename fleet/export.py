@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from pathline.bulk_folder import SOLVING, JobSpec
 
-from fleet.bulk.store import Target
 from fleet.errors import FleetError, UsageError
+from fleet.store import Target
 from models.noise import SCHEME, noise
 from models.regular import replacing
 from solvers import SolverSpec

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from fleet.bulk.launchers.local import Local
-from fleet.bulk.maker import devices
-from fleet.bulk.run import Run
-from fleet.bulk.store import Target
+from fleet.launchers import Local
+from fleet.maker import devices
+from fleet.run import Run
+from fleet.store import Target
 from service.settings import Settings
-from tests.fleet.bulk.pretended import never_done, pretend
 from tests.fleet.conftest import Fleet
+from tests.fleet.pretended import never_done, pretend
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_worker_that_dies_is_replaced_and_its_shard_is_retried(

@@ -1,11 +1,28 @@
-"""Published models of a repository, read from their cards only, without importing torch."""
+"""Folders that can be written to, and the versions of published models in them, read without importing torch."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from models.regular import open_regular
 from training.errors import TrainingError
+
+
+def make_writable(folder: Path, what: str) -> None:
+    """Create `folder` if needed and check, before any work, that it can be written to.
+
+    Raises:
+        TrainingError: it cannot be written to; the message starts with `what` and names the folder.
+    """
+    attempt = folder / f".attempt-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        attempt.touch()
+        attempt.unlink(missing_ok=True)  # another thread's check may use the same name
+    except OSError as error:
+        raise TrainingError(f"{what} {folder} cannot be written to: {error.strerror}") from None
+
 
 _CARD = "card.json"
 
@@ -18,12 +35,12 @@ def versions(models_dir: Path, name: str) -> list[Path]:
     """
     folder = models_dir / name
     try:
-        found = [entry for entry in folder.iterdir() if entry.name.isdecimal() and (entry / _CARD).is_file()]
+        entries = [entry for entry in folder.iterdir() if entry.name.isdecimal() and (entry / _CARD).is_file()]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise TrainingError(f"model folder {folder} cannot be read: {error.strerror}") from None
-    return sorted(found, key=lambda entry: int(entry.name))
+    return sorted(entries, key=lambda entry: int(entry.name))
 
 
 def find(models_dir: Path, name: str, recipe_hash: str) -> Path | None:

@@ -11,9 +11,9 @@ from typing import Any
 from pathline.bulk_folder import JobSpec
 from tqdm import tqdm
 
-from fleet.bulk.launchers import Event, Launcher
-from fleet.bulk.store import Target
 from fleet.errors import TargetError
+from fleet.launchers import Event, Launcher
+from fleet.store import Target
 
 
 @dataclass

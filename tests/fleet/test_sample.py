@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from fleet.bulk.launchers.worker import Worker
-from fleet.bulk.maker import Maker
-from fleet.bulk.store import Target
+from fleet.launchers import Worker
+from fleet.maker import Maker
+from fleet.store import Target
 from service.app import create_app
 from service.settings import Settings
 from tests.fleet.conftest import Fleet, write_net
@@ -273,12 +273,12 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(
             raise OSError(28, "No space left on device")
         write(descriptor)
 
-    monkeypatch.setattr("fleet.bulk.store.os.fsync", full)
+    monkeypatch.setattr("fleet.store.os.fsync", full)
     assert fleet("sample", "net", to=tmp_path, **job) == 1
     assert "cannot write: No space left on device; make room" in refused(capsys)
     assert Target(str(tmp_path)).done() == {0, 1}
     assert not list((tmp_path / "tmp").iterdir())
-    monkeypatch.setattr("fleet.bulk.store.os.fsync", write)
+    monkeypatch.setattr("fleet.store.os.fsync", write)
     assert fleet("sample", to=tmp_path) == 0
 
 

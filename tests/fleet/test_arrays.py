@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from pathline.bulk_folder import StoredArray, digest_of_array, write_array
 
-from fleet.bulk.launchers.worker import Worker
-from fleet.bulk.store import Target
+from fleet.launchers import Worker
+from fleet.store import Target
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
