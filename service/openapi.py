@@ -87,21 +87,34 @@ def requested(values: Mapping[str, Any]) -> Any:
 
 
 def problems(*kinds: Kind) -> Responses:
-    """Return the `responses` of a route for these kinds of errors, each with an example."""
-    by_status: dict[int, list[Kind]] = {}
-    for kind in kinds:
-        by_status.setdefault(kind.value.status, []).append(kind)
+    """Return the `responses` of a route for these kinds of errors, each with an example, and for all others."""
     # FastAPI would describe a `model` under the media type of the answer; `/problems/{slug}` declares this one.
-    schema = {"$ref": "#/components/schemas/ProblemBody"}
-    return {
-        status: {
-            "description": "; ".join(kind.value.title for kind in same),
-            "content": {
-                MEDIA_TYPE: {"schema": schema} | shown({kind.value.slug: examples.ERRORS[kind] for kind in same})
-            },
-        }
-        for status, same in by_status.items()
-    }
+    schema = {"schema": {"$ref": "#/components/schemas/ProblemBody"}}
+
+    def described(title: str, *same: Kind) -> dict[str, Any]:
+        values = shown({kind.value.slug: examples.ERRORS[kind] for kind in same})
+        return {"description": title, "content": {MEDIA_TYPE: schema | values}}
+
+    return by_status(kinds, lambda kind: kind.value.status, described)
+
+
+def by_status(
+    kinds: Iterable[Kind], status_of: Callable[[Kind], int], described: Callable[..., dict[str, Any]]
+) -> Responses:
+    """Return the `responses` of a route for kinds of errors: one for each status, and one for all other errors.
+
+    Without that one, the framework would describe a form of its own, which the service does not answer with.
+
+    Args:
+        kinds: of errors.
+        status_of: kind -> status.
+        described: title, kinds -> response.
+    """
+    groups: dict[int | str, list[Kind]] = {}
+    for kind in kinds:
+        groups.setdefault(status_of(kind), []).append(kind)
+    listed = {status: described("; ".join(kind.value.title for kind in same), *same) for status, same in groups.items()}
+    return listed | {"default": described("Any other error", Kind.INTERNAL)}
 
 
 SOLVING_PROBLEMS = problems(

@@ -31,7 +31,7 @@ from service.oip.schemas import (
 )
 from service.oip.tensors import BINARY, header_of, parse_body
 from service.openapi import BINARY as BINARY_BODY
-from service.openapi import PROTOCOL, ModelName, Responses, Router, requested, shown
+from service.openapi import PROTOCOL, ModelName, Responses, Router, by_status, requested, shown
 from service.requests import pipeline
 from service.requests.parsing import JSON
 from service.requests.schemas import SampleRequest
@@ -42,17 +42,12 @@ from service.state import VERSION, service_of
 
 def _errors(*kinds: Kind) -> Responses:
     """Return the `responses` of a route for these kinds of errors, each with an example, and for all others."""
-    by_status: dict[int | str, list[Kind]] = {}
-    for kind in kinds:
-        by_status.setdefault(kind.oip_status, []).append(kind)
-    titles = {status: "; ".join(kind.value.title for kind in same) for status, same in by_status.items()}
-    described = {status: _error(titles[status], *same) for status, same in by_status.items()}
-    return described | {"default": _error("Any other error", Kind.INTERNAL)}
+    return by_status(kinds, lambda kind: kind.oip_status, _error)
 
 
-def _error(description: str, *kinds: Kind) -> dict[str, Any]:
+def _error(title: str, *kinds: Kind) -> dict[str, Any]:
     shown_by_slug = shown({kind.value.slug: {"error": examples.ERRORS[kind]["detail"]} for kind in kinds})
-    return {"model": ErrorBody, "description": description, "content": {JSON: shown_by_slug}}
+    return {"model": ErrorBody, "description": title, "content": {JSON: shown_by_slug}}
 
 
 router = Router(errors=_errors, prefix="/v2", tags=[PROTOCOL])

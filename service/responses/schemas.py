@@ -157,7 +157,7 @@ class PointBody(TypedDict):
 class CurveBody(TypedDict):
     """The solvers measured with one guidance; null for none."""
 
-    guidance: float | None
+    guidance: NotRequired[float | None]
     samples: int
     seed: int
     spread: float
