@@ -40,7 +40,7 @@ RUN python -m compileall -q --invalidation-mode unchecked-hash /opt/pathline
 # So is the machine code of the solvers' loops and of fused networks. It is stored beside their sources, and each start
 # copies it to NUMBA_CACHE_DIR. It fits this machine's type of processor: on another type, a start compiles for half a minute.
 RUN PYTHONPATH=/opt/pathline python -c \
-      'import torch; from models.forms import fused; from solvers import warm_up; \
+      'import torch; from models.forms.fused import residual_mlp as fused; from solvers import warm_up; \
        warm_up(torch.float32); warm_up(torch.float64); fused.warm_up()'
 
 FROM base

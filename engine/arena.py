@@ -15,7 +15,7 @@ from engine.job import SAMPLE, Job, Operation, Sizes
 from engine.network import Network
 from engine.stages import Stage, decoder_of, prelude_of
 from models.checkpoint.loading import Checkpoint
-from models.forms.counts import CALL_NUMBERS
+from models.forms.rows import CALL_NUMBERS, rounded
 from models.guidance import network_rows
 from models.noise import noise, noise_of
 from models.shapes import free_places
@@ -96,7 +96,7 @@ class Arena:
     @property
     def row_limit(self) -> int:
         """The most rows of one call of the network."""
-        return self.network.call.counts.limit
+        return self.network.call.limit
 
     def stages_s(self, job: Job) -> float:
         """Estimated seconds that a job's rows take in the stages."""
@@ -124,6 +124,12 @@ class Arena:
 
     def _measure_budget(self) -> int:
         """The maximum rows of a tick; the timings on the way there also serve forecasts of small requests."""
+        if self.row_limit == 1:  # rows cost the same in any number
+            row_s = min(self.network.timed(1), self.network.timed(1))
+            budget = rounded(max(1, min(_LARGEST_BUDGET, int(TICK_S / max(row_s, 1e-6)))))
+            for rows in {1, budget}:
+                self.tick_cost.measured(rows, rows * row_s)
+            return budget
         rows, before, numbers = 1, 0.0, math.prod(self.event_shape)
         while True:
             took = self.network.timed(rows)

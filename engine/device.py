@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.loading import Checkpoint
-from models.forms.choice import choose
-from models.forms.form import Form
+from models.forms.form import Form, choose
 from models.named_conditions import NamedConditions
 
 

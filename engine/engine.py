@@ -112,7 +112,8 @@ class Engine:
         self._tools = tools or device_of(self.device, settings.compile == "auto")
         self._loop = Loop(self._tools, observer, clock)
         self._thread: threading.Thread | None = None
-        self._loader = ThreadPoolExecutor(1, "pathline-loader", self._setup_loading_thread)
+        self._loader = ThreadPoolExecutor(1, "pathline-loader", self._setup_loading_thread, (10,))
+        self._preparer = ThreadPoolExecutor(1, "pathline-preparer", self._setup_loading_thread, (0,))
         self._numbers = itertools.count()
         # The rest belongs to the calling threads, one at a time; the engine's thread never touches it.
         self._lock = threading.Lock()
@@ -198,7 +199,8 @@ class Engine:
     def stop(self) -> None:
         """Give up all jobs and end the thread."""
         self.drain()
-        self._loader.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._loader, self._preparer):
+            threads.shutdown(wait=False, cancel_futures=True)
         self._loop.commands.put(Stop())
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -253,7 +255,7 @@ class Engine:
             return arena
 
     def prepare(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena:
-        """Make the arena of an operation of a loaded version, as `load` does; a second call does nothing.
+        """Make the arena of an operation of a loaded version, for a request that waits; a second call does nothing.
 
         Of its arenas for sizes of free axes, a version keeps the last few used; jobs in the others run to their end.
 
@@ -274,7 +276,7 @@ class Engine:
             return found
 
         try:
-            making = self._loader.submit(make)
+            making = self._preparer.submit(make)
         except RuntimeError:  # it was shut down
             raise Draining from None
         try:
@@ -375,11 +377,12 @@ class Engine:
         """Cancel a job; its lanes are removed before the next tick."""
         self._loop.commands.put(Cancel(future))
 
-    def _setup_loading_thread(self) -> None:
-        """Set up the loading thread: number of torch threads and low priority."""
+    def _setup_loading_thread(self, niceness: int) -> None:
+        """Set up a thread that makes arenas: its number of torch threads, and how far it gives way to the engine's."""
         torch.set_num_threads(self.threads)
-        with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        if niceness:
+            with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 
 def _grouped(job: Job, budget: int) -> Job:

@@ -69,7 +69,7 @@ class Network:
         self._kind = checkpoint.card.field
         self.event_shape, self.call = self._field(checkpoint, operation, sizes)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
-        if self.call.counts.limit == 1:
+        if self.call.limit == 1:
             _log.info("%s: its network is called with one row at a time", checkpoint.path)
 
     def _field(self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes) -> tuple[tuple[int, ...], RowCaller]:
@@ -95,7 +95,7 @@ class Network:
     @property
     def deterministic(self) -> bool:
         """Whether a row has the same bits in all calls."""
-        return self.call.counts.deterministic
+        return self.call.deterministic
 
     def timed(self, rows: int) -> float:
         """Measure the seconds of one call with this number of rows."""

@@ -23,8 +23,7 @@ from engine.scheduler import BULK_SHARE
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Checkpoint
 from models.decoder import DecoderError
-from models.forms.counts import CALL_NUMBERS
-from models.forms.rows import MOST_ROWS, independent_rows
+from models.forms.rows import CALL_NUMBERS, MOST_ROWS, independent_rows
 from models.named_conditions import Distinct
 from models.noise import noise
 from models.prelude import combinations
@@ -150,8 +149,8 @@ class Stage:
                 took = min(took, self._timed(given))
             if took > SLICE_S and rows > 1:
                 return rows // 2, took / rows
-            if 2 * took > SLICE_S or rows >= self._call.counts.limit:
-                return min(rows, self._call.counts.limit), took / rows
+            if 2 * took > SLICE_S or rows >= self._call.limit:
+                return min(rows, self._call.limit), took / rows
             rows *= 2
 
     def _timed(self, given: Sequence[Tensor]) -> float:
@@ -163,7 +162,7 @@ class Stage:
     @property
     def deterministic(self) -> bool:
         """Whether a row has the same bits in all calls."""
-        return self._call.counts.deterministic
+        return self._call.deterministic
 
     @property
     def left_s(self) -> float:
@@ -278,7 +277,7 @@ def prelude_of(checkpoint: Checkpoint, device: Device, sizes: Sizes = ()) -> Sta
     def examples(rows: int) -> tuple[Tensor, ...]:
         return prelude.examples(given, rows, checkpoint.dtype, device.device)
 
-    rows = rows_of(prelude.program)
+    rows = rows_of(prelude.program, device.device)
     return Stage("prelude", function, examples, checkpoint, device, rows)
 
 
@@ -305,7 +304,7 @@ def decoder_of(checkpoint: Checkpoint, device: Device, sizes: Sizes = ()) -> Sta
     def examples(rows: int) -> tuple[Tensor, ...]:
         return (noise(4, 0, rows, shape, checkpoint.dtype).to(device.device),)
 
-    rows = rows_of(decoder.program)
+    rows = rows_of(decoder.program, device.device)
     return Stage("decoder", function, examples, checkpoint, device, rows, fetch=True)
 
 

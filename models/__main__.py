@@ -155,7 +155,7 @@ def _check(repository: Repository) -> int:
             status = 1
             print(f"bad  {name} {version}: {error}")
         else:
-            print(f"ok   {name} {version}: {checkpoint.digest}{', row by row' if checkpoint.card.row_by_row else ''}")
+            print(f"ok   {name} {version}: {checkpoint.digest}")
             for fault in _unusable(checkpoint):
                 status = 1
                 print(f"bad  {name} {version}: {fault}")

@@ -76,7 +76,7 @@ def find_mixing(
 
     The other rows vary in states, times, conditions, order and number. This is a look at a few rows, to tell people
     what is wrong with their network; what it misses differs in bits, and is called with one row at a time (see
-    `models.forms.counts`).
+    `models.forms.rows`).
 
     Args:
         velocity: states (rows, *event), times (rows,) and, if the network takes them, conditions -> velocities.

@@ -95,12 +95,15 @@ class Network(nn.Module, Generic[Config]):
 
     Attributes:
         config: what it was built from.
+        compiled: the compiled forms that its architecture has (see `models.forms.form`): `fused`, made by the file
+            `models/forms/fused/<architecture>.py`, and `onnx`.
         event_shape: shape of one state; a name is a free axis.
         condition: what it is conditioned on, or None.
         field: what it returns and which times it takes.
     """
 
     config: Config
+    compiled: ClassVar[tuple[str, ...]] = ()
     may_hold_infinities: ClassVar[bool] = False  # among its tensors, as masks do
     event_shape: Shape
     condition: NamedConditions | None

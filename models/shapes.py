@@ -83,6 +83,11 @@ class Axis(BaseModel):
         """A small size to try a network with."""
         return self.nearest(_TYPICAL)[-1]
 
+    @property
+    def middle(self) -> int:
+        """The geometric mean of the smallest and the largest size: neither hides what a call costs."""
+        return self.nearest(round(math.sqrt(self.smallest * self.max)))[-1]
+
     def allows(self, size: int) -> bool:
         """Return whether the axis may have this size."""
         return self.min <= size <= self.max and not size % self.multiple

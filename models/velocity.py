@@ -90,8 +90,10 @@ def forms(velocity: VelocityField) -> Iterator[VelocityField]:
     return velocity.forms() if isinstance(velocity, HasForms) else iter((velocity,))
 
 
-def rows_of(velocity: object) -> tuple[int, int | None]:
-    """Return the fewest and the most rows that a field takes in one call; None for no bound."""
+def rows_of(velocity: object, device: torch.device | str = "cpu") -> tuple[int, int | None]:
+    """Return the fewest and the most rows that a field takes in one call on a device; None for no bound."""
+    if getattr(velocity, "alone_on_cpu", False) and torch.device(device).type == "cpu":
+        return 1, 1
     return getattr(velocity, "rows", (1, None))
 
 
@@ -100,13 +102,18 @@ class Wrapper(nn.Module):
 
     Attributes:
         network: the other field.
-        rows, field: as of that field.
+        rows, alone_on_cpu, field: as of that field.
     """
 
     def __init__(self, network: nn.Module | VelocityField) -> None:
         super().__init__()
         self.network = network
-        self.rows, self.field = rows_of(network), kind_of(network)
+        self.rows, self.field = getattr(network, "rows", (1, None)), kind_of(network)
+
+    @property
+    def alone_on_cpu(self) -> bool:
+        """See `rows_of`."""
+        return getattr(self.network, "alone_on_cpu", False)
 
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t with the other field, or with one of its forms."""

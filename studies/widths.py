@@ -39,11 +39,11 @@ def _measured(width: int, dim: int, dtype: torch.dtype) -> str:
     torch.manual_seed(width)
     network = ResidualMLP(ResidualMLPConfig(dim=dim, hidden=width)).requires_grad_(False).to(dtype)
     call = field_rows(network, (dim,), dtype)
-    if call.counts.limit == 1:
+    if call.limit == 1:
         return "none"
     field = cast("partial[Tensor]", call.function).args[0]  # see `field_rows`
     assert isinstance(field, Bare)
-    return f"{'padded' if field.input[0].shape[0] > width else 'unpadded'}, by {call.counts.counts[0]}"
+    return f"{'padded' if field.input[0].shape[0] > width else 'unpadded'}, by {call.counts[0]}"
 
 
 def _shown(found: dict[str, list[int]], form: str) -> str:

@@ -128,6 +128,8 @@ class ResidualBlock(nn.Module):
 class ResidualMLP(Network[ResidualMLPConfig]):
     """The velocity `v(x, t, condition)` of a flow on vectors of length `config.dim`."""
 
+    compiled = ("fused", "onnx")
+
     def __init__(self, config: ResidualMLPConfig) -> None:
         super().__init__(config, (config.dim,), one_condition(config.condition))
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)

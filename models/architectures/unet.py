@@ -107,6 +107,8 @@ class UNetBlock(nn.Module):
 class UNet(Network[UNetConfig]):
     """The velocity `v(x, t, condition)` of a flow on pictures of shape `config.shape`."""
 
+    compiled = ("onnx",)
+
     def __init__(self, config: UNetConfig) -> None:
         super().__init__(config, config.shape, one_condition(config.condition))
         channels, widths, embedding = config.shape[0], config.widths, 4 * config.hidden

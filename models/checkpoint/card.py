@@ -44,7 +44,7 @@ DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.flo
 
 MAX_CONDITIONS = 64
 MAX_AXES = 16
-_LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute", "axes")
+_LEFT_OUT = ("conditions", "prelude", "sampling", "compute", "axes")
 """Fields that are not written if empty, so that releases without them can read the card."""
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
@@ -143,8 +143,6 @@ class Card(_Frozen):
         time: the network's convention of time, noise and prediction (see `models.conventions`).
         sampling: how it is sampled if a request does not say; None, which is not written, leaves that to the service.
         field: what the network returns and which times it takes; a plain velocity is not written.
-        row_by_row: whether to call the network with one row at a time (see `models.mixing`). False is not written,
-            so that releases without the field can read the card.
         decoder: how samples become data.
         dataset: what the network was trained on.
         training: the training recipe and its metrics.
@@ -170,7 +168,6 @@ class Card(_Frozen):
     time: TimeCard = TimeCard()
     field: FieldKind = FieldKind.VELOCITY
     sampling: SamplingCard | None = None
-    row_by_row: bool = False
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]
     training: dict[str, JsonValue]

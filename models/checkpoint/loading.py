@@ -24,7 +24,7 @@ from models.checkpoint.card import (
     read_card,
 )
 from models.checkpoint.plans import PlansError, read_plans
-from models.checkpoint.weights import lacks_memory, read_weights
+from models.checkpoint.weights import finite, lacks_memory, read_weights
 from models.compute import HALVES, Cast, to_half
 from models.conventions import adapt
 from models.decoder import Decoder
@@ -35,7 +35,6 @@ from models.network import Network
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard
 from models.program import PROGRAM
-from models.row_by_row import RowByRow
 from models.velocity import Condition
 from solvers.tuned import TunedPlans
 
@@ -48,8 +47,7 @@ class Checkpoint:
 
     Attributes:
         velocity: the network, in eval mode, without gradients for its weights; called as a `VelocityField`. It is
-            wrapped if it has another convention (see `models.conventions`) or is called row by row (see
-            `models.mixing`).
+            wrapped if it has another convention (see `models.conventions`) or computes in half precision.
         decoder: turns samples into data.
         card: the description in its folder.
         path: its folder.
@@ -137,8 +135,6 @@ def load(
         half = None
     network = pair.velocity if half is None else Cast(pair.velocity, HALVES[half])
     velocity = adapt(network, card.time)
-    if card.row_by_row:
-        velocity = RowByRow(velocity)
     digest = f"sha256:{card.card_sha256}"
     plans = _plans(path, card.weights_sha256)
     checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls, pair.prelude, half)
@@ -203,7 +199,7 @@ def _empty(card: Card, file: Path) -> _Pair:
 def _fill(module: _Pair, tensors: dict[str, Tensor], file: Path) -> None:
     """Put the tensors into a module on the meta device; none of its keys may be missing."""
     for key, tensor in tensors.items():
-        if tensor.isnan().any() or not (module.may_be_infinite(key) or tensor.isfinite().all()):
+        if not finite(tensor, module.may_be_infinite(key)):
             raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
     module.load_state_dict(tensors, assign=True)
 
@@ -217,7 +213,6 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
     event = card.event_of(card.typical)
     x = noise(0, 0, _TRIAL_ROWS, event, checkpoint.dtype).to(device)
     takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized({})
-    mixing = None
     try:
         with torch.no_grad():
             given = checkpoint.examples(_TRIAL_ROWS, device)
@@ -228,8 +223,7 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
             shape = (_TRIAL_ROWS, *card.data_of(card.typical))
             decoded = checkpoint.decoder.decode(x)
             _check_tensor(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
-        if not card.row_by_row:
-            mixing = find_mixing(checkpoint.velocity, event, checkpoint.dtype, device, takes, checkpoint.compute)
+        mixing = find_mixing(checkpoint.velocity, event, checkpoint.dtype, device, takes, checkpoint.compute)
         if mixing is None and card.decoder.program is not None:
             mixing = checkpoint.decoder.find_mixing(checkpoint.dtype, device, card.typical)
         if mixing is None and checkpoint.prelude is not None:

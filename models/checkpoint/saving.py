@@ -7,13 +7,12 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
 import numpy
 import safetensors
-import safetensors.torch
 import torch
 from pydantic import JsonValue, ValidationError
 from torch import Tensor
@@ -29,6 +28,7 @@ from models.checkpoint.card import (
     CheckpointError,
     SamplingCard,
 )
+from models.checkpoint.weights import file_of, finite
 from models.compute import HALVES
 from models.conventions import TimeCard
 from models.decoder import Decoder
@@ -56,7 +56,6 @@ def save(
     version: int | None = None,
     dtype: torch.dtype | None = None,
     time: TimeCard | None = None,
-    row_by_row: bool = False,
     sampling: SamplingCard | None = None,
     compute: Literal["bfloat16", "float16"] | None = None,
     axes: Mapping[str, Axis] | None = None,
@@ -77,7 +76,6 @@ def save(
         dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none; a
             program states its own.
         time: the model's convention; None for Pathline's own.
-        row_by_row: whether to call the network with one row at a time (see `models.mixing`).
         sampling: how it is sampled if a request does not say; None leaves that to the service.
         compute: half precision that the parameters are stored in and the model computes in; None for `dtype`.
         axes: the allowed sizes of the free axes of the model's states.
@@ -102,7 +100,10 @@ def save(
         raise CheckpointError(f"{kind} is not a registered architecture; use one of {known}")
     dtype = (torch.float32 if compute else _dtype(model)) if dtype is None else dtype
     tensors = _tensors(model, decoder, prelude, dtype, compute)
-    weights = safetensors.torch.save(tensors | _nulls(model, prelude, nulls))
+    tensors |= _nulls(model, prelude, nulls)
+    sha256 = hashlib.sha256()
+    for part in file_of(tensors):
+        sha256.update(part)
     try:
         root.mkdir(parents=True, exist_ok=True)
         remove_stale(root.glob(".tmp-*"))
@@ -117,16 +118,15 @@ def save(
                 dataset,
                 training,
                 seed,
-                weights,
+                sha256.hexdigest(),
                 time or TimeCard(),
-                row_by_row,
                 sampling,
                 compute,
                 axes or {},
                 prelude,
             )
             target = root / name / str(number)
-            if _publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
+            if _publish(root, target, {WEIGHTS_FILE: file_of(tensors), CARD_FILE: [card.to_json()]}):
                 return target
             if version is not None:
                 raise CheckpointError(f"{target}: already exists; leave version out to save as the next")
@@ -147,9 +147,8 @@ def _card(
     dataset: Mapping[str, JsonValue],
     training: Mapping[str, JsonValue],
     seed: int,
-    weights: bytes,
+    weights_sha256: str,
     time: TimeCard,
-    row_by_row: bool,
     sampling: SamplingCard | None,
     compute: Literal["bfloat16", "float16"] | None,
     axes: Mapping[str, Axis],
@@ -171,7 +170,6 @@ def _card(
             noise=FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
             time=time,
             field=model.field,
-            row_by_row=row_by_row,
             sampling=sampling,
             compute=compute,
             conditions={} if takes is None else dict(takes.entries),
@@ -181,7 +179,7 @@ def _card(
             training=dict(training),
             seed=seed,
             libraries={m.__name__: str(m.__version__) for m in (numpy, safetensors, torch)},
-            weights_sha256=hashlib.sha256(weights).hexdigest(),
+            weights_sha256=weights_sha256,
         )
         return card.signed()
     except ValidationError as error:
@@ -204,11 +202,10 @@ def _dtype(model: Network) -> torch.dtype:
 def _tensors(
     model: Network, decoder: Decoder, prelude: Prelude | None, dtype: torch.dtype, compute: str | None
 ) -> dict[str, Tensor]:
-    """Return all tensors by their key in the file, no two in the same memory; none is copied unnecessarily."""
+    """Return all tensors by their key in the file; none is copied unnecessarily."""
     if dtype not in DTYPES.values():
         raise CheckpointError(f"dtype is {dtype}; a checkpoint stores torch.float32 or torch.float64")
     tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
     parameters = {key for key, _ in model.named_parameters()}
     of_data = torch.float64 if decoder.config.dtype else dtype
     modules = [("velocity", model, dtype), ("decoder", decoder, of_data)]
@@ -219,11 +216,8 @@ def _tensors(
             elif module is model and compute is not None:
                 kind = HALVES[compute] if key in parameters else tensor.dtype
             stored = tensor.detach().to("cpu", kind if tensor.is_floating_point() else tensor.dtype).contiguous()
-            if stored.untyped_storage().data_ptr() in seen:
-                stored = stored.clone()
-            seen.add(stored.untyped_storage().data_ptr())
             masks = key.startswith("program.") or (prefix == "velocity" and model.may_hold_infinities)
-            if stored.isnan().any() or not (masks or stored.isfinite().all()):
+            if not finite(stored, masks):
                 raise CheckpointError(f"key {prefix}.{key}: holds numbers that are not finite; nothing was saved")
             tensors[f"{prefix}.{key}"] = stored
     return tensors
@@ -239,7 +233,7 @@ def _nulls(model: Network, prelude: Prelude | None, nulls: Mapping[str, Tensor] 
     for name, entry in (takes.entries if prelude is None else prelude.card.request_conditions(takes.entries)).items():
         if entry.null == "stored":
             null = stored[name].detach().to("cpu", entry.torch_dtype).reshape(entry.sizes).contiguous()
-            if not null.isfinite().all():
+            if not finite(null):
                 raise CheckpointError(
                     f"the null of condition {name!r} holds numbers that are not finite; nothing was saved"
                 )
@@ -255,7 +249,7 @@ def _next_version(folder: Path) -> int:
     return max(taken, default=0) + 1
 
 
-def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
+def _publish(root: Path, target: Path, files: Mapping[str, Iterable[bytes | memoryview]]) -> bool:
     """Write files into a temporary folder in `root`, then rename it to `target`.
 
     Libraries for atomic writes publish single files; a checkpoint is a folder.
@@ -263,7 +257,7 @@ def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
     Args:
         root: an existing folder, on the same file system as the target.
         target: a folder two levels below `root`; its parent is created.
-        files: name and content of each file.
+        files: name and content of each file, in parts.
 
     Returns:
         True if `target` is now this folder; False if the name was already taken, with nothing changed.
@@ -278,7 +272,8 @@ def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
     try:
         for name, content in files.items():
             with (temporary / name).open("xb") as file:
-                file.write(content)
+                for part in content:
+                    file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
         sync_folder(temporary)

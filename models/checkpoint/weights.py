@@ -1,4 +1,7 @@
-"""The weights file, read without trusting it: its hash, then its header, and only then its numbers."""
+"""The weights file, safetensors: written, and read without trusting it, its hash first and its numbers last.
+
+Numbers go straight from the file into their tensors and back, so neither takes the memory of a second copy.
+"""
 
 import hashlib
 import json
@@ -7,23 +10,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from io import BufferedReader
 from pathlib import Path
+from typing import IO, Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint
 from models.messages import first_line, printable
 from models.regular import NotRegular, open_regular
 
-_STORED = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
+_STORED = {
+    "I64": "int64", "F64": "float64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+"""The dtypes by their names in the file, in the order of its tensors."""
 _SLACK = 64 << 20
 _HEADER, _HEADER_PER_TENSOR = 1 << 20, 1 << 10  # the most bytes of a header: a base, and more for each tensor
 _SHOWN = 5
 _COMPARED = 500  # the most names that are searched for the nearest
 _LONGEST = 200  # characters; longer names are not compared
-_STORED |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
+_CHUNK = 1 << 20  # numbers checked at once
+_PIECE = 16 << 20  # bytes read at once
 
 
 def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -47,11 +54,11 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
                     f"{file}: is damaged or does not belong to its card: SHA-256 found {found}, "
                     f"weights_sha256 in {CARD_FILE} is {sha256}"
                 )
-            problems = differences(_header(stream, len(expected)), expected)
+            header = _header(stream, len(expected))
+            problems = differences({key: entry[:2] for key, entry in header.items()}, expected)
             if problems is not None:
                 raise CheckpointError(f"{file}: {problems}")
-            stream.seek(0)
-            return safetensors.torch.load(stream.read())
+            return _numbers(stream, header, expected)
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{file}: is missing") from None
     except NotRegular as error:
@@ -60,7 +67,7 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
         raise UnreadableCheckpoint(f"{file}: cannot be read: {error.strerror or error}") from None
     except MemoryError:
         raise UnreadableCheckpoint(f"{file}: there is not enough memory to read it") from None
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{file}: is not a safetensors file: {first_line(error)}") from None
 
 
@@ -74,8 +81,8 @@ def _refuse_larger(stream: BufferedReader, expected: Mapping[str, Tensor]) -> No
         raise ValueError(f"it has {size} bytes, but the tensors of this architecture take {needed}")
 
 
-def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[int]]]:
-    """Read the dtype and shape of each tensor from the header: its length in 8 bytes, then JSON."""
+def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[int], int, int]]:
+    """Read dtype, shape, begin and end of each tensor from the header: its length in 8 bytes, then JSON."""
     size = stream.seek(0, 2)
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
@@ -85,7 +92,68 @@ def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[i
     if length > limit:
         raise ValueError(f"its header has {length} bytes; the limit for the {tensors} tensors it must have is {limit}")
     header = json.loads(stream.read(length))
-    return {k: (v["dtype"], v["shape"]) for k, v in header.items() if k != "__metadata__"}
+    entries = {k: v for k, v in header.items() if k != "__metadata__"}
+    return {k: (v["dtype"], v["shape"], *map(int, v["data_offsets"])) for k, v in entries.items()}
+
+
+def _numbers(
+    stream: BufferedReader, header: Mapping[str, tuple[str, list[int], int, int]], expected: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Read the tensors behind the header, where the stream is; they must fill the rest of the file without gaps."""
+    base, end, tensors = stream.tell(), 0, dict[str, Tensor]()
+    for key, (_, _, begin, after) in sorted(header.items(), key=lambda item: item[1][2:]):
+        if begin != end or after - begin != expected[key].nbytes:
+            raise ValueError(
+                f"key {printable(key)} is at bytes {begin} to {after}, expected {expected[key].nbytes} at {end}"
+            )
+        tensors[key], end = torch.empty(expected[key].shape, dtype=expected[key].dtype, device="cpu"), after
+        fill(tensors[key], stream)
+    if base + end != os.fstat(stream.fileno()).st_size:
+        raise ValueError(f"its tensors have {end} bytes, and there are more or fewer")
+    return {key: tensors[key] for key in header}
+
+
+def fill(tensor: Tensor, stream: IO[bytes]) -> None:
+    """Read the bytes of a contiguous tensor from a stream, in place; raise a ValueError if there are too few."""
+    if not tensor.numel():
+        return
+    content = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    for begin in range(0, len(content), _PIECE):
+        piece = content[begin : begin + _PIECE]
+        done = 0
+        while done < len(piece):
+            if not (count := stream.readinto(piece[done:])):  # pyright: ignore[reportAttributeAccessIssue]
+                raise ValueError("it ends within a tensor")
+            done += count
+
+
+def file_of(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the content of a weights file: its header, then the memory of each tensor, which is contiguous on the CPU.
+
+    The bytes are those of `safetensors.torch.save`.
+    """
+    names = {dtype: name for name, dtype in _STORED.items()}
+    kinds, header, end = list(_STORED), dict[str, Any](), 0
+    stored = {key: names[str(tensor.dtype).removeprefix("torch.")] for key, tensor in tensors.items()}
+    order = sorted(tensors, key=lambda key: (kinds.index(stored[key]), key))
+    for key in order:
+        begin, end = end, end + tensors[key].nbytes
+        header[key] = {"dtype": stored[key], "shape": list(tensors[key].shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for key in order:
+        if tensors[key].numel():
+            yield memoryview(tensors[key].reshape(-1).view(torch.uint8).numpy())
+
+
+def finite(tensor: Tensor, infinities: bool = False) -> bool:
+    """Whether a tensor holds numbers only, part by part; with `infinities`, these are allowed, as in masks."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    if not tensor.is_floating_point():
+        return True
+    parts = tensor.detach().reshape(-1).split(_CHUNK)
+    return not any(bool(part.isnan().any()) if infinities else not bool(part.isfinite().all()) for part in parts)
 
 
 def differences(

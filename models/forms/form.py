@@ -1,17 +1,25 @@
-"""The form of a field, and how a compiled form is verified before it is used."""
+"""The form of a field: which one a network takes, and how a compiled form is verified before it is used.
+
+An architecture states its compiled forms (`Network.compiled`); which of them is taken follows from rules, never from a
+clock, so that a machine gives the same bits at every start.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path as Folder
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from models.forms.counts import same_bits
+from models.conventions import Adapted
+from models.forms.rows import same_bits
 from models.named_conditions import NamedConditions
+from models.network import Network
 from models.noise import noise
 from models.shapes import Shape, sized
 from models.velocity import VelocityField
@@ -47,6 +55,78 @@ class Form:
     failed: bool = False
     independent: bool = False
     runner: Callable[..., Runner | None] | None = None
+
+
+@dataclass(frozen=True)
+class Maker:
+    """One kind of compiled form.
+
+    Attributes:
+        path: its name.
+        refusal: network -> why it does not have this form; None if it has it.
+        make: (network, folder and hash of its checkpoint) -> the network in this form.
+        failure: what is said if it cannot be made.
+        name: what it is called in messages.
+        independent: whether it computes each row by itself.
+        missing: the refusal of a network that would have this form if something were installed.
+    """
+
+    path: Path
+    refusal: Callable[[object], str | None]
+    make: Callable[[Any, Folder, str], VelocityField]
+    failure: str
+    name: str
+    independent: bool = False
+    missing: str = ""
+
+
+_MAKERS: dict[Path, str] = {"fused": "models.forms.fused.{}", "onnx": "models.forms.onnx"}
+"""The module with the `MAKER` of each compiled form of an architecture, in order of preference."""
+
+
+def choose(
+    velocity: nn.Module, condition: NamedConditions | None = None, folder: Folder = Folder(), digest: str = ""
+) -> Form:
+    """Return the first compiled form that a loaded network has, verified; else the network itself and the reason.
+
+    Args:
+        velocity: a network as a checkpoint loads it, possibly adapted from another convention.
+        condition: what it is conditioned on.
+        folder, digest: folder and hash of its checkpoint.
+    """
+    network = velocity.network if isinstance(velocity, Adapted) else velocity
+    reasons: list[str] = []
+    for path, module in _MAKERS.items():
+        maker = why = None
+        if isinstance(network, Network) and path in network.compiled:
+            maker = import_module(module.format(network.config.architecture)).MAKER
+            if (why := maker.refusal(network)) is None:
+                return _verified(maker, velocity, network, condition, folder, digest)
+        if not reasons or (
+            maker and why == maker.missing
+        ):  # why not the first says most, but for what can be installed
+            reasons.append(why or f"{type(network).__name__} has no {path} form")
+    return Form(velocity, reason=", and ".join(reasons))
+
+
+def _verified(
+    maker: Maker,
+    velocity: nn.Module,
+    network: Network[Any],
+    condition: NamedConditions | None,
+    folder: Folder,
+    digest: str,
+) -> Form:
+    try:
+        field = maker.make(network, folder, digest)
+        form = Adapted(field, velocity.time) if isinstance(velocity, Adapted) else field
+        fault = find_fault(velocity, form, network.event_shape, condition, maker.name)
+    except Exception as error:  # compilers' errors have no common class; after any of them the module serves
+        fault = f"{maker.failure}: {type(error).__name__}: {error}".splitlines()[0]
+    else:
+        if not fault:
+            return Form(form, maker.path, independent=maker.independent, runner=getattr(form, "runner", None))
+    return Form(velocity, reason=fault, failed=True)
 
 
 def find_fault(

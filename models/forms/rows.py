@@ -1,25 +1,63 @@
-"""Calls of a row-wise function in which a row has the same bits in any company (see `models.forms.counts`)."""
+"""Calls of a row-wise function in which a row has the same bits in any company.
+
+A row-wise function of tensors should compute row i from row i alone. Its kernels violate that in the last bits: they
+choose their code by the number of rows and by the place of a row (a product of 3 rows runs different instructions from
+one of 300). So a call has one row, which needs no test and is right for any function, or as many rows as were *tested*
+on this machine, with these weights, this dtype and this number of threads.
+
+What is tested follows from the work and the memory of a row, never from a clock, so that a machine gives the same bits
+at every start. So does the choice of one row a call for networks whose rows cost hardly less in a batch: see
+`batching_pays`, which an import asks and the card answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
-from models.forms.counts import ONE_AT_A_TIME, RowCounts, RowFunction, Trial, find_counts, most_rows, repeated
 from models.named_conditions import NamedConditions
 from models.noise import noise
-from models.row_by_row import RowByRow, aligned
 from models.velocity import VelocityError, VelocityField, forms, kind_of, rows_of
 
 MOST_ROWS = 1024
 """The most rows of one call, however cheap they are."""
+
+CALL_NUMBERS = 1 << 24
+"""The most numbers in the arguments of a call: 64 MiB in float32."""
+
+CALL_WORK = {"cpu": 4e9}
+"""The most floating-point operations of a call, by kind of device: about 0.1 s of one core."""
+
+_OTHER_WORK = 4e12
+_NUMBER_WORK = 8.0  # floating-point operations that take as long as writing a number
+_START_WORK = 2e5  # ... as starting an operation of torch
+_BYTE_WORK = 4.0  # ... as moving a byte to or from memory
+_BATCH = 8  # rows of the batch that is compared with one row
+_WORTHWHILE = {False: 1.25, True: 2.0}  # how many times less work a row must be in it, by whether it has free axes
+_ROUND = 128  # larger limits are multiples of this
+_PADDING = 32  # a lone row may be padded to this many, or a quarter of the limit
+_SMALL = 4  # calls of fewer rows take other instructions most often, and are tested only if that means something
+_ENOUGH = 4096  # numbers to compare that mean something
+_FEWEST = 8  # different rows to try
+_COMPARED = 128  # rows compared at each number of rows, at least, unless they hold enough numbers
+_TRIALS = ((4, 8), (32, 4), (128, 2))
+"""Up to how many rows -> calls that are compared, at least; larger calls are compared once."""
+_ALIGNMENT = 64  # bytes; the alignment of fresh tensors in torch
+
+RowFunction = Callable[..., Tensor]
+"""Tensors (rows, ...) -> a tensor (rows, ...), each row computed from its own inputs alone, but for rounding."""
+
+Trial = Callable[[int], Sequence[Tensor]]
+"""Number of rows -> arguments, no two rows alike where they can differ."""
 
 
 class Store(Protocol):
@@ -57,32 +95,49 @@ class Chosen:
         return self.store.take(np.append(self.places, self.places[:1].repeat(more)) if more else self.places)
 
 
+@dataclass(frozen=True)
 class RowCaller:
     """Calls a row-wise function with the numbers of rows that it may have.
 
     Attributes:
         function: the function.
-        counts: those numbers.
+        limit: the most rows of one call; larger calls are made in pieces.
+        counts: the numbers of rows that agree, ascending, to which calls are padded; empty if calls are not padded,
+            because all numbers agree or none does.
+        deterministic: whether a row has the same bits in all calls.
     """
 
-    def __init__(self, function: RowFunction, counts: RowCounts) -> None:
-        self.function, self.counts = function, counts
+    function: RowFunction
+    limit: int
+    counts: tuple[int, ...] = ()
+    deterministic: bool = True
+
+    def padded(self, rows: int) -> int:
+        """Return the number of rows to pad a call of `rows` to, `limit` at most."""
+        return next((count for count in self.counts if count >= rows), rows)
 
     def __call__(self, *arguments: Tensor | Chosen) -> Tensor:
         """Call the function for at least one row; the result has as many rows as the arguments.
 
         Each argument has one row for each row of the result; those of a store are copied only for their own call.
         """
-        rows, limit = len(arguments[0]), self.counts.limit
-        if rows > limit:
-            return torch.cat([self(*piece) for piece in zip(*(a.split(limit) for a in arguments), strict=True)])
-        missing = self.counts.padded(rows) - rows
+        rows = len(arguments[0])
+        if rows > self.limit:
+            return torch.cat([self(*piece) for piece in zip(*(a.split(self.limit) for a in arguments), strict=True)])
+        missing = self.padded(rows) - rows
         if not missing:
-            return self.function(*(aligned(a) if isinstance(a, Tensor) else a.rows() for a in arguments))
-        return self.function(*(_padded(a, missing) for a in arguments))[:rows]
+            return self.function(*(_aligned(a) if isinstance(a, Tensor) else a.rows() for a in arguments))
+        return self.function(*(_filled(a, missing) for a in arguments))[:rows]
 
 
-def _padded(argument: Tensor | Chosen, missing: int) -> Tensor:
+def _aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor aligned like a fresh one: the last bits of some kernels depend on the alignment."""
+    if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _filled(argument: Tensor | Chosen, missing: int) -> Tensor:
     """Add copies of the first row."""
     if isinstance(argument, Tensor):
         return torch.cat((argument, argument[:1].expand(missing, *argument.shape[1:])))
@@ -92,7 +147,7 @@ def _padded(argument: Tensor | Chosen, missing: int) -> Tensor:
 def independent_rows(
     functions: Sequence[RowFunction],
     trial: Trial,
-    wanted: int = MOST_ROWS,
+    most: int = MOST_ROWS,
     least: int = 1,
     counted: RowFunction | None = None,
 ) -> RowCaller:
@@ -103,18 +158,18 @@ def independent_rows(
 
     Args:
         functions: ways to compute it, which round differently; the first in which rows agree is taken.
-        trial: see `models.forms.counts`.
-        wanted: the most rows of one call, unless that is too much work.
+        trial: makes arguments.
+        most: the most rows of one call, unless that is too much work; with 1 nothing is tested.
         least: the fewest rows of one call.
         counted: a function of the same work whose operations torch can count; None for the first.
     """
-    limit = most_rows(counted or functions[0], trial, wanted, least)
+    limit = most if most == 1 else most_rows(counted or functions[0], trial, most, least)
     for function in functions:
-        if counts := find_counts(function, trial, limit, least):
-            return RowCaller(function, repeated(function, trial, counts))
+        if call := find_counts(function, trial, limit, least):
+            return _repeated(call, trial)
     alone = limit == 1 or trial(1)[0].device.type == "cpu"
-    counts = ONE_AT_A_TIME if alone else RowCounts(limit, deterministic=False)
-    return RowCaller(functions[0], repeated(functions[0], trial, counts))
+    call = RowCaller(functions[0], 1) if alone else RowCaller(functions[0], limit, deterministic=False)
+    return _repeated(call, trial)
 
 
 def field_rows(
@@ -163,13 +218,11 @@ def field_rows(
         # A bound method would make a cycle, and the memory would wait for the garbage collector.
         return partial(_checked, field if derive is None else partial(derive, field), condition)
 
-    one_by_one = isinstance(velocity, RowByRow)
-    functions = [function_of(form) for form in forms(velocity.network if isinstance(velocity, RowByRow) else velocity)]
-    least, most = rows_of(velocity)
+    functions = [function_of(form) for form in forms(velocity)]
+    least, most = rows_of(velocity, device)
     limit = max_rows if most is None else min(max_rows, most)
-    if one_by_one or independent:
-        counts = ONE_AT_A_TIME if one_by_one else RowCounts(limit)
-        return RowCaller(functions[0], repeated(functions[0], trial, counts))
+    if independent:
+        return _repeated(RowCaller(functions[0], limit), trial)
     return independent_rows(functions, trial, limit, least, None if counted is None else function_of(counted))
 
 
@@ -190,3 +243,185 @@ def _checked(
 def _shares(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors have the same memory."""
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+@torch.no_grad()
+def find_counts(function: RowFunction, trial: Trial, limit: int, least: int = 1) -> RowCaller | None:
+    """Test at which numbers of rows a row has the same bits; return None if calls should have one row each.
+
+    If calls of `limit` rows do not agree with small ones, or not even with each other, smaller limits are tried.
+
+    Args:
+        function: the function.
+        trial: makes its arguments.
+        limit: the most rows of one call.
+        least: the fewest rows of one call.
+    """
+    while limit > 1:
+        lone = max(least, min(_PADDING, limit // 4))
+        counts = _Test(function, trial, limit).counts(least, lone)
+        if counts:
+            return RowCaller(function, limit, counts)
+        if limit == least:
+            return None
+        limit = max(least, rounded(limit // 8))
+    return None
+
+
+class _Test:
+    """Calls of some numbers of rows, compared with calls of the most rows."""
+
+    def __init__(self, function: RowFunction, trial: Trial, limit: int) -> None:
+        self._function, self._limit = function, limit
+        self._rows = limit if limit > _ROUND else max(2 * limit, _FEWEST)
+        self._trial = trial(self._rows)
+        self._generator = torch.Generator().manual_seed(0)
+        self._reference = torch.cat(
+            [function(*(a[begin : begin + limit] for a in self._trial)) for begin in range(0, self._rows, limit)]
+        )
+        self._numbers = self._reference[0].numel()
+        self._compared = min(_COMPARED, limit, -(-_ENOUGH // max(1, self._numbers)))
+
+    def counts(self, least: int, lone: int) -> tuple[int, ...]:
+        """The numbers of rows that agree, ascending; empty if the limit does not, or none up to `lone` does."""
+        if not self._agrees(self._limit):
+            return ()
+        agreeing: list[int] = []
+        for rows in self._candidates(least):
+            if rows > lone and not agreeing:
+                return ()
+            if self._agrees(rows):
+                agreeing.append(rows)
+        return tuple(agreeing)
+
+    def _candidates(self, least: int) -> Iterator[int]:
+        """Numbers of rows, ascending: padding to the next wastes a quarter at most, but for a few rows."""
+        small = self._limit <= _PADDING or self._compared * self._numbers >= _ENOUGH
+        rows = 1 if small else _SMALL
+        while rows < self._limit:
+            if rows >= least:
+                yield rows
+            rows += rows if rows < _SMALL else 4 if rows < 32 else 1 << rows.bit_length() - 3
+        yield self._limit
+
+    def _agrees(self, rows: int) -> bool:
+        # A few rows may agree by chance, so small numbers of rows are tried more often.
+        trials = next((trials for most, trials in _TRIALS if rows <= most), 1)
+        trials = max(trials, -(-self._compared // rows))
+        crowds = _FEWEST if 1 < rows <= _PADDING else 0
+        return all(self._same(self._draw(rows)) for _ in range(trials)) and all(
+            self._same(self._draw(1).expand(rows)) for _ in range(crowds)
+        )
+
+    def _draw(self, rows: int) -> Tensor:
+        """Choose rows at random, none of them at the place that it had in the call that it is compared with.
+
+        A lone row is padded with copies of itself, so crowds of copies of one row are tried, too.
+        """
+        place = torch.arange(rows)
+        while True:
+            order = torch.randperm(self._rows, generator=self._generator)[:rows]
+            if not (order % self._limit == place).any():
+                return order.to(self._reference.device)
+
+    def _same(self, order: Tensor) -> bool:
+        return same_bits(self._function(*(a[order] for a in self._trial)), self._reference[order])
+
+
+@torch.no_grad()
+def _repeated(call: RowCaller, trial: Trial) -> RowCaller:
+    """Return these calls, not deterministic if not even a repeated call of a row has the same bits."""
+    first, other = ([a[part] for a in trial(2)] for part in (slice(0, 1), slice(1, 2)))
+    once = call.function(*first)
+    call.function(*other)
+    return call if same_bits(once, call.function(*first)) else replace(call, counts=(), deterministic=False)
+
+
+def most_rows(function: RowFunction, trial: Trial, most: int, least: int = 1) -> int:
+    """Return the most rows of one call: `most`, or fewer to bound its work and its memory.
+
+    Args:
+        function, trial: see `find_counts`.
+        most: upper bound.
+        least: lower bound, set by the function.
+    """
+    first = trial(least)
+    numbers = sum(tensor.numel() for tensor in first) // least
+    limit = min(most, max(least, CALL_NUMBERS // max(1, numbers)))
+    if row := work(function, first) / least:
+        limit = min(limit, max(least, int(CALL_WORK.get(first[0].device.type, _OTHER_WORK) / row)))
+    return max(least, rounded(limit))
+
+
+def rounded(rows: int) -> int:
+    """Round a number of rows, at least 1, down to a multiple of 128 or, if it is smaller, to a power of two."""
+    return rows // _ROUND * _ROUND if rows >= _ROUND else 1 << max(1, rows).bit_length() - 1
+
+
+def work(function: RowFunction, arguments: Sequence[Tensor]) -> float:
+    """Return the floating-point operations of one call, as far as torch knows them; 0 if they cannot be counted.
+
+    Where products are few, the numbers that are written take the time, and count instead.
+    """
+    counter = _counted(function, arguments)
+    return max(counter.flops, _NUMBER_WORK * counter.numbers)
+
+
+def batching_pays(function: RowFunction, trial: Trial, free: bool = False) -> bool:
+    """Return whether a CPU should call a function with several rows, by the work of a row in a batch and alone.
+
+    An operation takes as long as its products or the memory that it moves, whichever is more, and its start. A batch
+    shares the starts and the reading of weights; it saves nothing of the products, and pads lone rows.
+
+    Args:
+        function: any function of rows, which is called on what `trial` makes; tensors of the meta device will do.
+        trial: see above.
+        free: whether rows have free axes; then few of them have the same size, and a batch must save more.
+    """
+    alone, together = (_counted(function, trial(rows)).total / rows for rows in (1, _BATCH))
+    return alone > _WORTHWHILE[free] * together
+
+
+def _counted(function: RowFunction, arguments: Sequence[Tensor]) -> _Work:
+    counter = _Work()
+    try:
+        with torch.no_grad(), counter:
+            function(*arguments)
+    except Exception:  # a call that cannot be counted is repeated without counting, so that its own error is raised
+        return _Work()
+    return counter
+
+
+class _Work(TorchDispatchMode):
+    """Counts the work of a call, in this thread.
+
+    Attributes:
+        flops: floating-point operations of products and convolutions.
+        numbers: numbers written.
+        total: all work, in floating-point operations that take as long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = self.numbers = self.total = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        flops = 0.0 if count is None else float(count(*args, **(kwargs or {}), out_val=out))
+        self.flops += flops
+        if func.is_view:
+            return out
+        if isinstance(out, Tensor):
+            self.numbers += out.numel()
+        moved = sum(each.nbytes for each in (*args, out) if isinstance(each, Tensor))
+        self.total += _START_WORK + max(flops, _BYTE_WORK * moved)
+        return out
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one dtype have the same bits."""
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.checkpoint.weights import fill, finite
 from models.importing.files import ForeignError
 from models.program.steps import CAST_DTYPES
 
@@ -35,23 +36,31 @@ class Members:
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
         assert archive.fp is not None  # noqa: S101  (it is open)
-        size = os.fstat(archive.fp.fileno()).st_size
-        self._left = 8 * _MAX_REPEATED + _TIED * size  # bytes of tensors
+        self._size = os.fstat(archive.fp.fileno()).st_size
+        self._left = 8 * _MAX_REPEATED + _TIED * self._size  # bytes of tensors
         roots = {name.split("/", 1)[0] for name in archive.namelist() if name.endswith("/models/model.json")}
         if len(roots) != 1:
             raise ForeignError(f"{path}: holds {len(roots)} programs of torch.export; it must hold exactly one")
         self._root = roots.pop()
 
-    def read(self, name: str, limit: int) -> bytes:
-        """Return the bytes of a member; raise an error if there are more than `limit`."""
+    def _member(self, name: str, limit: int) -> zipfile.ZipInfo:
+        """Return an entry of the archive; raise an error if it has more than `limit` bytes."""
         info = self._archive.getinfo(f"{self._root}/{name}")
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
             raise ForeignError(f"{self.path}: {name} is compressed or has {info.file_size} bytes, over {limit}")
-        return self._archive.read(info)
+        return info
+
+    def _numbers(self, name: str) -> Tensor:
+        """Return the bytes of a member, which go straight into their tensor."""
+        info = self._member(name, self._size)
+        content = torch.empty(info.file_size, dtype=torch.uint8)
+        with self._archive.open(info) as stream:
+            fill(content, stream)
+        return content
 
     def json(self, name: str) -> dict[str, Any]:
         """Read a member that is JSON."""
-        return json.loads(self.read(name, _MAX_JSON))
+        return json.loads(self._archive.read(self._member(name, _MAX_JSON)))
 
     def program(self) -> dict[str, Any]:
         """Read the description of the program."""
@@ -81,14 +90,13 @@ class Members:
         numbers = math.prod(shape)
         if math.prod(max(1, size) for size in shape) >= _UNLIKELY:
             raise ForeignError(f"{self.path}: tensor {name} has shape {shape}, which no memory holds")
-        content = bytearray(self.read(f"{folder}/{entry['path_name']}", 1 << 40))
-        flat = torch.frombuffer(content, dtype=dtype) if content else torch.zeros(0, dtype=dtype)
+        flat = self._numbers(f"{folder}/{entry['path_name']}").view(dtype)
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if min([offset, *shape, *strides], default=0) < 0 or (numbers and last >= len(flat)):
-            raise ForeignError(f"{self.path}: tensor {name} of shape {shape} is larger than its {len(content)} bytes")
+            raise ForeignError(f"{self.path}: tensor {name} of shape {shape} is larger than its {flat.nbytes} bytes")
         if numbers > max(len(flat), _MAX_REPEATED):
             raise ForeignError(
-                f"{self.path}: tensor {name} of shape {shape} repeats the numbers of its {len(content)} bytes; "
+                f"{self.path}: tensor {name} of shape {shape} repeats the numbers of its {flat.nbytes} bytes; "
                 "make it contiguous() before the export"
             )
         self._left -= numbers * dtype.itemsize
@@ -97,7 +105,9 @@ class Members:
                 f"{self.path}: its tensors repeat the numbers of the archive too often, up to {name} of shape {shape}; "
                 "make them contiguous() before the export"
             )
-        tensor = flat.as_strided(shape, strides, offset).clone() if numbers else flat.new_zeros(shape)
-        if tensor.isnan().any() or not (masks or tensor.isfinite().all()):
+        tensor = flat.as_strided(shape, strides, offset) if numbers else flat.new_zeros(shape)
+        if not tensor.is_contiguous() or tensor.nbytes < flat.nbytes:
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        if not finite(tensor, masks):
             raise ForeignError(f"{self.path}: tensor {name} holds numbers that are not finite")
         return tensor

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.decoder import Decoder, DecoderConfig
+from models.forms.rows import batching_pays
 from models.importing.data_sizes import data_sizes, tried
 from models.importing.files import ForeignError
 from models.importing.programs import ReadFunction, read_function
@@ -109,6 +110,8 @@ def _from_program(
         if None in data:
             data = data_sizes(file, _shapes_by(config, found.tensors, event_shape, dtype), mine)
         shape = tuple(wanted.get("data_shape", data))
+        if not _batch_pays(config, found.tensors, {"x": (event_shape, dtype)}, mine):
+            config = config.model_copy(update={"alone_on_cpu": True})
         decoder = Decoder.from_program(config, found.tensors, tuple(event_shape), shape, wanted.get("clip"))
     except ValidationError as error:
         raise ForeignError(f"{file}: {explain(error)}") from None
@@ -154,13 +157,39 @@ def _check_states(file: Path, found: ReadFunction, event_shape: Shape, axes: Map
             )
 
 
+def _function(config: FunctionConfig, tensors: Mapping[str, Tensor]) -> Function:
+    with torch.device("meta"):
+        program = Function(config)
+    program.load_state_dict({f"data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
+    return program
+
+
+def _batch_pays(
+    config: FunctionConfig,
+    tensors: Mapping[str, Tensor],
+    inputs: Mapping[str, tuple[Shape, torch.dtype]],
+    axes: Mapping[str, Axis],
+) -> bool:
+    """Return whether a CPU should call a program with several rows (see `models.forms.rows.batching_pays`)."""
+    if config.rows != (1, None):
+        return True
+    program, sizes = _function(config, tensors), {axis: bounds.middle for axis, bounds in axes.items()}
+    free = any(free_axes(shape) for shape, _ in inputs.values())
+
+    def trial(rows: int) -> list[Tensor]:
+        return [torch.empty((rows, *sized(shape, sizes)), dtype=kind, device="meta") for shape, kind in inputs.values()]
+
+    def function(*given: Tensor) -> Tensor:
+        return next(iter(program(dict(zip(inputs, given, strict=True))).values()))
+
+    return batching_pays(function, trial, free)
+
+
 def _shapes_by(
     config: FunctionConfig, tensors: Mapping[str, Tensor], event_shape: Shape, dtype: torch.dtype
 ) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
     """Return a function from sizes of the free axes of states to the shape of a program's data."""
-    with torch.device("meta"):
-        program = Function(config)
-    program.load_state_dict({f"data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
+    program = _function(config, tensors)
 
     def shape(sizes: Mapping[str, int]) -> tuple[int, ...]:
         with torch.no_grad():
@@ -255,6 +284,10 @@ class ReadPrelude:
             raise ForeignError(f"{self.file}: {explain(error)}") from None
         except ValueError as error:
             raise ForeignError(f"{self.file}: {error}") from None
+        given = {name: (entry.shape, entry.given_to(dtype)) for name, entry in card.conditions.items()}
+        if not _batch_pays(card.program, self.found.tensors, given, requested.axes):
+            program = card.program.model_copy(update={"alone_on_cpu": True})
+            card = card.model_copy(update={"program": program})
         with torch.device("meta"):
             prelude = Prelude(card)
         tensors = {f"program.data_{name}": tensor for name, tensor in self.found.tensors.items()}

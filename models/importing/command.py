@@ -205,6 +205,8 @@ def _labels(options: argparse.Namespace) -> NamedCondition | None:
 def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
     if options.prelude is not None:
         raise ForeignError("--prelude makes conditions by name, which only a --program takes")
+    if options.row_by_row:
+        raise ForeignError("--row-by-row is for a --program; no architecture here mixes rows")
     if options.architecture is None:
         raise ForeignError("--architecture is missing; name the network that these weights are for, or add --program")
     return import_weights(
@@ -217,7 +219,6 @@ def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         declared=declared,
         decoder=decoder,
         version=options.version,
-        row_by_row=options.row_by_row,
     )
 
 

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from models.architectures import PROGRAM, ArchitectureError, build
 from models.checkpoint.saving import save
+from models.checkpoint.weights import finite
 from models.compute import HALVES, Cast, missing_instructions, to_half
 from models.conventions import TimeCard
+from models.forms.rows import batching_pays
 from models.importing.beside import PreludeSource, make_decoder
 from models.importing.declared import Declared
 from models.importing.detection import detect, start_slope
@@ -25,8 +27,7 @@ from models.mixing import Mixing, find_mixing
 from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network
 from models.prelude import Prelude
-from models.program.network import ProgramConfig
-from models.row_by_row import RowByRow
+from models.program.network import Program, ProgramConfig
 from models.shapes import Axis, Shape, sized, typical
 
 
@@ -49,7 +50,6 @@ def import_weights(
     declared: Declared | None = None,
     decoder: Mapping[str, Any] | None = None,
     version: int | None = None,
-    row_by_row: bool = False,
 ) -> Imported:
     """Turn a state dict of one of our architectures into a checkpoint.
 
@@ -63,7 +63,6 @@ def import_weights(
         declared: the network's convention; fields left out are detected.
         decoder: options of the decoder, see `models.importing.beside.make_decoder`; None for data equal to states.
         version: an unused version; None takes the next.
-        row_by_row: whether to call the network with one row at a time.
 
     Raises:
         ForeignError: the file does not hold this architecture's weights.
@@ -80,8 +79,7 @@ def import_weights(
     tensors, notes = _usable(str(file), tensors, network.state_dict())
     network.load_state_dict(tensors, assign=True)
     source: dict[str, JsonValue] = {"imported_from": file.name, "which": chosen.which, "prefix": chosen.prefix}
-    rest = (source, declared or Declared(), decoder or {}, version, row_by_row)
-    path, stored = _store(_Sized(network), repository, name, *rest)
+    path, stored = _store(_Sized(network), repository, name, source, declared or Declared(), decoder or {}, version)
     return Imported(path, [*report, *notes, *stored])
 
 
@@ -106,11 +104,12 @@ def import_program(
 
     Args:
         file: the .pt2 archive of a velocity f(x, t) or f(x, t, condition), in any order, with a free number of rows.
-        repository, name, declared, decoder, version, row_by_row: see `import_weights`.
+        repository, name, declared, decoder, version: see `import_weights`.
         event_shape: the shape that one state must have, with names for its free axes; None takes the program's.
         labels: the class labels that it takes as a condition; it declares the width of a vector itself.
         inputs, conditions, axes: see `read_program`.
         nulls: tensors that replace missing conditions, by name.
+        row_by_row: whether to call the network with one row at a time, on every device, as it mixes rows.
         prelude: a program that makes some of the conditions from others, once for a request; None for none.
 
     Raises:
@@ -121,6 +120,8 @@ def import_program(
     before = None if prelude is None else prelude.read(inputs or (), stated)
     stated = stated if before is None else before.left(stated)
     program = read_program(file, event_shape, labels, inputs, stated, axes)
+    if row_by_row:
+        program.config["rows"] = [1, 1]
     try:
         with torch.device("meta"):
             network = build(PROGRAM, program.config)
@@ -142,8 +143,7 @@ def import_program(
         network.condition = replace(network.condition, stored=_fitting(requested, nulls))
         report.append("requests give " + "; ".join(_said(name, requested.entries[name]) for name in requested.given))
     source: dict[str, JsonValue] = {"imported_from": file.name}
-    rest = (source, declared or Declared(), decoder or {}, version, row_by_row, made)
-    path, stored = _store(tried, repository, name, *rest)
+    path, stored = _store(tried, repository, name, source, declared or Declared(), decoder or {}, version, made)
     return Imported(path, [*report, *stored])
 
 
@@ -183,10 +183,15 @@ class _Sized:
     axes: Mapping[str, Axis] = field(default_factory=dict)
 
     @property
+    def bounds(self) -> dict[str, Axis]:
+        """The allowed sizes of all free axes, also of conditions."""
+        takes = self.network.condition
+        return {**({} if takes is None else takes.axes), **self.axes}
+
+    @property
     def typical(self) -> dict[str, int]:
         """A size for each free axis."""
-        takes = self.network.condition
-        return typical({**({} if takes is None else takes.axes), **self.axes})
+        return typical(self.bounds)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -222,20 +227,17 @@ def _store(
     declared: Declared,
     decoder: Mapping[str, Any],
     version: int | None,
-    row_by_row: bool,
     prelude: Prelude | None = None,
 ) -> tuple[Path, list[str]]:
     network = tried.network
     network.eval().requires_grad_(False)
     compute, notes = _half(network, declared)
     called = network if compute is None else Cast(network, HALVES[compute])
-    module = RowByRow(called) if row_by_row else called
-    time, report = _convention(tried, module, declared)
+    time, report = _convention(tried, called, declared)
     report += notes
-    if row_by_row:
-        report.append("rows: one network call each")
-    elif (mixing := _mixing(tried, called)) is not None:
+    if (mixing := _mixing(tried, called)) is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
+    report += _rows(tried, called)
     decodes, lines = make_decoder(network.event_shape, tried.dtype, decoder, tried.axes)
     report += lines
     path = save(
@@ -248,13 +250,37 @@ def _store(
         seed=0,
         version=version,
         time=time,
-        row_by_row=row_by_row,
         sampling=declared.sampling,
         compute=compute,
         axes=tried.axes,
         prelude=prelude,
     )
     return path, report
+
+
+def _rows(tried: _Sized, called: nn.Module) -> list[str]:
+    """Decide whether a CPU calls a program with one row at a time; return a line for the user."""
+    network = tried.network
+    if not isinstance(network, Program) or network.rows[0] > 1:
+        return []
+    if network.rows == (1, 1):
+        return ["rows: one network call each"]
+    sizes, states = {axis: bounds.middle for axis, bounds in tried.bounds.items()}, tried.dtype
+    takes = None if network.condition is None else network.condition.sized(sizes)
+
+    def trial(rows: int) -> list[Tensor]:
+        x = torch.empty((rows, *sized(network.event_shape, sizes)), dtype=states, device="meta")
+        entries = () if takes is None else takes.entries.values()
+        given = [torch.empty((rows, *each.sizes), dtype=each.given_to(states), device="meta") for each in entries]
+        return [x, network.field.times(x.new_empty(rows)), *given]
+
+    def function(x: Tensor, t: Tensor, *given: Tensor) -> Tensor:
+        return called(x, t) if takes is None else called(x, t, takes.pack(given))
+
+    if batching_pays(function, trial, bool(sizes)):
+        return []
+    network.config = network.config.model_copy(update={"alone_on_cpu": True})
+    return ["rows: one network call each on a CPU, as a row costs hardly less in a batch"]
 
 
 def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "float16"] | None, list[str]]:
@@ -269,7 +295,7 @@ def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "fl
         return None, []
     to_half(network, compute)
     for key, parameter in network.named_parameters():
-        if not parameter.isfinite().all():
+        if not finite(parameter):
             raise ForeignError(f"key {key}: has numbers too large for {compute}; use --compute float32")
     note = missing_instructions(compute, program=found is not None)
     return compute, [f"precision: computes in {compute}, states are float32", *([f"warning: {note}"] if note else [])]
@@ -312,8 +338,8 @@ def _usable(
         if expected[key].is_floating_point() != tensor.is_floating_point():
             raise ForeignError(f"{file}: key {key}: found {tensor.dtype}, expected {expected[key].dtype}")
         usable[key] = tensor.to(target) if tensor.is_floating_point() else tensor
-        if not usable[key].isfinite().all():
-            large = tensor.dtype == torch.float64 and tensor.isfinite().all()
+        if not finite(usable[key]):
+            large = tensor.dtype == torch.float64 and finite(tensor)
             what = "are too large for float32; save all as float64" if large else "are not finite"
             raise ForeignError(f"{file}: key {key}: holds numbers that {what}")
     became = sorted(str(kind).removeprefix("torch.") for kind in kinds - {target})

@@ -19,6 +19,7 @@ from models.program.steps import (
     check_rows,
     check_steps,
 )
+from models.velocity import rows_of
 
 
 class FunctionConfig(Frozen):
@@ -30,6 +31,7 @@ class FunctionConfig(Frozen):
         tensors: weights and constants by name.
         steps: the steps in order; each uses only values already computed.
         rows: minimum and maximum number of rows per call; None for no limit.
+        alone_on_cpu: whether a CPU calls it with one row at a time, as a row costs hardly less in a batch.
     """
 
     inputs: dict[str, str] = Field(min_length=1, max_length=64)
@@ -37,13 +39,12 @@ class FunctionConfig(Frozen):
     tensors: dict[str, Stored]
     steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     rows: RowLimits = (1, None)
+    alone_on_cpu: bool = False
 
     @model_serializer(mode="wrap")
     def _without_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = dump(self)
-        if self.rows == (1, None):
-            del fields["rows"]
-        return fields
+        usual = {"rows": self.rows == (1, None), "alone_on_cpu": not self.alone_on_cpu}
+        return {name: value for name, value in dump(self).items() if not usual.get(name)}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -65,12 +66,17 @@ class Function(nn.Module):
     def __init__(self, config: FunctionConfig) -> None:
         super().__init__()
         self.config = config
-        self._steps = Steps(self, config.tensors, config.steps, tuple(config.outputs.values()), config.rows)
+        self._steps = Steps(self, config.tensors, config.steps, tuple(config.outputs.values()))
 
     @property
     def rows(self) -> RowLimits:
         """The minimum and maximum number of rows per call; None for no limit."""
         return self.config.rows
+
+    @property
+    def alone_on_cpu(self) -> bool:
+        """See `FunctionConfig`."""
+        return self.config.alone_on_cpu
 
     def forward(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the results by name for inputs (rows, ...) by name; inputs are cast to their declared dtypes.
@@ -79,4 +85,5 @@ class Function(nn.Module):
             VelocityError: a step fails.
         """
         cast = {f"c_{name}": given[name].to(TENSOR_DTYPES[dtype]) for name, dtype in self.config.inputs.items()}
-        return dict(zip(self.config.outputs, self._steps.run(self, cast), strict=True))
+        limits = rows_of(self, next(iter(cast.values())).device)
+        return dict(zip(self.config.outputs, self._steps.run(self, cast, limits), strict=True))

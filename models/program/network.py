@@ -13,7 +13,7 @@ from models.network import Network, NetworkConfig
 from models.program import PROGRAM
 from models.program.steps import CAST_DTYPES, MAX_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
 from models.shapes import AxisName
-from models.velocity import refuse_condition
+from models.velocity import FieldKind, refuse_condition, rows_of
 
 _DOUBLED = {**CAST_DTYPES, "float32": torch.float64, "complex64": torch.complex128}
 """The dtypes that a float32 program casts to once it is converted to float64, the reference for rounding errors."""
@@ -32,6 +32,7 @@ class ProgramConfig(NetworkConfig):
         output: the name of the velocity. The names `x` and `t` denote states and times, and `c_name` a condition.
         conditions: its conditions by name.
         rows: minimum and maximum number of rows per call; None for no limit.
+        alone_on_cpu: whether a CPU calls it with one row at a time, as a row costs hardly less in a batch.
     """
 
     architecture: Literal["program"] = PROGRAM
@@ -43,15 +44,18 @@ class ProgramConfig(NetworkConfig):
     output: str
     conditions: dict[str, NamedCondition] = Field(default_factory=dict)
     rows: tuple[int, int | None] = (1, None)
+    alone_on_cpu: bool = False
 
     @model_serializer(mode="wrap")
-    def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        defaulted = {
+    def _without_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        usual = {
+            "field": self.field is FieldKind.VELOCITY,
             "time_dtype": self.time_dtype is None,
             "conditions": not self.conditions,
             "rows": self.rows == (1, None),
+            "alone_on_cpu": not self.alone_on_cpu,
         }
-        return {name: value for name, value in dump(self).items() if not defaulted.get(name)}
+        return {name: value for name, value in dump(self).items() if not usual.get(name)}
 
     @property
     def takes(self) -> NamedConditions | None:
@@ -79,13 +83,19 @@ class ProgramConfig(NetworkConfig):
 class Program(Network[ProgramConfig]):
     """The velocity `v(x, t, condition)` of a program."""
 
+    compiled = ("onnx",)
     may_hold_infinities = True
 
     def __init__(self, config: ProgramConfig) -> None:
         super().__init__(config, config.event_shape, config.takes)
-        self._steps = Steps(self, config.tensors, config.steps, (config.output,), config.rows)
+        self._steps = Steps(self, config.tensors, config.steps, (config.output,))
         self.rows = config.rows
         self.time_dtype = torch.float32 if config.time_dtype else TENSOR_DTYPES[config.dtype]
+
+    @property
+    def alone_on_cpu(self) -> bool:
+        """See `ProgramConfig`."""
+        return self.config.alone_on_cpu
 
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.named_conditions` for the condition.
@@ -103,5 +113,5 @@ class Program(Network[ProgramConfig]):
             self.condition.check(condition, x.shape[0], x.dtype)
             given |= zip(self.config.inputs.values(), self.condition.unpack(condition), strict=True)
         doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
-        [velocity] = self._steps.run(self, given, _DOUBLED if doubled else CAST_DTYPES)
+        [velocity] = self._steps.run(self, given, rows_of(self, x.device), _DOUBLED if doubled else CAST_DTYPES)
         return velocity

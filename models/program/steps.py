@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from models.messages import first_line
 from models.program.aten import OperationError, operation
@@ -140,16 +141,14 @@ class Steps:
         tensors: Mapping[str, Stored],
         steps: Sequence[Step],
         outputs: Sequence[str],
-        rows: RowLimits,
     ) -> None:
         """Give the module a buffer for each tensor.
 
         Args:
             module: the module that owns the tensors.
             tensors, steps, outputs: see `check_steps`.
-            rows: minimum and maximum number of rows per call.
         """
-        self._rows, self._outputs, self._stored = rows, tuple(outputs), tuple(tensors)
+        self._outputs, self._stored = tuple(outputs), tuple(tensors)
         for name, stored in tensors.items():
             # The prefix keeps the names apart from the module's own attributes.
             module.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
@@ -161,7 +160,9 @@ class Steps:
         ]
         self._sized: dict[tuple[tuple[int, ...], ...], int] = {}  # shapes of a row -> most rows that fit into memory
 
-    def run(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes = CAST_DTYPES) -> tuple[Tensor, ...]:
+    def run(
+        self, module: nn.Module, given: Mapping[str, Tensor], limits: RowLimits, dtypes: Dtypes = CAST_DTYPES
+    ) -> tuple[Tensor, ...]:
         """Return the results for inputs (rows, ...) by name, at least one row.
 
         Too many rows for one call are split over several, and too few are padded with copies of the first.
@@ -169,12 +170,13 @@ class Steps:
         Args:
             module: the module that owns the tensors.
             given: the inputs by name.
+            limits: minimum and maximum number of rows per call.
             dtypes: the dtypes that steps cast to, by their names.
 
         Raises:
             VelocityError: a step fails.
         """
-        (least, most), rows = self._rows, next(iter(given.values())).shape[0]  # `len` would fix those of an export
+        (least, most), rows = limits, next(iter(given.values())).shape[0]  # `len` would fix those of an export
         if most is not None and rows > most:
             parts = zip(*(tensor.split(most) for tensor in given.values()), strict=True)
             found = [self._padded(module, dict(zip(given, part, strict=True)), least, dtypes) for part in parts]
@@ -195,7 +197,8 @@ class Steps:
             row = tuple(tuple(tensor.shape[1:]) for tensor in given.values())
             if rows > self._sized.get(row, 0):
                 shapes = {name: torch.empty(a.shape, dtype=a.dtype, device="meta") for name, a in given.items()}
-                self._run(module, shapes, dtypes)
+                with _disable_current_modes():  # whoever counts operations counts those of the call alone
+                    self._run(module, shapes, dtypes)
                 self._sized[row] = rows
         return self._run(module, given, dtypes)
 

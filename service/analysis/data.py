@@ -124,4 +124,4 @@ def states_of(request: DataRequest, model: ModelVersion) -> States:
     with torch.inference_mode():
         x = encode(samples).to(model.dtype)
         residual = (model.decode(x) - samples).abs().flatten(1).amax(dim=1).double().numpy()
-    return States(x, residual, log_volume, encode.counts.deterministic)
+    return States(x, residual, log_volume, encode.deterministic)

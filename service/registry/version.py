@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
+from torch import Tensor
 
 from engine.job import Sizes
 from models.architectures import PROGRAM
@@ -18,8 +19,7 @@ from models.checkpoint.loading import load
 from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES, missing_instructions
 from models.decoder import Decoder, Inverse
-from models.forms.counts import RowCounts, RowFunction
-from models.forms.rows import RowCaller, independent_rows
+from models.forms.rows import RowCaller, RowFunction, independent_rows, most_rows
 from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
@@ -251,7 +251,7 @@ class ModelVersion:
             InverseError: decoding cannot be undone.
         """
         inverse = Inverse(self.decoder)
-        encode = _row_caller(inverse.encode, self.card.data_shape, self.data_dtype, seed=1)
+        encode = _row_caller(self.decoder, inverse.encode, self.card.data_shape, self.data_dtype, seed=1)
         return encode, inverse.log_volume(self.event_shape)
 
     def describe(self) -> dict[str, Any]:
@@ -333,9 +333,9 @@ def load_version(
     plans_file = PlansFile.read(folder, card.weights_sha256, plans_signature)
     arena = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
     if decoder.program is None:
-        decode = _row_caller(decoder.cpu().decode, card.event_shape, checkpoint.dtype)
+        decode = _row_caller(decoder, decoder.cpu().decode, card.event_shape, checkpoint.dtype)
     else:
-        decode = RowCaller(decoder.decode, RowCounts(_DECODED_AT_ONCE))
+        decode = RowCaller(decoder.decode, _DECODED_AT_ONCE)
     modules = (checkpoint.velocity, decoder, checkpoint.prelude)
     tensors = [tensor for module in modules if module is not None for tensor in module.state_dict().values()]
     return ModelVersion(
@@ -345,7 +345,7 @@ def load_version(
         card,
         decoder,
         decode,
-        decode.counts.deterministic and arena.deterministic,
+        decode.deterministic and arena.deterministic,
         sum(tensor.nbytes for tensor in tensors),
         arena.path,
         arena.path_reason,
@@ -360,12 +360,18 @@ def load_version(
     )
 
 
-def _row_caller(function: RowFunction, shape: Shape, dtype: torch.dtype, seed: int = 0) -> RowCaller:
-    """Pad the calls of a decoder or its inverse, so that a row does not depend on the number of rows.
+def _row_caller(decoder: Decoder, function: RowFunction, shape: Shape, dtype: torch.dtype, seed: int = 0) -> RowCaller:
+    """Return calls of a decoder or its inverse in which a row does not depend on the number of rows.
 
-    With free axes, each element is computed by itself, and all row counts agree.
+    Where each number is computed by itself, all row counts agree, and nothing is tested.
     """
     if free_axes(shape):
-        return RowCaller(function, RowCounts(_DECODED_AT_ONCE))
+        return RowCaller(function, _DECODED_AT_ONCE)
     fixed = sized(shape, {})
-    return independent_rows([function], lambda rows: (noise(seed, 0, rows, fixed, dtype),), _DECODED_AT_ONCE)
+
+    def trial(rows: int) -> tuple[Tensor, ...]:
+        return (noise(seed, 0, rows, fixed, dtype),)
+
+    if decoder.config.kind in ("identity", "affine"):
+        return RowCaller(function, most_rows(function, trial, _DECODED_AT_ONCE))
+    return independent_rows([function], trial, _DECODED_AT_ONCE)

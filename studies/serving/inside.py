@@ -19,7 +19,7 @@ from engine.arena import Arena
 from engine.engine import Engine
 from engine.job import Job, JobResult
 from models.checkpoint.loading import Checkpoint, load
-from models.forms.choice import choose
+from models.forms.form import choose
 from models.forms.rows import field_rows
 from models.noise import noise
 from service.settings import Settings

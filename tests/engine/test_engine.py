@@ -1,5 +1,6 @@
 """The engine with its thread: batching, independence, deadlines, cancellation, failures."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,17 @@ import torch
 from torch import Tensor
 
 from engine.engine import Engine
-from engine.job import SAMPLE, DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, Priority, TooManySamples
+from engine.job import (
+    SAMPLE,
+    DeadlineExceeded,
+    Draining,
+    EngineFailed,
+    JobResult,
+    Operation,
+    Overloaded,
+    Priority,
+    TooManySamples,
+)
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from solvers import integrate
@@ -175,6 +186,27 @@ def test_a_model_that_was_idle_has_saved_no_time_up(engine: Engine, gaussian: Ch
     engine.submit(job(1, model="gaussian", solver="euler", steps=1, dtype=torch.float64)).result(60)
     used = {queue.name: queue.used_s for queue in engine._loop._queues.values()}
     assert used["gaussian"] > 0.5 * used["net"] > 0
+
+
+def test_what_a_request_waits_for_is_measured_at_the_engines_priority(
+    net: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(Settings())
+    made = engine._made
+    nice: list[int] = []
+
+    def noted(*arguments: Any) -> Any:
+        nice.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return made(*arguments)
+
+    monkeypatch.setattr(engine, "_made", noted)
+    engine.start()
+    try:
+        engine.load("net", 1, net)
+        engine.prepare("net", 1, Operation("other"))
+    finally:
+        engine.stop()
+    assert nice[0] > nice[1] == os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
 def test_a_full_queue_says_when_to_come_back(net: Checkpoint) -> None:

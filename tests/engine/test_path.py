@@ -11,7 +11,6 @@ from engine.device import device_of
 from engine.engine import Engine
 from engine.job import SAMPLE
 from models.checkpoint.loading import Checkpoint
-from models.forms.counts import RowCounts
 from service.analysis.diagnose import JACOBIAN
 
 from .conftest import Settings, job
@@ -22,7 +21,7 @@ CPU = torch.device("cpu")
 def test_a_residual_mlp_is_fused_and_its_derivatives_are_not(net: Checkpoint) -> None:
     arena = Arena(net, device_of(CPU))
     assert (arena.path, arena.path_reason, arena.deterministic) == ("fused", "", True)
-    assert arena.network.call.counts == RowCounts(1024)
+    assert (arena.network.call.limit, arena.network.call.counts) == (1024, ())
     beside = Arena(net, device_of(CPU), operation=JACOBIAN)
     assert beside.path == "eager"
 
@@ -48,7 +47,7 @@ def test_where_it_cannot_be_compiled_one_line_says_so(
     def fail(*_: object) -> None:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr("models.forms.fused.FusedResidualMLP", fail)
+    monkeypatch.setattr("models.forms.fused.residual_mlp.FusedResidualMLP", fail)
     with caplog.at_level(logging.WARNING, "pathline"):
         arena = Arena(net, device_of(CPU))
     assert arena.path == "eager"

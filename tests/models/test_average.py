@@ -12,7 +12,7 @@ from models.checkpoint.card import CARD_FILE, CheckpointError, read_card
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-from models.forms.fused import can_fuse
+from models.forms.fused.residual_mlp import can_fuse
 from models.forms.rows import field_rows
 from models.guidance import Guided
 from models.named_conditions import NamedCondition, NamedConditions
@@ -94,7 +94,7 @@ def test_it_has_no_fused_form() -> None:
 
 def test_rows_are_padded_with_both_times_and_keep_their_bits() -> None:
     field = field_rows(network(), (2,), torch.float32, max_rows=128)
-    assert field.counts.counts
+    assert field.counts
     x, t = noise(0, 0, 37, (2,), torch.float32), torch.rand(37, generator=torch.Generator().manual_seed(0))
     times = torch.stack((t, torch.ones(37)), dim=1)
     whole = field(x, times)

@@ -104,7 +104,7 @@ def test_a_condition_of_the_wrong_kind_names_what_is_taken():
 @pytest.mark.parametrize("condition", [LABEL, VECTOR])
 def test_rows_of_conditional_networks_do_not_depend_on_their_neighbours(condition: NamedCondition):
     field = field_rows(network(condition), (2,), torch.float32, max_rows=128, condition=one_condition(condition))
-    assert field.counts.counts
+    assert field.counts
     x, t, given = noise(5, 0, 130, (2,)), torch.linspace(0, 1, 130), condition.examples(130, torch.float32)
     whole = field(x, t, given)
     for rows in ([0], [3, 6, 129], list(range(20, 63))):

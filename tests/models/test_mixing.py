@@ -16,14 +16,12 @@ from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-from models.forms.counts import ONE_AT_A_TIME
 from models.forms.rows import field_rows
 from models.mixing import find_mixing
 from models.named_conditions import NamedCondition, NamedConditions, one_condition
 from models.noise import noise
 from models.program.network import Program, ProgramConfig
 from models.program.steps import Step, Stored
-from models.row_by_row import RowByRow
 
 Field = Callable[..., Tensor]
 
@@ -120,47 +118,36 @@ def test_a_mix_through_integers_is_found(default: int | None) -> None:
     assert find_mixing(field, (3,), torch.float32, condition=takes) is not None
 
 
-def saved(root: Path, row_by_row: bool) -> Path:
-    decoder = Decoder.identity((2,))
-    return save(root, "centred", centred(), decoder, dataset={}, training={}, seed=0, row_by_row=row_by_row)
+def saved(root: Path, one_row: bool) -> Path:
+    program = centred()
+    if one_row:
+        program.config = program.config.model_copy(update={"rows": (1, 1)})
+        program.rows = (1, 1)
+    return save(root, "centred", program, Decoder.identity((2,)), dataset={}, training={}, seed=0)
 
 
 def test_a_checkpoint_that_mixes_rows_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    path = saved(tmp_path, row_by_row=False)
+    path = saved(tmp_path, one_row=False)
     with pytest.raises(CheckpointError, match=r"the network mixes rows: .* rounding explains .*--row-by-row") as caught:
         load(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_where_it_is_asked_for_each_row_is_a_call_of_its_own(tmp_path: Path) -> None:
-    checkpoint = load(saved(tmp_path, row_by_row=True))
-    assert checkpoint.card.row_by_row
+    checkpoint = load(saved(tmp_path, one_row=True))
     x, t = noise(0, 0, 9, (2,)), torch.linspace(0, 1, 9)
     assert torch.equal(checkpoint.velocity(x, t), torch.stack([row * torch.tensor([2.0, 3.0]) - row for row in x]))
 
 
-def test_served_row_by_row_its_rows_do_not_depend_on_each_other_and_none_is_padded(tmp_path: Path) -> None:
-    field = field_rows(load(saved(tmp_path, row_by_row=True)).velocity, (2,), torch.float32, max_rows=128)
-    assert field.counts == ONE_AT_A_TIME
+def test_served_one_by_one_its_rows_do_not_depend_on_each_other_and_none_is_padded(tmp_path: Path) -> None:
+    field = field_rows(load(saved(tmp_path, one_row=True)).velocity, (2,), torch.float32, max_rows=128)
+    assert field.limit == 1
     x, t = noise(0, 0, 300, (2,)), torch.linspace(0, 1, 300)
     whole = field(x, t)
     for chosen in ([7], [299, 7, 4], list(range(1, 130))):
         assert torch.equal(field(x[chosen], t[chosen]), whole[chosen])
 
 
-def test_rows_are_asked_for_one_at_a_time_with_their_conditions() -> None:
-    seen: list[tuple[int, int, int]] = []
-
-    class Spy(nn.Module):
-        def forward(self, x: Tensor, t: Tensor, condition: Tensor) -> Tensor:
-            seen.append((len(x), len(t), len(condition)))
-            return x * condition[:, None]
-
-    x = torch.ones(5, 2)
-    assert torch.equal(RowByRow(Spy())(x, x[:, 0], torch.arange(5))[:, 0], torch.arange(5.0))
-    assert seen == [(1, 1, 1)] * 5
-
-
 def test_only_cards_that_say_it_have_the_member(tmp_path: Path) -> None:
-    written = [(saved(tmp_path, by_rows) / "card.json").read_text() for by_rows in (False, True)]
-    assert ["row_by_row" in text for text in written] == [False, True]
+    written = [(saved(tmp_path, one_row) / "card.json").read_text() for one_row in (False, True)]
+    assert ['"rows"' in text for text in written] == [False, True]

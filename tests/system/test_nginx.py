@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pathline import Client
 
-from tests.processes import ROOT, free_port
+from tests.processes import ROOT, Process, free_port
 from tests.service.serving import serving
 from tests.system.support import ENDLESS, sent, until
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.system
 CONF = ROOT / "deploy" / "nginx" / "pathline.conf"
 LONG = {"model": "moons", "num_samples": 2000, "solver": "rk4-2000", "timeout_s": 600}
 
-Replica = tuple[str, "subprocess.Popen[str]"]
+Replica = tuple[str, Process]
 
 
 @contextmanager

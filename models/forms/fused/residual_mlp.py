@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -19,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.architectures.residual_mlp import ResidualMLP
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.forms.form import Maker
 from models.forms.fused.packing import Floats, aligned_zeros, packed, room
 from models.forms.fused.pieces import (
     BIAS,
@@ -35,11 +37,14 @@ from models.forms.fused.pieces import (
     tile,
 )
 from models.forms.fused.vectors import LANES
+from models.shapes import sized
 from models.velocity import VelocityError, check_float32, refuse_condition
+from solvers import resolve
 from solvers.bank import Bank
 from solvers.compiled import Index, Records, array_at, compiled
 from solvers.errors import RUNNING
 from solvers.kernels_cpu import CONTROLLED, control, query, receive
+from solvers.lanes import Admission, Lanes
 from solvers.plan import MID
 from solvers.state import Limits, Runner
 from solvers.trace import StepLog
@@ -357,3 +362,25 @@ def _shared(evaluate: Callable[[int, int], bool], rows: int) -> Iterable[bool]:
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "pathline-fused")
+
+
+def make(network: ResidualMLP, folder: Path, digest: str) -> FusedResidualMLP:
+    """Return the fused form of a network, compiled."""
+    warm_up()
+    return FusedResidualMLP(network)
+
+
+@cache
+def warm_up() -> None:
+    """Compile the loops of fused networks, which takes seconds unless their machine code is cached on disk."""
+    with torch.random.fork_rng(devices=()):
+        network = FusedResidualMLP(ResidualMLP(ResidualMLPConfig(dim=1, hidden=1, blocks=0)).requires_grad_(False))
+    network(torch.zeros(1, 1), torch.zeros(1))
+    lanes = Lanes(sized(network.event_shape, {}))
+    lanes.admit([Admission(resolve(solver="euler", steps=1), torch.zeros(1, 1))])
+    if (runner := network.runner(rows=1)) is not None:
+        lanes.run(runner, 1)
+
+
+MAKER = Maker("fused", can_fuse, make, "the fused form could not be compiled", "fused", independent=True)
+"""The fused form in the table of forms."""

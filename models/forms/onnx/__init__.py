@@ -21,12 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.architectures.residual_mlp import ResidualMLP
-from models.architectures.unet import UNet
+from models.forms.form import Maker
 from models.messages import first_line
 from models.network import Network
 from models.noise import noise
-from models.program.network import Program
 from models.regular import remove_stale, write_atomically
 from models.shapes import sized
 from models.velocity import check_float32, refuse_condition
@@ -48,7 +46,7 @@ class ExportError(RuntimeError):
 
 def can_export(network: object) -> str | None:
     """Return why a network is not exported, or None. The rule looks only at the network and at what is installed."""
-    if not isinstance(network, UNet | Program | ResidualMLP):
+    if not isinstance(network, Network) or "onnx" not in network.compiled:
         return f"{type(network).__name__} is not exported"
     if network.field.takes_ends:
         return "a field of average velocity is not exported"
@@ -57,13 +55,13 @@ def can_export(network: object) -> str | None:
     if network.condition is not None and (network.condition.single is None or network.condition.axes):
         return "a network with named conditions is not exported"
     tensors = [*network.parameters(), *network.buffers()]
-    states = network.config.dtype if isinstance(network, Program) else "float32"
+    states = getattr(network.config, "dtype", "float32")
     dtypes = {str(each.dtype).removeprefix("torch.") for each in tensors if each.is_floating_point()} | {states}
     if dtypes != {"float32"}:
         return f"weights are {', '.join(sorted(dtypes))}; only float32 is exported"
     if any(each.device.type != "cpu" for each in tensors):
         return "only networks on the CPU are exported"
-    if isinstance(network, Program) and network.rows != (1, None):
+    if getattr(network, "rows", (1, None)) != (1, None):
         return "a program with a limit on its rows is not exported"
     return None if all(map(find_spec, PACKAGES)) else MISSING
 
@@ -87,6 +85,17 @@ def make(network: Network[Any], folder: Path, digest: str) -> OnnxField:
         return OnnxField(network, _kept(folder, digest))
 
 
+MAKER = Maker(
+    "onnx",
+    can_export,
+    make,
+    "the network could not be exported",
+    "exported",
+    missing=MISSING,
+)
+"""The exported form in the table of forms."""
+
+
 class OnnxField:
     """A network as onnxruntime evaluates it, with as many threads as torch has now."""
 
@@ -102,6 +111,7 @@ class OnnxField:
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._names = [each.name for each in self._session.get_inputs()]
         self.event_shape, self.condition = network.event_shape, network.condition
+        self.alone_on_cpu = getattr(network, "alone_on_cpu", False)
 
     def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """Evaluate float32 states on the CPU, as a `VelocityField`.

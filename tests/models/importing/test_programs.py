@@ -7,6 +7,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,44 @@ def test_a_program_that_mixes_rows_is_refused_unless_it_is_asked_for_row_by_row(
     alone = torch.cat([plain(x[i : i + 1], t[i : i + 1]) for i in range(6)])
     with torch.no_grad():
         torch.testing.assert_close(load(imported.path).velocity(x, t), alone)
+
+
+class Wide(nn.Module):
+    """Convolutions whose products take the time, so that a batch saves nothing."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, width, 3, padding=1)
+        self.middle = nn.Conv2d(width, width, 3, padding=1)
+        self.last = nn.Conv2d(width, 1, 3, padding=1)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x))) - t[:, None, None, None] * x
+
+
+@pytest.mark.parametrize(("width", "alone"), [(64, True), (1, False)])
+def test_a_program_whose_rows_cost_the_same_in_a_batch_is_called_with_one(
+    tmp_path: Path, width: int, alone: bool
+) -> None:
+    torch.manual_seed(0)
+    plain, x, t = Wide(width).eval(), torch.randn(4, 1, 32, 32), torch.rand(4)
+    imported = take(export(plain, (x, t), tmp_path / "net.pt2"), tmp_path, declared=OURS)
+    assert any(line.startswith("rows: one network call each on a CPU") for line in imported.report) == alone
+    checkpoint = load(imported.path)
+    assert checkpoint.card.architecture.config.get("alone_on_cpu", False) == alone
+    call = field_rows(checkpoint.velocity, (1, 32, 32), torch.float32, max_rows=8)
+    assert (call.limit == 1) == alone
+    seen: list[int] = []
+
+    def spy(*arguments: Tensor) -> Tensor:
+        seen.append(len(arguments[0]))
+        return call.function(*arguments)
+
+    if alone:
+        whole = replace(call, function=spy)(x, t)
+        assert seen == [1, 1, 1, 1]
+        with torch.no_grad():
+            torch.testing.assert_close(whole, plain(x, t), rtol=1e-5, atol=1e-5)
 
 
 def test_our_numbers_of_types_are_those_of_torch() -> None:
@@ -376,7 +415,7 @@ def test_calls_of_a_program_never_exceed_its_rows(tmp_path: Path, most: int) -> 
     x, t = torch.randn(200, 3), torch.rand(200)
     whole = stable(x, t)
     assert max(seen) <= most
-    assert stable.counts.deterministic
+    assert stable.deterministic
     torch.testing.assert_close(whole, layer(x) * t[:, None])
     for rows in (1, 5, 63, 64):
         assert torch.equal(stable(x[:rows], t[:rows]), whole[:rows])

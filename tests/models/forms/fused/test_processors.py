@@ -11,7 +11,7 @@ OLDER = {"x86_64": ("haswell", "+avx2,+fma"), "aarch64": ("cortex-a53", "+neon")
 
 _CODE = """
 import torch
-from models.forms.fused import FusedResidualMLP
+from models.forms.fused.residual_mlp import FusedResidualMLP
 from models.noise import noise
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 

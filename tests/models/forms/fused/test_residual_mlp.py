@@ -7,8 +7,8 @@ from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.conventions import TimeCard, adapt
-from models.forms.choice import choose
-from models.forms.fused import FusedError, FusedResidualMLP, can_fuse
+from models.forms.form import choose
+from models.forms.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
 from models.forms.rows import field_rows
 from models.named_conditions import NamedCondition
 from models.noise import noise
@@ -98,7 +98,7 @@ def test_the_number_of_threads_changes_no_bit(condition: NamedCondition | None) 
 
 def test_rows_are_not_padded() -> None:
     field = field_rows(FusedResidualMLP(network(dim=2, hidden=130, blocks=2)), (2,), torch.float32, independent=True)
-    assert field.counts.counts == ()
+    assert field.counts == ()
     x, t, _ = inputs(100, 2)
     whole = field(x, t)
     assert all(torch.equal(field(x[:rows], t[:rows]), whole[:rows]) for rows in range(1, 100))

@@ -6,18 +6,17 @@ from pathlib import Path
 
 _CODE = """
 import torch
-from models.forms import fused
 from models.forms.fused import residual_mlp
 from models.named_conditions import NamedCondition
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers.lanes import Admission, Lanes
 from solvers import resolve
 
-fused.warm_up()
+residual_mlp.warm_up()
 loops = (residual_mlp._evaluate, residual_mlp._run)
 before = [len(loop.signatures) for loop in loops]
 for condition in (None, NamedCondition.label(classes=3), NamedCondition.vector(width=2)):
-    field = fused.make(ResidualMLP(ResidualMLPConfig(dim=2, hidden=24, condition=condition)))
+    field = residual_mlp.FusedResidualMLP(ResidualMLP(ResidualMLPConfig(dim=2, hidden=24, condition=condition)))
     lanes = Lanes((2,))
     lanes.admit([Admission(resolve(solver="dopri5"), torch.randn(3, 2))])
     given = () if condition is None else (condition.examples(3, torch.float32),)

@@ -15,7 +15,7 @@ import models.forms.onnx
 from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
-from models.forms.choice import choose
+from models.forms.form import choose
 from models.forms.onnx import _kept, can_export
 from models.named_conditions import NamedCondition
 from models.velocity import FieldKind

@@ -1,0 +1,119 @@
+"""The weights file: the bytes of safetensors, and no second copy of its numbers in memory."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.weights import file_of, read_weights
+
+
+def tensors() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    kinds = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16)
+    shapes = ((3, 5), (), (0, 4), (7,))
+    return {
+        f"{name}.{place}.{kind}": (10 * torch.randn(shape)).to(kind)
+        for name in ("velocity", "decoder")
+        for kind in (*kinds, torch.int8, torch.uint8, torch.bool)
+        for place, shape in enumerate(shapes)
+    }
+
+
+def content_of(tensors: dict[str, Tensor]) -> bytes:
+    return b"".join(bytes(part) for part in file_of(tensors))
+
+
+def test_the_file_has_the_bytes_of_safetensors_and_comes_back(tmp_path: Path) -> None:
+    content = content_of(tensors())
+    assert content == safetensors.torch.save(tensors())
+    (tmp_path / "w").write_bytes(content)
+    read = read_weights(tmp_path / "w", hashlib.sha256(content).hexdigest(), tensors())
+    assert read.keys() == tensors().keys()
+    assert all(torch.equal(read[key], tensor) and read[key].dtype == tensor.dtype for key, tensor in tensors().items())
+
+
+@pytest.mark.parametrize(
+    ("offsets", "extra", "message"),
+    [
+        ([[0, 8], [4, 12]], b"", "b is at bytes 4 to 12"),
+        ([[0, 8], [12, 20]], b"", "b is at bytes 12 to 20"),
+        ([[0, 12], [12, 20]], b"", "a is at bytes 0 to 12"),
+        ([[0, 8], [8, 16]], b"more", "more or fewer"),
+        ([[0, 8], [8, 16]], None, "ends within a tensor"),
+    ],
+)
+def test_a_header_whose_places_do_not_fit_is_refused(
+    tmp_path: Path, offsets: list[list[int]], extra: bytes | None, message: str
+) -> None:
+    entries = {
+        key: {"dtype": "F32", "shape": [2], "data_offsets": each} for key, each in zip("ab", offsets, strict=True)
+    }
+    header = json.dumps(entries).encode()
+    content = len(header).to_bytes(8, "little") + header + (bytes(16) + extra if extra is not None else bytes(12))
+    (tmp_path / "w").write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        read_weights(tmp_path / "w", hashlib.sha256(content).hexdigest(), {"a": torch.zeros(2), "b": torch.zeros(2)})
+
+
+_PEAK = """
+import re, sys
+from pathlib import Path
+import torch
+from models.checkpoint.loading import load
+from models.importing.declared import Declared
+from models.importing.weights import import_program
+
+def status(name):
+    return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text()).group(1)) << 10
+
+for device in ("cpu", "meta"):  # what torch imports and reserves at its first calls is not counted
+    torch.nn.Linear(8, 8, device=device)(torch.zeros(4, 8, device=device))
+what, path, root = sys.argv[1:]
+before = status("VmRSS")
+if what == "import":
+    print(import_program(Path(path), Path(root), "large", declared=Declared(0, 1.0, 1)).path)
+else:
+    print(load(path).path)
+print(status("VmHWM") - before)
+"""
+_WIDTH = 5200
+
+
+class Large(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, _WIDTH), nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, 3))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.layers(x) - t[:, None] * x
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_an_import_takes_half_as_much_again_as_the_weights_and_a_load_a_fifth(tmp_path: Path) -> None:
+    rows = torch.export.Dim("rows", min=1, max=8192)
+    network = Large().eval()
+    arguments = (torch.randn(4, 3), torch.rand(4))
+    torch.export.save(
+        torch.export.export(network, arguments, dynamic_shapes=({0: rows}, {0: rows})), tmp_path / "net.pt2"
+    )
+    weights = sum(tensor.nbytes for tensor in network.state_dict().values())
+    assert 100e6 < weights < 200e6
+
+    def run(*arguments: str) -> list[str]:
+        command = [sys.executable, "-c", _PEAK, *arguments]
+        return subprocess.run(
+            command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
+        ).stdout.split()
+
+    path, peak = run("import", str(tmp_path / "net.pt2"), str(tmp_path / "models"))
+    assert int(peak) <= 1.5 * weights
+    _, peak = run("load", path, "-")
+    assert int(peak) <= 1.2 * weights
