@@ -72,6 +72,12 @@ def _add_measure(parser: argparse.ArgumentParser) -> None:
         help="size of a free axis of the samples; can be repeated",
     )
     parser.add_argument(
+        "--condition",
+        type=Path,
+        metavar="FILE.npz",
+        help="examples of conditions: an array (examples, ...) for each name; needed for conditions by name",
+    )
+    parser.add_argument(
         "--seconds",
         type=float,
         default=300.0,
@@ -90,6 +96,7 @@ def _measure(options: argparse.Namespace) -> int:
         try:
             report = measure.run(
                 options.path,
+                options.condition,
                 guidances=options.guidance or [1.0],
                 seconds=options.seconds,
                 sizes=dict(options.shape),

@@ -36,6 +36,9 @@ GRID_NFE = 40
 ADAPTIVE = ("bosh3", "dopri5", "tsit5")
 TOLERANCES = tuple(10.0**-k for k in range(2, 11))
 
+TUNED_NFE = (4, 5, 6, 8, 10)
+"""Evaluations for which plans are tuned, unless `training tune` is told others."""
+
 _PATIENCE = 3  # consecutive losses to cheaper solvers after which a method gets no more steps
 _FLOOR = 0.9  # a tolerance that leaves more than this share of the error has reached rounding
 _BEST = 2  # methods tried on other grids, for each number of calls

@@ -119,9 +119,15 @@ class Field:
         return replace(self, conditions=self._each(lambda rows: rows[first:]))
 
     def double(self) -> Field:
-        """Return the field in float64."""
-        wide = self._each(lambda rows: rows.double() if rows.is_floating_point() else rows)
-        return replace(self, velocity=copy.deepcopy(self.velocity).double(), conditions=wide)
+        """Return the field in float64, with conditions in the dtypes that it then takes."""
+        velocity, conditions = copy.deepcopy(self.velocity).double(), self.conditions
+        if isinstance(conditions, dict):
+            assert self.takes is not None  # noqa: S101  (named conditions are those of a card)
+            kinds = {name: entry.given_to(torch.float64) for name, entry in self.takes.entries.items()}
+            conditions = {name: rows.to(kinds[name]) for name, rows in conditions.items()}
+        elif conditions is not None and conditions.is_floating_point():
+            conditions = conditions.double()
+        return replace(self, velocity=velocity, conditions=conditions)
 
     def _each(self, change: Any) -> Any:
         if isinstance(self.conditions, dict):

@@ -7,21 +7,26 @@ Every candidate starts from the same noise, and its samples are compared with th
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint, load
+from models.condition_values import Values
+from models.conditions import ONE, ConditionError
 from models.noise import noise
-from models.shapes import ShapeError, Sizes, free_places
+from models.shapes import ShapeError, Sizes, free_axes, free_places, matched
 from selection.candidates import candidates
+from selection.choice import USUAL_ERROR, Evidence, Limits, NoneFits, choose
 from selection.error import TIGHT, Field, NoErrors, arrived, exact_ends, shares, solve, spread_of, summary
 from selection.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, store_frontier, table
 from solvers import SolverSpec
@@ -167,7 +172,7 @@ def _ends(field: Field, x0: Tensor, seconds: float, note: Progress) -> Tensor:
 def measure(
     checkpoint: Checkpoint,
     *,
-    conditions: Tensor | None = None,
+    conditions: Tensor | Mapping[str, NDArray[Any]] | None = None,
     conditions_text: str = "",
     guidances: Sequence[float] = (1.0,),
     seconds: float = SECONDS,
@@ -182,8 +187,9 @@ def measure(
 
     Args:
         checkpoint: a checkpoint on the CPU.
-        conditions: conditions of a conditional model, repeated to the number of samples; by default every label in
-            turn, or example vectors.
+        conditions: conditions of a conditional model, repeated to the number of samples: as the network takes them, or
+            as requests give them, an array (examples, *shape) by name; by default every label in turn, or example
+            vectors.
         conditions_text: a description of the conditions.
         guidances: guidance strengths of a conditional model, one curve each.
         seconds: limit on the wall-clock time of all curves together, see `measure_curve`; the cheapest solvers come
@@ -203,13 +209,15 @@ def measure(
             "the model is a field of average velocity: it has no endpoint error, as there is no path to follow; "
             "compare its samples with data: python -m training evaluate"
         )
-    if card.conditions and card.condition is None:
-        names = ", ".join(card.conditions)
+    if card.conditions and card.condition is None and conditions is None:
+        assert card.request_conditions is not None  # noqa: S101  (it has conditions)
+        names = ", ".join(card.request_conditions.given)
         raise NoErrors(
-            f"the model takes conditions by name ({names}), and there are no examples of them, so it has no frontier; "
-            "name a solver in requests"
+            f"the model takes conditions by name ({names}), and there are no examples of them; give some: --condition "
+            "FILE.npz, with an array (examples, ...) for each name"
         )
-    shape = _shape_of(card, sizes)
+    examples = dict(conditions) if isinstance(conditions, Mapping) else {}
+    shape, sizes = _shape_of(card, sizes, examples)
     samples = samples or (_SAMPLES if np.prod(shape) <= _LARGE else _FEW)
     x0 = noise(SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape))
     takes = card.conditioning
@@ -219,14 +227,17 @@ def measure(
         if any(g != 1 for g in strengths):
             raise NoErrors("guidance is for conditional models, and this one is not conditional; leave it out")
         conditions_text, strengths = "", [None]
+    elif examples:
+        rows = _rows_of(checkpoint, examples, samples)
     else:
         if conditions is None:
             conditions = takes.unpack(takes.examples(samples, checkpoint.dtype))[0]
             quantity = conditions.is_floating_point()
             conditions_text = "example vectors, not real ones" if quantity else "every label in turn"
+        assert isinstance(conditions, Tensor)  # noqa: S101
         rows = conditions[torch.arange(samples) % len(conditions)]
-        if any(g != 1 for g in strengths) and not takes.nullable:
-            raise NoErrors("the model was trained without a null condition, so it cannot be guided")
+    if takes is not None and any(g != 1 for g in strengths) and not takes.nullable:
+        raise NoErrors("the model was trained without a null condition, so it cannot be guided")
     curves = list[Curve]()
     until = time.monotonic() + seconds
     for place, guidance in enumerate(strengths):
@@ -254,8 +265,10 @@ def measure(
     )
 
 
-def _shape_of(card: Card, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of states; raise an error unless each free axis has a size, and nothing else does."""
+def _shape_of(
+    card: Card, sizes: Mapping[str, int], examples: Mapping[str, NDArray[Any]]
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Return the shape of states, and the sizes of its free axes: each is given, or that of the examples."""
     try:
         for axis in sizes:
             if axis not in card.bounds:
@@ -263,9 +276,58 @@ def _shape_of(card: Card, sizes: Mapping[str, int]) -> tuple[int, ...]:
         noted = Sizes(card.bounds)
         for axis, size in sizes.items():
             noted.note(axis, size, "--shape")
-        return card.event_of(sizes)
+        for name, array in examples.items():
+            entry = {} if card.request_conditions is None else card.request_conditions.entries
+            for axis, size in (matched(entry[name].shape, array.shape[1:]) or {}).items() if name in entry else ():
+                noted.note(axis, size, f"--condition {name}")
+        free = {axis: size for axis, size in noted.known.items() if axis in free_axes(card.event_shape)}
+        return card.event_of(free), free
     except ShapeError as error:
         raise NoErrors(f"{error}: --shape {error.axis}=N, N from {card.bounds[error.axis].describe()}") from None
+
+
+def read_examples(path: Path) -> dict[str, NDArray[Any]]:
+    """Read examples of conditions: an npz file with an array for each name, or an npy file for `condition`.
+
+    Raises:
+        NoErrors: it cannot be read, or an array has no rows.
+    """
+    try:
+        content = np.load(path, allow_pickle=False)
+        arrays = {ONE: content} if isinstance(content, np.ndarray) else {name: content[name] for name in content}
+    except (OSError, ValueError) as error:
+        raise NoErrors(f"--condition {path}: {error}; it must be an npz file with an array for each name") from None
+    if empty := [name for name, array in arrays.items() if array.ndim == 0 or not len(array)]:
+        raise NoErrors(f"--condition {path}: {empty[0]} has no rows; it must have the shape (examples, ...)")
+    return arrays
+
+
+def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], samples: int) -> Any:
+    """Return a row for each sample of the conditions as the network takes them, examples in turn."""
+    card, takes = checkpoint.card, checkpoint.card.conditioning
+    requested = card.request_conditions
+    assert takes is not None and requested is not None  # noqa: S101, PT018  (it has conditions)
+    turns = {name: array[np.arange(samples) % len(array)] for name, array in examples.items()}
+    try:
+        values = Values(replace(requested, stored=checkpoint.nulls), turns, samples, checkpoint.dtype)
+        tensors = {name: each.expanded(samples) for name, each in values.tensors().items()}
+        if checkpoint.prelude is not None:
+            prelude, makes = checkpoint.prelude, takes.sized(values.sizes.known)
+            counts = {len(array) for array in examples.values()}
+            different = min(samples, *counts) if len(counts) == 1 else samples
+            with torch.no_grad():
+                outputs = [
+                    prelude.call(makes, *(tensors[name][k : k + 1] for name in prelude.inputs))
+                    for k in range(different)
+                ]
+            turn = torch.arange(samples) % different
+            tensors |= {
+                name: torch.cat(rows)[turn]
+                for name, rows in zip(prelude.outputs, zip(*outputs, strict=True), strict=True)
+            }
+    except ConditionError as error:
+        raise NoErrors(f"--condition: {error}") from None
+    return takes.pack([tensors[name] for name in takes.entries])
 
 
 def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = silent) -> Frontier | None:
@@ -297,14 +359,21 @@ def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = s
     return frontier.model_copy(update={"plans_sha256": tuned.plans_sha256, "curves": tuple(curves)})
 
 
-def run(path: Path, **options: Any) -> list[str]:
+def run(path: Path, examples: Path | None = None, **options: Any) -> list[str]:
     """Measure the checkpoint at `path` with options of `measure`, store the result, and return a report in lines.
+
+    Args:
+        path: folder of a version.
+        examples: a file with examples of its conditions, see `read_examples`.
+        options: see `measure`.
 
     Raises:
         CheckpointError, FrontierError, NoErrors: it cannot be loaded, measured or written.
     """
     checkpoint = load(path)
     notes = list[str]()
+    if examples is not None:
+        options |= {"conditions": read_examples(examples), "conditions_text": f"the examples of {examples.name}"}
     frontier = measure(checkpoint, note=notes.append, **options)
     return [*lines(frontier), *notes, store_frontier(path, checkpoint.card, frontier)]
 
@@ -316,6 +385,9 @@ def lines(frontier: Frontier) -> list[str]:
         if curve.guidance is not None:
             report.append(f"guidance {curve.guidance:g}, conditions: {frontier.conditions}")
         report.append(table(curve, pareto(curve.points)))
+        with contextlib.suppress(NoneFits):
+            evidence = Evidence(curve, conditions=frontier.conditions, own=not frontier.conditions)
+            report.append(choose([evidence], Limits(max_error=USUAL_ERROR))[0].text)
         if not curve.complete:
             report.append("time ran out before all solvers were tried; raise --seconds")
     return report

@@ -23,7 +23,7 @@ from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Registry
-from service.routes import docs, health, models, page, replay, sample, stream
+from service.routes import docs, frontier, health, models, page, replay, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
 
@@ -34,9 +34,11 @@ _ROUTERS = (
     encode.router,
     log_prob.router,
     diagnose.router,
+    frontier.measuring,
     page.router,
     models.admin,
     models.router,
+    frontier.router,
     health.router,
     docs.router,
     oip.router,

@@ -301,6 +301,15 @@ FRONTIER = {
         }
     ],
 }
+MEASURE: dict[str, dict[str, Any]] = {
+    "measure": {"solvers": ["rk4-4", "ab3-12"], "num_samples": 128, "seed": 0, "budget": {"max_error": 0.02}}
+}
+MEASURED = (
+    'event: start\ndata: {"model":"moons","version":1,"seed":0,"num_samples":128,"reference":"dopri5@1e-07"}\n\n'
+    'event: reference\ndata: {"solver":"dopri5@1e-07","nfe":188,"spread":0.94}\n\n'
+    'event: point\ndata: {"solver":"ab3-12","nfe_most":12,"p50":0.004,"p95":0.011,"p95_low":0.008,"p95_high":0.016}\n\n'
+    'event: completed\ndata: {"choice":{"solver":"ab3-12","promised_error":0.016},"verdict":"ab3-12: ..."}\n\n'
+)
 RELOADED = {"loaded": [{"name": "moons", "version": 2}], "unloaded": [], "refused": [], "models": {"moons": 2}}
 UNLOADED = {"name": "moons", "unloaded": [1]}
 ALIVE = {"status": "alive"}

@@ -22,6 +22,7 @@ from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, w
 from models.guidance import Guided
 from models.noise import noise
 from models.shapes import free_axes
+from selection.candidates import TUNED_NFE
 from selection.error import NoErrors, spread_of, summary
 from selection.frontier import FrontierError, is_tuned, percent, read_frontier, write_frontier
 from selection.measure import add_tuned, measure
@@ -62,7 +63,7 @@ class Recipe:
         guidance: guidance strengths, assigned in turn to the paths of a conditional model.
     """
 
-    nfe: tuple[int, ...] = (4, 5, 6, 8, 10)
+    nfe: tuple[int, ...] = TUNED_NFE
     methods: tuple[str, ...] = METHODS
     samples: int = 512
     seed: int = 0

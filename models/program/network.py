@@ -105,13 +105,16 @@ class Program(Network[ProgramConfig]):
         Raises:
             VelocityError: the program does not take this condition, or a step fails.
         """
+        doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
         given: dict[str, Tensor] = {"x": x, "t": t.round().long() if self.config.time_dtype == "int64" else t}
         if self.condition is None:
             refuse_condition(condition)
         else:
             condition = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
             self.condition.check(condition, x.shape[0], x.dtype)
-            given |= zip(self.config.inputs.values(), self.condition.unpack(condition), strict=True)
-        doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
+            rows = self.condition.unpack(condition)
+            if doubled:
+                rows = [each.double() if each.is_floating_point() else each for each in rows]
+            given |= zip(self.config.inputs.values(), rows, strict=True)
         [velocity] = self._steps.run(self, given, rows_of(self, x.device), _DOUBLED if doubled else CAST_DTYPES)
         return velocity

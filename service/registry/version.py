@@ -173,9 +173,14 @@ class ModelVersion:
 
     def measured_by(self, models_dir: Path) -> str:
         """Return the command that measures the frontier, at the sizes of this request, or at N where it has none."""
-        sizes = dict.fromkeys(free_axes(self.card.event_shape), "N") | dict(self.sizes)
-        shape = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
-        return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{shape}"
+        free = free_axes(self.card.event_shape)
+        sizes = dict.fromkeys(free, "N") | {axis: size for axis, size in self.sizes if axis in free}
+        more = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
+        if self.card.conditions and self.card.condition is None:
+            takes = self.card.request_conditions
+            names = ", ".join(takes.given) if takes else ""
+            more += f" --condition FILE.npz (examples of its conditions: an array for each of {names})"
+        return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{more}"
 
     @property
     def never_measured(self) -> str:
@@ -184,11 +189,6 @@ class ModelVersion:
             return (
                 f"model {self.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
                 "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"
-            )
-        if self.card.conditions and self.card.condition is None:
-            return (
-                f"model {self.name!r} takes conditions by name, and models that do have no frontier; name a solver, "
-                "such as rk4-8"
             )
         return ""
 

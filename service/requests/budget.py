@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from engine.job import Priority
 from models.guidance import network_rows
-from selection.choice import Choice, Evidence, Limits, NoneFits, choose, measured
-from selection.frontier import Point
+from models.shapes import free_axes
+from selection.candidates import TUNED_NFE
+from selection.choice import USUAL_ERROR, Choice, Evidence, Limits, NoneFits, choose, measured
+from selection.frontier import Point, percent
 from service.errors import invalid
 from service.registry.version import ModelVersion
-from service.requests.schemas import SOLVER_FIELDS, SampleRequest, Solving
+from service.requests.schemas import SOLVER_FIELDS, SampleRequest, Subject
 from service.settings import Settings
+
+TUNING_ROWS, TUNING_CALLS = 512, 1500
+"""Paths that plans are tuned on, and about how many network calls for all of them an evaluation of a plan costs."""
 
 _FROM_NOISE = (0.0, 1.0)
 
@@ -56,11 +62,9 @@ def _check_alone(request: SampleRequest) -> None:
             "budget",
             f"budget does not work with {name}: errors were measured from noise at t = 0 to data at 1; name a solver",
         )
-    if request.noise_scale != 1:
-        raise invalid("budget", "no errors were measured with another noise_scale; leave it out, or name a solver")
 
 
-def stored(request: Solving, model: ModelVersion, settings: Settings) -> tuple[Evidence | None, str]:
+def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[Evidence | None, str]:
     """Return the stored measurements that apply to a request; if there are none, why, and what to do."""
     command = model.measured_by(settings.models_dir)
     if model.never_measured:
@@ -70,18 +74,22 @@ def stored(request: Solving, model: ModelVersion, settings: Settings) -> tuple[E
     if frontier is None:
         why = f"cannot be used ({fault})" if fault else "was not measured"
         return None, f"{name} {why}; name a solver, or have it measured: {command}"
-    if frontier.sizes != dict(model.sizes):
-        sizes, own = _sizes_text(frontier.sizes), _sizes_text(dict(model.sizes))
+    free = free_axes(model.card.event_shape)
+    requested = {axis: size for axis, size in model.sizes if axis in free}
+    if frontier.sizes != requested:
+        sizes, own = _sizes_text(frontier.sizes), _sizes_text(requested)
         return None, (
             f"{name} was measured at {sizes}, and this request has {own}; name a solver, or have it measured: {command}"
         )
+    if getattr(request, "noise_scale", 1) != 1:
+        return None, "no errors were measured with another noise_scale; leave it out, or name a solver"
     strength = request.guidance
     if not isinstance(strength, float | int | None) or request.negative is not None:
         return None, (
             "budget does not work with guidance of several terms or negative conditions, for which no errors were "
             "measured; name a solver"
         )
-    guidance = 1.0 if strength is None and model.card.condition is not None else strength
+    guidance = 1.0 if strength is None and model.card.conditions else strength
     curve = frontier.curve(guidance)
     if curve is None:
         strengths = ", ".join(f"{one.guidance:g}" for one in frontier.curves if one.guidance is not None)
@@ -92,7 +100,7 @@ def stored(request: Solving, model: ModelVersion, settings: Settings) -> tuple[E
     return Evidence(curve, True, frontier.conditions, own=not frontier.conditions), ""
 
 
-def command_of(request: Solving, model: ModelVersion, settings: Settings) -> str:
+def command_of(request: Subject, model: ModelVersion, settings: Settings) -> str:
     """Return the command that measures the frontier for a request."""
     strength = request.guidance
     guidance = f" --guidance {strength:g}" if isinstance(strength, float | int) and strength != 1 else ""
@@ -109,11 +117,40 @@ def unmeasured(evidence: Evidence, model: ModelVersion, settings: Settings) -> s
     return f"{', '.join(missing)} of this model cannot be chosen until measured: {command}"
 
 
+def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings) -> str:
+    """Say how to tune plans for a model, how long that takes here and what it could gain; empty if that is nothing.
+
+    The gain is what the measured solvers leave to gain: plans of `TUNED_NFE` evaluations are learned, and one of them
+    may keep the usual error.
+    """
+    if model.card.field.takes_ends or model.card.bounds or (model.card.conditions and model.card.condition is None):
+        return ""  # they cannot be tuned
+    if model.plans and model.plans.texts:
+        return ""
+    calls = TUNING_CALLS * sum(TUNED_NFE)
+    spent = model.pace(calls, calls * TUNING_ROWS, TUNING_ROWS, Priority.BULK, model.sizes)
+    command = f"python -m training tune {shlex.quote(str(settings.models_dir / model.name / str(model.version)))}"
+    least, most, kept = TUNED_NFE[0], TUNED_NFE[-1], percent(USUAL_ERROR)
+    text = f"no plans were tuned for this model; {command} learns some of {least} to {most} NFE in about "
+    text += _duration(spent)
+    try:
+        best = choose(evidence, Limits(max_error=USUAL_ERROR))[0].point
+    except NoneFits:
+        return f"{text}; no solver that keeps {kept} was measured" if evidence else text
+    if best.nfe_most <= least:
+        return ""
+    return f"{text}; one that keeps {kept} would replace {best.solver}, which takes {best.nfe_most}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{60 * max(1, round(seconds / 60)) // 60} min" if seconds >= 60 else f"{max(1, round(seconds))} s"
+
+
 def _sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{axis} = {size}" for axis, size in sizes.items()) or "no size"
 
 
-def seconds(point: Point, request: Solving, num_samples: int, model: ModelVersion) -> float:
+def seconds(point: Point, request: Subject, num_samples: int, model: ModelVersion) -> float:
     """Return the seconds that a measured solver would take for the samples of a request at the current pace."""
     strength = request.guidance if isinstance(request.guidance, float | int) else None  # others are refused earlier
     rows = num_samples * network_rows(strength)

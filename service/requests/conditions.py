@@ -12,7 +12,7 @@ from models.named_conditions import Distinct, NamedConditions
 from models.shapes import Sizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
-from service.requests.schemas import GuidanceRequest, Solving
+from service.requests.schemas import GuidanceRequest, Subject
 
 _MAX_WEIGHTS, _ROUNDING = 1e4, 1e-6
 """Sum of the weights of guidance in size, and how far their sum may be from 1 for each unit of that."""
@@ -50,7 +50,7 @@ class CheckedConditions:
         return None if self.negative is None else _made(self.negative, "negative")
 
 
-def check_conditions(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -> CheckedConditions:
+def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: Sizes) -> CheckedConditions:
     """Check the names and shapes of the conditions of a request, and its guidance.
 
     Args:
@@ -106,7 +106,7 @@ def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
     return 2 * sum(math.prod(entry.sizes) * entry.torch_dtype.itemsize for entry in made)
 
 
-def _given(request: Solving, takes: NamedConditions) -> dict[str, Any]:
+def _given(request: Subject, takes: NamedConditions) -> dict[str, Any]:
     """Return the given conditions by name; `condition` is for models with a single condition."""
     named = request.conditions
     if named is not None and request.condition is not None:
@@ -127,7 +127,7 @@ def _only(takes: NamedConditions, field: str) -> str:
     return next(iter(names))
 
 
-def _guidance(request: Solving, takes: NamedConditions) -> Guidance | None:
+def _guidance(request: Subject, takes: NamedConditions) -> Guidance | None:
     requested = request.guidance
     if requested is None:
         return None
@@ -187,7 +187,7 @@ def _dropped(
 
 
 def _negative(
-    request: Solving,
+    request: Subject,
     takes: NamedConditions,
     guidance: Guidance | None,
     sizes: Sizes,

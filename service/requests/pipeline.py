@@ -33,7 +33,7 @@ from service.registry.version import ModelVersion
 from service.replay import header_of
 from service.requests.npz_body import claimed_bytes, is_npz
 from service.requests.parsing import JSON, LARGE_BODY, NPZ, parse, read_body, set_aside
-from service.requests.schemas import Named, Solving
+from service.requests.schemas import Named, Subject
 from service.requests.validation import Validated, deadline_of
 from service.responses.arrays import NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
 from service.responses.samples import sample_response
@@ -49,7 +49,7 @@ WATCH_AFTER_S = 0.1
 _PLAIN_BYTES = 1024
 """Bytes; a larger body takes longer to look at than a refusal saves."""
 
-R = TypeVar("R", bound=Solving)
+R = TypeVar("R", bound=Subject)
 V = TypeVar("V", bound=Validated)
 Validate = Callable[[R, ModelVersion, Settings, Encoder, Take], V]
 
@@ -187,7 +187,7 @@ def _refuse_early(service: Service, body: bytes) -> None:
             raise problem_of(error) from None
 
 
-async def _model_of(service: Service, context: Context, request: Solving, name: str) -> ModelVersion:
+async def _model_of(service: Service, context: Context, request: Subject, name: str) -> ModelVersion:
     """Lease the requested model until the request is over, loading it within the time limit; the context notes it."""
     lease = service.lease(name, request.version, deadline_of(request, service.settings))
     model = await lease.acquire()

@@ -152,10 +152,42 @@ class Drawn(Body):
     )
 
 
-class Solving(Body):
-    """How to solve: ``steps`` asks for fixed steps, ``rtol`` / ``atol`` for error control."""
+NoiseScale = Annotated[
+    float,
+    Field(ge=0, le=1000, description="factor of the starting noise, its temperature: below 1 for more typical samples"),
+]
+
+
+class Subject(Body):
+    """Which paths to solve for: the model's version, conditions, guidance and sizes; and how long, and how urgently."""
 
     version: Version = None
+    condition: Annotated[Any, Tensor()] = Field(
+        default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
+    )
+    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
+    negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA), Tensor(named=True)] = None
+    shape: Annotated[Any, WithJsonSchema(SHAPE_SCHEMA)] = None
+    guidance: AnyGuidance | None = Field(
+        default=None, description="strength of classifier-free guidance, or its terms, interval, projection and rescale"
+    )
+    timeout_s: Annotated[Positive | None, Mark.SAME_NEEDS] = Field(
+        default=None, description="time limit in seconds, queueing included"
+    )
+    priority: Annotated[Literal["interactive", "bulk"], Mark.SAME_NEEDS] = Field(
+        default="interactive", description="bulk yields to interactive requests, which take most of the time"
+    )
+    _came: float = PrivateAttr(default_factory=time.monotonic)
+
+    @property
+    def came(self) -> float:
+        """When the request was parsed, in `time.monotonic`; its time limit runs from then, model loading included."""
+        return self._came
+
+
+class Solving(Subject):
+    """How to solve: ``steps`` asks for fixed steps, ``rtol`` / ``atol`` for error control."""
+
     solver: str = Field(default="dopri5", description=SOLVER, examples=SOLVER_EXAMPLES)
     steps: Count | None = Field(default=None, description="number of fixed steps")
     rtol: Positive | None = Field(
@@ -182,27 +214,6 @@ class Solving(Body):
         default=None, description="longest step under error control, in units of t; unbounded by default"
     )
     max_nfe: Count = Field(default=10_000, description="maximum velocity evaluations of a sample")
-    condition: Annotated[Any, Tensor()] = Field(
-        default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
-    )
-    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
-    negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA), Tensor(named=True)] = None
-    shape: Annotated[Any, WithJsonSchema(SHAPE_SCHEMA)] = None
-    guidance: AnyGuidance | None = Field(
-        default=None, description="strength of classifier-free guidance, or its terms, interval, projection and rescale"
-    )
-    timeout_s: Annotated[Positive | None, Mark.SAME_NEEDS] = Field(
-        default=None, description="time limit in seconds, queueing included"
-    )
-    priority: Annotated[Literal["interactive", "bulk"], Mark.SAME_NEEDS] = Field(
-        default="interactive", description="bulk yields to interactive requests, which take most of the time"
-    )
-    _came: float = PrivateAttr(default_factory=time.monotonic)
-
-    @property
-    def came(self) -> float:
-        """When the request was parsed, in `time.monotonic`; its time limit runs from then, model loading included."""
-        return self._came
 
 
 class Budget(Body):
@@ -228,9 +239,7 @@ class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), Mark.SINGLE] = None
-    noise_scale: Annotated[float, Field(ge=0, le=1000)] = Field(
-        default=1.0, description="factor of the starting noise, its temperature: below 1 for more typical samples"
-    )
+    noise_scale: NoiseScale = 1.0
     t_span: Annotated[
         tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), Mark.SINGLE
     ] = Field(default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1")

@@ -8,13 +8,13 @@ from models.shapes import Shape, ShapeError, Sizes, described, free_axes, matche
 from service.errors import invalid
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions, check_conditions
-from service.requests.schemas import Solving
+from service.requests.schemas import Subject
 
 _NO_ARRAYS: Mapping[str, tuple[Any, Shape]] = {}
 
 
 def sized(
-    request: Solving, model: ModelVersion, samples: int, arrays: Mapping[str, tuple[Any, Shape]] = _NO_ARRAYS
+    request: Subject, model: ModelVersion, samples: int, arrays: Mapping[str, tuple[Any, Shape]] = _NO_ARRAYS
 ) -> tuple[CheckedConditions, ModelVersion]:
     """Return the conditions and guidance of a request, and its model with a size for each free axis.
 

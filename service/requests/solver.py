@@ -15,7 +15,7 @@ import solvers
 from selection.choice import Choice
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
-from service.requests.budget import choices
+from service.requests.budget import choices, stored, tuning
 from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
@@ -103,15 +103,20 @@ def compiled(
             given = (*(item for item in given if item[0] != "grid"), ("grid", grid))
         return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
     except SolverError as error:
-        raise invalid(error.field, f"{error}{_fault_of_plans(error, model)}") from None
+        raise invalid(error.field, f"{error}{_about_plans(error, request, model, settings)}") from None
     except OverflowError:
         raise invalid("grid", "grid has an integer too large for double precision") from None
 
 
-def _fault_of_plans(error: SolverError, model: ModelVersion) -> str:
-    """Return why the model has no tuned plans, if it has a file of them and the request asked for one."""
-    fault = model.plans_file.fault
-    return f". Its file of plans cannot be used: {fault}" if fault and f"{TUNED!r}" in str(error) else ""
+def _about_plans(error: SolverError, request: Solving, model: ModelVersion, settings: Settings) -> str:
+    """Return more about tuned plans, if the request asked for one that does not exist: why, or how to get some."""
+    if f"{TUNED!r}" not in str(error):
+        return ""
+    if fault := model.plans_file.fault:
+        return f". Its file of plans cannot be used: {fault}"
+    evidence, _ = stored(request, model, settings)
+    advice = tuning([] if evidence is None else [evidence], model, settings)
+    return f". Here {advice}" if advice else ""
 
 
 def _authors_solver(

@@ -22,7 +22,7 @@ from service.errors import check_limit, invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Solving
+from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import chosen, span_of, times_of
@@ -182,7 +182,7 @@ def _needed(
 
 
 def job_of(
-    request: Solving,
+    request: Subject,
     model: ModelVersion,
     solve: Plan,
     hold: Hold,
@@ -242,7 +242,7 @@ def seed_of(seed: int | None) -> int:
     return secrets.randbelow(DRAWN_LIMIT) if seed is None else seed
 
 
-def deadline_of(request: Solving, settings: Settings) -> float:
+def deadline_of(request: Subject, settings: Settings) -> float:
     """Return the deadline of a request, on the clock of `time.monotonic`."""
     return request.came + (request.timeout_s or settings.timeout_s)
 

@@ -4,20 +4,17 @@ The last two need the key in ``PATHLINE_ADMIN_KEY``.
 """
 
 import asyncio
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import HTTPException, Query, Request
+from fastapi import HTTPException, Request
 
 from models.repository import RepositoryError
-from selection.frontier import Curve, pareto
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, Router
-from service.registry.version import ModelVersion
 from service.requests.members import solver_settings
-from service.responses.schemas import CurveBody, FrontierBody, ModelBody, ModelList, Reloaded, SolverList, Unloaded
+from service.responses.schemas import ModelBody, ModelList, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
 from solvers.grids import GRIDS
@@ -25,13 +22,6 @@ from solvers.spec import parameters
 
 router = Router(tags=[CATALOGUE])
 admin = Router(tags=[ADMIN])
-
-FrontierVersion = Annotated[
-    int | None,
-    Query(
-        ge=1, description="version of the model; the one that answers if omitted", openapi_examples={"1": {"value": 1}}
-    ),
-]
 
 _REFUSALS = (Kind.UNAUTHORIZED, Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
 
@@ -97,58 +87,6 @@ async def model(request: Request, name: ModelName) -> ModelBody:
     """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
     description: Any = await asyncio.to_thread(service_of(request).registry.describe, name)
     return description
-
-
-@router.read(
-    "/v1/models/{name}/frontier",
-    "Show cost and error of a model's solvers",
-    Kind.UNKNOWN_MODEL,
-    Kind.UNKNOWN_VERSION,
-    Kind.NO_FRONTIER,
-    Kind.INVALID,
-    Kind.BROKEN_MODEL,
-    moons=examples.FRONTIER,
-)
-async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> FrontierBody:
-    """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
-    service = service_of(request)
-    async with service.lease(name, version) as model_version:
-        return _frontier(model_version, service.settings.models_dir)
-
-
-def _frontier(model: ModelVersion, models_dir: Path) -> FrontierBody:
-    """Return the frontier of a version.
-
-    Args:
-        model: the version.
-        models_dir: the model repository, for the command that measures it.
-
-    Raises:
-        ProblemError: 404 if it has none, cannot have one, or has one that cannot be used.
-    """
-    if model.never_measured:
-        raise ProblemError(Kind.NO_FRONTIER, model.never_measured)
-    frontier, fault = model.frontier()
-    if frontier is None:
-        command = model.measured_by(models_dir)
-        why = f"cannot be used: {fault}" if fault else "was not measured"
-        detail = f"the frontier of model {model.name!r} version {model.version} {why}; measure it with: {command}"
-        raise ProblemError(Kind.NO_FRONTIER, detail)
-    return {
-        "model": model.name,
-        "version": model.version,
-        "checkpoint": model.digest,
-        "reference": frontier.reference,
-        "conditions": frontier.conditions,
-        "curves": [_with_best(curve) for curve in frontier.curves],
-    }
-
-
-def _with_best(curve: Curve) -> CurveBody:
-    best = {point.solver for point in pareto(curve.points)}
-    points = [{**point.model_dump(), "best": point.solver in best} for point in curve.points]
-    described: Any = {**curve.model_dump(exclude={"points"}), "points": points}
-    return described
 
 
 @router.read("/v1/solvers", "List solvers", solvers=examples.SOLVER_LIST)

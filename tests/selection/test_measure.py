@@ -26,7 +26,8 @@ from selection.measure import Paths, measure, measure_curve
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
 
-from ..service.free import picture
+from ..service.free import mel, picture
+from ..service.named import imported
 from .support import point
 
 ABOUT: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
@@ -294,3 +295,43 @@ def test_a_free_axis_needs_a_size(
 def free(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("free")
     return picture(folder, folder / "repository")[1]
+
+
+def test_conditions_by_name_are_measured_with_examples_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selection.measure.candidates", lambda *_: iter(("euler-8", "rk4-4")))
+    _, folder = imported(tmp_path, tmp_path / "repository")
+    assert main(["measure", str(folder)]) == 1
+    assert "give some: --condition FILE.npz, with an array (examples, ...) for each name" in capsys.readouterr().err
+    random = np.random.default_rng(0)
+    examples = {"text": random.normal(size=(5, 3, 4)), "label": np.arange(5), "image": np.zeros((5, 3, 2, 2), "uint8")}
+    np.savez(tmp_path / "examples.npz", **examples, mask=np.ones((5, 3), bool))
+    assert main(["measure", str(folder), "--condition", str(tmp_path / "examples.npz")]) == 0
+    out = capsys.readouterr().out
+    assert "conditions: the examples of examples.npz" in out
+    assert "not the conditions of this request" in out
+    frontier = read_frontier(folder, read_card(folder))
+    assert frontier is not None
+    assert [point.solver for point in frontier.curves[0].points] == ["euler-8", "rk4-4"]
+    (tmp_path / "no.npz").write_text("no")
+    assert main(["measure", str(folder), "--condition", str(tmp_path / "no.npz")]) == 1
+    assert "it must be an npz file with an array for each name" in capsys.readouterr().err
+    np.savez(tmp_path / "other.npz", other=np.zeros((2, 3)))
+    assert main(["measure", str(folder), "--condition", str(tmp_path / "other.npz")]) == 1
+    assert "there is no condition 'other'; this model takes image, label" in capsys.readouterr().err
+
+
+def test_a_free_axis_has_the_size_of_the_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selection.measure.candidates", lambda *_: iter(("euler-8", "rk4-4")))
+    _, folder = mel(tmp_path, tmp_path / "repository")
+    np.savez(tmp_path / "mu.npz", mu=np.random.default_rng(0).normal(size=(4, 3, 8)))
+    assert main(["measure", str(folder), "--condition", str(tmp_path / "mu.npz"), "--seconds", "1000"]) == 0
+    assert "shape T=8" in capsys.readouterr().out
+    frontier = read_frontier(folder, read_card(folder))
+    assert frontier is not None
+    assert frontier.sizes == {"T": 8}
+    assert main(["measure", str(folder), "--condition", str(tmp_path / "mu.npz"), "--shape", "T=6"]) == 1
+    assert "T = 8, but --shape has T = 6; they must agree" in capsys.readouterr().err

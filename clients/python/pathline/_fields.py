@@ -22,6 +22,13 @@ class SolverOptions(TypedDict, total=False):
 
     Attributes:
         version: Version of the model; the highest if omitted.
+        condition: Class label or vector of a conditional model: one for all samples, or a list of them.
+        conditions: Conditions of the model by name: one value for all samples, or a list of them.
+        negative: Conditions that replace the nulls in guidance, by name.
+        shape: Size of each free axis of the samples, by name, unless it follows from a condition.
+        guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
+        timeout_s: Time limit in seconds, queueing included.
+        priority: bulk yields to interactive requests, which take most of the time.
         solver: One of ab2, ab3, ab4, bosh3, dopri5, dpmpp_2m, euler, heun2, midpoint, ralston2, rk4, rk4_38, tsit5,
             unipc2, unipc3 (see /v1/solvers), or with its settings as text, like rk4-20.
         steps: Number of fixed steps.
@@ -35,16 +42,16 @@ class SolverOptions(TypedDict, total=False):
         first_step: Size of the first step of error control; automatic by default.
         max_step: Longest step under error control, in units of t; unbounded by default.
         max_nfe: Maximum velocity evaluations of a sample.
-        condition: Class label or vector of a conditional model: one for all samples, or a list of them.
-        conditions: Conditions of the model by name: one value for all samples, or a list of them.
-        negative: Conditions that replace the nulls in guidance, by name.
-        shape: Size of each free axis of the samples, by name, unless it follows from a condition.
-        guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
-        timeout_s: Time limit in seconds, queueing included.
-        priority: bulk yields to interactive requests, which take most of the time.
     """
 
     version: int | None
+    condition: Any
+    conditions: Mapping[str, Any] | None
+    negative: Mapping[str, Any] | None
+    shape: Mapping[str, Any] | None
+    guidance: Any
+    timeout_s: float | None
+    priority: Literal["interactive", "bulk"] | None
     solver: str | None
     steps: int | None
     rtol: float | None
@@ -56,13 +63,6 @@ class SolverOptions(TypedDict, total=False):
     first_step: float | None
     max_step: float | None
     max_nfe: int | None
-    condition: Any
-    conditions: Mapping[str, Any] | None
-    negative: Mapping[str, Any] | None
-    shape: Mapping[str, Any] | None
-    guidance: Any
-    timeout_s: float | None
-    priority: Literal["interactive", "bulk"] | None
 
 
 class SampleOptions(SolverOptions, total=False):
@@ -198,6 +198,41 @@ FIELDS: dict[str, Field] = {
         "integer",
         "index of the first sample in the seed's stream",
     ),
+    "condition": Field(
+        "any",
+        "class label or vector of a conditional model: one for all samples, or a list of them",
+        bulk=True,
+    ),
+    "conditions": Field(
+        "object",
+        "conditions of the model by name: one value for all samples, or a list of them",
+        bulk=True,
+    ),
+    "negative": Field(
+        "object",
+        "conditions that replace the nulls in guidance, by name",
+        bulk=True,
+    ),
+    "shape": Field(
+        "object",
+        "size of each free axis of the samples, by name, unless it follows from a condition",
+        bulk=True,
+    ),
+    "guidance": Field(
+        "any",
+        "strength of classifier-free guidance, or its terms, interval, projection and rescale",
+        bulk=True,
+    ),
+    "timeout_s": Field(
+        "number",
+        "time limit in seconds, queueing included",
+    ),
+    "priority": Field(
+        "string",
+        "bulk yields to interactive requests, which take most of the time",
+        default="interactive",
+        choices=("interactive", "bulk"),
+    ),
     "solver": Field(
         "string",
         "one of ab2, ab3, ab4, bosh3, dopri5, dpmpp_2m, euler, heun2, midpoint, ralston2, rk4, rk4_38, tsit5, unipc2, unipc3 (see /v1/solvers), or with its settings as text, like rk4-20",
@@ -258,41 +293,6 @@ FIELDS: dict[str, Field] = {
         "maximum velocity evaluations of a sample",
         default=10000,
         bulk=True,
-    ),
-    "condition": Field(
-        "any",
-        "class label or vector of a conditional model: one for all samples, or a list of them",
-        bulk=True,
-    ),
-    "conditions": Field(
-        "object",
-        "conditions of the model by name: one value for all samples, or a list of them",
-        bulk=True,
-    ),
-    "negative": Field(
-        "object",
-        "conditions that replace the nulls in guidance, by name",
-        bulk=True,
-    ),
-    "shape": Field(
-        "object",
-        "size of each free axis of the samples, by name, unless it follows from a condition",
-        bulk=True,
-    ),
-    "guidance": Field(
-        "any",
-        "strength of classifier-free guidance, or its terms, interval, projection and rescale",
-        bulk=True,
-    ),
-    "timeout_s": Field(
-        "number",
-        "time limit in seconds, queueing included",
-    ),
-    "priority": Field(
-        "string",
-        "bulk yields to interactive requests, which take most of the time",
-        default="interactive",
-        choices=("interactive", "bulk"),
     ),
     "x0": Field(
         "array",

@@ -239,12 +239,16 @@ async def test_the_command_that_measures_has_a_size_for_each_free_axis(
     assert missing.endswith(f"python -m models measure {made[1]}/picture/1 --shape H=N --shape W=N")
 
 
-async def test_with_named_conditions_no_measurement_is_advised(http: httpx.AsyncClient) -> None:
+async def test_with_named_conditions_the_command_says_how_to_give_examples(
+    http: httpx.AsyncClient, made: tuple[Mel, Path]
+) -> None:
     refused = await http.post(
         "/v1/sample", json={"model": "mel", "num_samples": 1, "shape": {"T": 12}, "budget": {"max_error": 0.1}}
     )
     frontier = await http.get("/v1/models/mel/frontier")
     assert (refused.status_code, frontier.status_code) == (422, 404)
-    for answer in (refused, frontier):
-        assert "models that do have no frontier; name a solver, such as rk4-8" in answer.json()["detail"]
-        assert "measure" not in answer.json()["detail"]
+    for answer, size in ((refused, "12"), (frontier, "N")):
+        assert answer.json()["detail"].endswith(
+            f"python -m models measure {made[1]}/mel/1 --shape T={size} --condition FILE.npz (examples of its "
+            "conditions: an array for each of mu)"
+        )

@@ -1,0 +1,439 @@
+"""``/v1/models/{name}/frontier``: GET shows the stored measurements of a model, POST measures solvers now.
+
+A fresh measurement is a stream of events: start, reference, then a point for each solver; last completed or error.
+
+    POST -> jobs of the engine, one solver after another from the same noise -> points -> the choice
+
+The first job solves for the reference, as tightly as the model's arithmetic allows. ``completed`` has one table of the
+stored and the fresh points, and one verdict. At the time limit the verdict rests on what was measured by then. When the
+client disconnects, the running job is cancelled.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import orjson
+import torch
+from fastapi import Query, Request, Response
+from pydantic import Field
+from starlette.types import Receive, Scope, Send
+
+import solvers
+from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
+from selection.candidates import CLOSE, candidates
+from selection.choice import USUAL_ERROR, Choice, Evidence, Limits, NoneFits, choose, frontier_of, measured
+from selection.error import LEAST_SAMPLES, NoErrors, arrived, shares, spread_of, summary
+from selection.frontier import Curve, Point, pareto
+from service import examples
+from service.errors import REFUSALS, Kind, ProblemError, check_limit, invalid, problem_of
+from service.http.context import context_of
+from service.ledger import Hold, Take
+from service.metrics import CLIENT_GONE
+from service.openapi import CATALOGUE, SOLVING_PROBLEMS, ModelName, Router, requested, shown
+from service.registry.version import ModelVersion
+from service.requests import budget, pipeline
+from service.requests.conditions import CheckedConditions
+from service.requests.schemas import BULK, Budget, Count, Drawn, NoiseScale, Subject
+from service.requests.shapes import sized
+from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes
+from service.requests.solver import refuse_average
+from service.requests.validation import Validated, check_indices, deadline_of, job_of, seed_of
+from service.responses.arrays import ENCODERS, JSON, Encoder
+from service.responses.schemas import CurveBody, FrontierBody
+from service.settings import Settings
+from service.state import Service, service_of
+from solvers import SolverSpec
+from solvers.errors import SolverError
+from solvers.plan import Plan
+
+router = Router(tags=[CATALOGUE])
+measuring = Router(tags=[CATALOGUE], route_class=pipeline.BodyRoute)
+
+MEDIA_TYPE = "text/event-stream"
+KEEP_ALIVE_S = 10.0
+"""Seconds without an event after which a comment is sent, so that no proxy takes the connection for dead."""
+
+CANDIDATES = "candidates"
+SAMPLES, MAX_SOLVERS = 512, 256
+CLOSER = 0.1
+"""Share of the wanted error below which nothing more is tried: the table then also shows what a better one costs."""
+
+FrontierVersion = Annotated[
+    int | None,
+    Query(
+        ge=1, description="version of the model; the one that answers if omitted", openapi_examples={"1": {"value": 1}}
+    ),
+]
+
+
+class FrontierRequest(Subject, Drawn):
+    """Body of ``POST /v1/models/{name}/frontier``: the solvers to measure, on which paths, and what is wanted."""
+
+    solvers: Annotated[list[str], Field(min_length=1, max_length=MAX_SOLVERS)] = Field(
+        default=[CANDIDATES],
+        description="solvers as text, such as rk4-20; the word candidates stands for all that are usually tried, the "
+        "cheapest first",
+    )
+    num_samples: Count = Field(default=SAMPLES, description=f"number of samples, at least {LEAST_SAMPLES}")
+    noise_scale: NoiseScale = 1.0
+    per_sample: bool = Field(default=False, description="list the endpoint error of each sample in the points, too")
+    budget: Budget = Field(
+        default=Budget(max_error=USUAL_ERROR), description="what the verdict is for: an error of 1 % if omitted"
+    )
+    priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measuring(Validated):
+    """A validated request: its job solves for the reference.
+
+    Attributes:
+        request: the parsed body.
+        checked, hold: its conditions, and the memory it holds.
+        plans: the solvers that it names, compiled.
+    """
+
+    request: FrontierRequest
+    checked: CheckedConditions
+    hold: Hold
+    plans: Sequence[tuple[str, Plan]] = ()
+
+
+@router.read(
+    "/v1/models/{name}/frontier",
+    "Show cost and error of a model's solvers",
+    *(Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.NO_FRONTIER, Kind.INVALID, Kind.BROKEN_MODEL),
+    moons=examples.FRONTIER,
+)
+async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> FrontierBody:
+    """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
+    service = service_of(request)
+    async with service.lease(name, version) as model:
+        if model.never_measured:
+            raise ProblemError(Kind.NO_FRONTIER, model.never_measured)
+        stored, fault = model.frontier()
+        if stored is None:
+            why = f"cannot be used: {fault}" if fault else "was not measured"
+            command = model.measured_by(service.settings.models_dir)
+            detail = f"the frontier of model {model.name!r} version {model.version} {why}; measure it with: {command}"
+            raise ProblemError(Kind.NO_FRONTIER, detail)
+        return {
+            "model": model.name,
+            "version": model.version,
+            "checkpoint": model.digest,
+            "reference": stored.reference,
+            "conditions": stored.conditions,
+            "curves": [_curve_document(curve) for curve in stored.curves],
+        }
+
+
+def _curve_document(curve: Curve) -> CurveBody:
+    best = {point.solver for point in pareto(curve.points)}
+    points = [point.model_dump() | {"best": point.solver in best} for point in curve.points]
+    document: Any = curve.model_dump(exclude={"points"}) | {"points": points}
+    return document
+
+
+@measuring.post(
+    "/v1/models/{name}/frontier",
+    summary="Measure solvers on a model, and say which one it needs",
+    response_class=Response,
+    responses={
+        **SOLVING_PROBLEMS,
+        200: {
+            "description": "Server-sent events: start, reference, a point for each solver, finally completed or error",
+            "content": {MEDIA_TYPE: {"schema": {"type": "string"}} | shown({"measure": examples.MEASURED})},
+        },
+    },
+)
+async def measure_frontier(
+    http: Request, name: ModelName, request: Annotated[FrontierRequest, requested(examples.MEASURE)]
+) -> Response:
+    """Measure solvers from the same noise, one after another, and choose among these and the stored measurements."""
+    valid = await pipeline.admit(http, request, _validate, ENCODERS[JSON], name, in_thread=True)
+    future = pipeline.submit(service_of(http).engine, valid.job, valid.hold)
+    return _Stream(_Measurement(http, valid, future))
+
+
+def _validate(
+    request: FrontierRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+) -> _Measuring:
+    """Check a request, reserve its memory and make the job of the reference; arguments as in `validate_sample`."""
+    n = request.num_samples
+    check_limit("num_samples", n, settings.max_samples)
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
+    check_indices(request)
+    if n < LEAST_SAMPLES:
+        raise invalid(
+            "num_samples",
+            f"num_samples = {n} is too few: the interval of p95 needs at least {LEAST_SAMPLES} samples",
+        )
+    refuse_average(model, "a frontier measures how well solvers follow")
+    try:
+        texts = dict.fromkeys(str(SolverSpec.parse(text)) for text in request.solvers if text != CANDIDATES)
+        plans = [(text, _plan(SolverSpec.parse(text), model, settings)) for text in texts]
+    except SolverError as error:
+        raise invalid("solvers", f"solvers: {error}") from None
+    checked, model = sized(request, model, n)
+    floor = solvers.tolerance_floor(model.compute)
+    tight = SolverSpec(rtol=floor, atol=floor, controller="i", max_nfe=settings.max_nfe)
+    solve, deadline = solvers.compile(tight, model.dtype, None, model.compute), deadline_of(request, settings)
+    width = math.prod(model.event_shape)
+    memory = lanes_bytes(model, n, width, checked, steps=kept_steps(solve, "none"))
+    hold = take(memory + 2 * doubles_bytes(n, model.event_shape), deadline, checked.bytes)
+    job = job_of(
+        request, model, solve, hold, checked, num_samples=n, deadline=deadline, seed=seed_of(request.seed),
+        first_index=request.first_index, noise_scale=request.noise_scale,
+    )  # fmt: skip
+    return _Measuring(model=model, job=job, encoder=encoder, request=request, checked=checked, hold=hold, plans=plans)
+
+
+def _plan(spec: SolverSpec, model: ModelVersion, settings: Settings) -> Plan:
+    """Compile a solver; a SolverError if it is not for this model, or over a limit of this service."""
+    if (spec.steps or 0) > settings.max_steps:
+        raise SolverError("steps", f"{spec} is over the limit of {settings.max_steps} steps of this service")
+    limit = min(spec.max_nfe, settings.max_nfe)
+    return solvers.compile(replace(spec, max_nfe=limit), model.dtype, model.plans, model.compute)
+
+
+@dataclass
+class _Measurement:
+    """One measurement under way; `running` is the job that the engine has now, at first that of the reference."""
+
+    http: Request
+    valid: _Measuring
+    running: Future[JobResult]
+    points: dict[str, Point] = field(default_factory=dict)
+    worst: dict[str, int] = field(default_factory=dict)
+    complete: bool = True
+    spread: float = 0.0
+
+    @property
+    def service(self) -> Service:
+        return service_of(self.http)
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """Yield the events; the last is completed or error."""
+        job, request = self.valid.job, self.valid.request
+        stored, why_none = budget.stored(request, self.valid.model, self.service.settings)
+        yield _event("start", self._start(stored, why_none))
+        try:
+            result = await self._result(job)
+            ends = torch.where(arrived(result.status).reshape(-1, *[1] * (result.x.ndim - 1)), result.x, torch.nan)
+            self.spread = spread_of(ends)
+            nfe = int(result.nfe.max())
+            yield _event("reference", {"solver": str(job.solve.spec), "nfe": nfe, "spread": self.spread})
+            async for point in self._measure(ends):
+                yield _event("point", point)
+            yield _event("completed", self._verdict(stored))
+        except NoErrors as error:
+            yield self._failed(invalid("num_samples", str(error)))
+        except REFUSALS as error:
+            yield self._failed(problem_of(error))
+        except ProblemError as problem:
+            yield self._failed(problem)
+
+    def _failed(self, problem: ProblemError) -> bytes:
+        context = context_of(self.http.scope)
+        context.problem, context.outcome = problem, str(problem.kind.value.status)
+        return _event("error", problem.body(context.request_id, context.url_path))
+
+    async def _measure(self, ends: torch.Tensor) -> AsyncIterator[dict[str, Any]]:
+        """Solve with one solver after another, and yield its point; stop at the time limit."""
+        sound = ends.flatten(1).isfinite().all(1).numpy()
+        for text, plan in self._solvers():
+            try:
+                job = self._job(plan)
+                self.running = await self._submitted(job)
+                result = await self._result(job)
+            except TooSlow:  # this solver alone would not be done in time; cheaper ones may still be
+                self.complete = False
+                continue
+            except DeadlineExceeded:
+                self.complete = False
+                return
+            errors = await asyncio.to_thread(shares, result.x, ends, self.spread)
+            errors[~arrived(result.status).numpy()] = np.inf
+            members = summary(errors[sound])
+            facts = {"solver": text, "nfe": float(result.nfe.mean()), "nfe_most": int(result.nfe.max())}
+            if members is None:
+                yield facts | {"failed": int(np.isinf(errors).sum()), "p95_high": None}
+                continue
+            self.points[text] = Point(**facts, **members)
+            at = np.where(sound & np.isfinite(errors), errors, -1.0)
+            self.worst[text] = int(self.valid.job.first_index + at.argmax())
+            seconds = {"solve_s": result.solve_s, "queue_s": result.queue_s}
+            each = [float(e) if np.isfinite(e) else None for e in errors] if self.valid.request.per_sample else None
+            more = {} if each is None else {"errors": each}
+            yield facts | members | {"worst_index": self.worst[text]} | seconds | more
+
+    def _solvers(self) -> Iterable[tuple[str, Plan]]:
+        """Yield the solvers to measure: those named, then the candidates that this service has, if they are wanted."""
+        yield from self.valid.plans
+        if CANDIDATES not in self.valid.request.solvers:
+            return
+        model, wanted = self.valid.model, self.valid.request.budget.max_error
+        close = CLOSE if wanted is None else max(CLOSE, CLOSER * wanted)
+        tuned = model.plans.texts if model.plans else ()
+        for text in candidates(self.points, model.compute, tuned, close):
+            if text in self.points:
+                continue
+            try:
+                yield text, _plan(SolverSpec.parse(text), model, self.service.settings)
+            except SolverError:  # not for this dtype or span, or over a limit
+                continue
+
+    def _job(self, plan: Plan) -> Job:
+        valid, job = self.valid, self.valid.job
+        return job_of(
+            valid.request, valid.model, plan, valid.hold, valid.checked, num_samples=job.num_samples,
+            deadline=job.deadline or math.inf, seed=job.seed, first_index=job.first_index,
+            noise_scale=job.noise_scale, follows=True,
+        )  # fmt: skip
+
+    async def _submitted(self, job: Job) -> Future[JobResult]:
+        """Submit a job, after waiting for its place under load."""
+        while True:
+            try:
+                future = self.service.engine.submit(job)
+            except Overloaded as error:
+                if (job.deadline or math.inf) - time.monotonic() < error.retry_after_s:
+                    raise DeadlineExceeded from None
+                await asyncio.sleep(error.retry_after_s)
+            else:
+                self.valid.hold.until(future)
+                return future
+
+    async def _result(self, job: Job) -> JobResult:
+        """Wait for the running job, and count it."""
+        try:
+            async with asyncio.timeout(pipeline.patience(job)):
+                result = await asyncio.shield(asyncio.wrap_future(self.running))  # `cancel` is to tell the engine
+        except TimeoutError:
+            self.cancel()
+            raise DeadlineExceeded from None
+        context_of(self.http.scope).solver = job.solve.name
+        pipeline.count(self.http, job, result)
+        return result
+
+    def cancel(self) -> None:
+        """Cancel the running job."""
+        if not self.running.done():
+            self.service.engine.cancel(self.running)
+
+    def _start(self, stored: Evidence | None, why_none: str) -> dict[str, Any]:
+        model, job = self.valid.model, self.valid.job
+        return {
+            "model": model.name,
+            "version": model.version,
+            "checkpoint": model.digest,
+            "seed": job.seed,
+            "first_index": job.first_index,
+            "num_samples": job.num_samples,
+            "reference": str(job.solve.spec),
+            "stored": None if stored is None else _facts(stored),
+            "stored_fault": why_none,
+        }
+
+    def _verdict(self, stored: Evidence | None) -> dict[str, Any]:
+        """Return one table of all measurements, and the choice among them."""
+        request, model = self.valid.request, self.valid.model
+        evidence = [] if stored is None else [stored]
+        if self.points:
+            curve = Curve(
+                samples=self.valid.job.num_samples, seed=self.valid.job.seed, spread=self.spread,
+                complete=self.complete, points=tuple(self.points.values()),
+            )  # fmt: skip
+            conditions = "" if model.card.request_conditions is None else "the conditions of this request"
+            evidence.append(Evidence(curve, stored=False, conditions=conditions))
+        best = {point.solver for point in frontier_of(evidence)}
+        rows = [self._row(point, source) | {"best": point.solver in best} for point, source in measured(evidence)]
+        choice, verdict = self._choice(evidence)
+        return {
+            "points": rows,
+            "complete": self.complete,
+            "budget": request.budget.model_dump(exclude_none=True),
+            "choice": None if choice is None else choice.document(),
+            "verdict": verdict,
+            "tuned": budget.tuning(evidence, model, self.service.settings),
+        }
+
+    def _row(self, point: Point, source: Evidence) -> dict[str, Any]:
+        worst = {} if source.stored else {"worst_index": self.worst[point.solver]}
+        return {**point.model_dump(), **_facts(source), "ms": self._ms(point), **worst}
+
+    def _ms(self, point: Point) -> float:
+        request = self.valid.request
+        return 1000 * budget.seconds(point, request, request.num_samples, self.valid.model)
+
+    def _choice(self, evidence: Sequence[Evidence]) -> tuple[Choice | None, str]:
+        try:
+            choice = choose(evidence, Limits(**self.valid.request.budget.model_dump()), self._ms)[0]
+        except NoneFits as error:
+            return None, str(error)
+        return choice, choice.text
+
+
+def _facts(source: Evidence) -> dict[str, Any]:
+    """Return what a measurement rests on."""
+    facts = {"samples": source.curve.samples, "seed": source.curve.seed, "conditions": source.conditions}
+    return facts | {"stored": source.stored, "own_conditions": source.own}
+
+
+def _event(name: str, document: dict[str, Any]) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(document))
+
+
+class _Stream(Response):
+    """Sends events until they end or the client disconnects, which cancels the running job."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, measurement: _Measurement) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._measurement = measurement
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(pipeline.until_disconnect(receive))
+        try:
+            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            sent = sending.done()
+            if not sent:
+                sending.cancel()
+                context_of(scope).outcome = CLIENT_GONE
+                with contextlib.suppress(asyncio.CancelledError):
+                    await sending
+            self._measurement.cancel()
+        if sent:
+            sending.result()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        events = self._measurement.events()
+        upcoming: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                upcoming = upcoming or asyncio.ensure_future(anext(events, b""))
+                await asyncio.wait((upcoming,), timeout=KEEP_ALIVE_S)
+                part = upcoming.result() if upcoming.done() else b": keep-alive\n\n"
+                upcoming = None if upcoming.done() else upcoming
+                await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
+                if not part:
+                    return
+        finally:
+            if upcoming is not None:
+                upcoming.cancel()
+                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await upcoming
+            await events.aclose()
