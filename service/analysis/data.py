@@ -59,13 +59,13 @@ class States:
     Attributes:
         x: (n, *event_shape) states.
         residual: (n,) largest absolute difference of each sample from its decoded state; None without a decoder.
-        log_volume: log abs det J of the decoder.
+        log_volume: (n,) log abs det J of the decoder at each of the states; None without a decoder.
         deterministic: whether each state depends on its own sample alone, to the bit.
     """
 
     x: torch.Tensor
     residual: NDArray[np.float64] | None = None
-    log_volume: float = 0.0
+    log_volume: NDArray[np.float64] | None = None
     deterministic: bool = True
 
 
@@ -124,4 +124,4 @@ def states_of(request: DataRequest, model: ModelVersion) -> States:
     with torch.inference_mode():
         x = encode(samples).to(model.dtype)
         residual = (model.decode(x) - samples).abs().flatten(1).amax(dim=1).double().numpy()
-    return States(x, residual, log_volume, encode.deterministic)
+    return States(x, residual, log_volume(samples).numpy(), encode.deterministic)

@@ -203,7 +203,9 @@ def _response(
     """Return the response with the log-density of each sample, and its standard error for two or more probes."""
     n = len(states.x)
     probes = job.num_samples // n
-    estimates = _log_density(result).reshape(probes, n).T - states.log_volume
+    estimates = _log_density(result).reshape(probes, n).T
+    if states.log_volume is not None:
+        estimates = estimates - states.log_volume[:, None]
     mean = _sums(estimates) / probes
     error = None
     if probes > 1:

@@ -1,5 +1,7 @@
 """What ``/v2`` says of models: their tensors in the terms of the protocol and of Triton, statistics, all versions."""
 
+import json
+
 from engine.job import SAMPLE
 from models.conditions import ONE
 from models.named_conditions import NamedCondition
@@ -31,8 +33,11 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
             key = ONE if tuple(named) == (ONE,) else f"{member}.{name}"
             inputs.append(_tensor(key, _datatype(entry, number), -1, *entry.shape))
     inputs += [_tensor("grid", "FP64", -1), _tensor("save_at", "FP64", -1), _tensor("t_span", "FP64", 2)]
+    samples = _tensor("samples", data, -1, *card.data_shape)
+    if card.decoder.columns:
+        samples["parameters"] = {"columns": json.dumps([column.name for column in card.decoder.columns])}
     outputs = [
-        _tensor("samples", data, -1, *card.data_shape),
+        samples,
         _tensor("nfe", "INT64", -1),
         _tensor("t", "FP64", -1),
         _tensor("status", "BYTES", -1),

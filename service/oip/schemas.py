@@ -143,6 +143,7 @@ class TensorMetadata(TypedDict):
     name: str
     datatype: str
     shape: list[int]
+    parameters: NotRequired[dict[str, Any]]
 
 
 class ModelMetadata(TypedDict):

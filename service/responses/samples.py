@@ -91,8 +91,26 @@ _CLASS = (
 _Class = TypedDict("_Class", {"class": NotRequired[Annotated[Any, Field(description=_CLASS)]]})
 
 
+class NamedColumn(TypedDict):
+    """One column of samples that are rows."""
+
+    name: str
+    kind: Annotated[
+        Literal["number", "whole", "yes-no"], Field(description="`yes-no` is 0 or 1; `whole` has no fractions")
+    ]
+
+
+class _Columns(TypedDict):
+    columns: NotRequired[
+        Annotated[
+            list[NamedColumn],
+            Field(description="only for rows with named columns: the name and kind of each number of a sample"),
+        ]
+    ]
+
+
 @closed
-class SampleResponse(Solved, _Class, _Steps):
+class SampleResponse(Solved, _Class, _Columns, _Steps):
     """Response of ``POST /v1/sample``. A sample that is not finite is a null row."""
 
     seed: int
@@ -160,6 +178,7 @@ def sample_response(
         "solver": job.solve.settings,
         **({} if budget is None else {"budget": budget}),
         **_class_of(model, job),
+        **_columns_of(model, decode),
         "shape": list(samples.shape),
         **outcome(result),
         "digest": digest_of(samples),
@@ -171,6 +190,12 @@ def sample_response(
     }
     limits = model.card.decoder.clip if decode else None
     return ArrayResponse(document, arrays, context.elapsed, limits)
+
+
+def _columns_of(model: ModelVersion, decode: bool) -> _Columns:
+    """Return the member `columns`, for decoded rows whose columns the card describes."""
+    columns = model.card.decoder.columns if decode else None
+    return {"columns": [{"name": column.name, "kind": column.kind} for column in columns]} if columns else {}
 
 
 def _class_of(model: ModelVersion, job: Job) -> _Class:

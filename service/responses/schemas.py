@@ -112,14 +112,22 @@ class PassedOver(TypedDict):
     reason: str
 
 
+class Training(TypedDict):
+    """A model that is being trained into the repository."""
+
+    name: str
+    left_s: Annotated[float | None, Field(description="seconds that the training will take; null if not yet known")]
+
+
 class ModelList(TypedDict):
     """Response of ``GET /v1/models``."""
 
     models: list[ModelSummary]
-    passed_over: NotRequired[
-        Annotated[list[PassedOver], Field(description="entries of the repository that are not models, the first 50")]
+    training: Annotated[list[Training], Field(description="models being trained now; they are served when done")]
+    passed_over: Annotated[
+        list[PassedOver], Field(description="entries of the repository that are not models, the first 50")
     ]
-    more_passed_over: NotRequired[Annotated[int, Field(description="number of entries that are not listed")]]
+    more_passed_over: Annotated[int, Field(description="number of entries that are not listed")]
 
 
 class ModelBody(TypedDict):

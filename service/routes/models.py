@@ -76,10 +76,13 @@ async def unload_is_posted(name: ModelName) -> Any:
 
 @router.read("/v1/models", "List models", models=examples.MODEL_LIST)
 async def models(request: Request) -> ModelList:
-    """List all models with status, version and shapes, and repository entries that are not models."""
+    """List all models with status, version and shapes, trainings that run, and entries that are not models."""
     registry = service_of(request).registry
-    listed: Any = {"models": [registry.summary(name) for name in registry.names()], **registry.passed_over()}
-    return listed
+    listed: Any = {
+        "models": [registry.summary(name) for name in registry.names()],
+        "training": [{"name": name, "left_s": left_s} for name, left_s in await asyncio.to_thread(registry.training)],
+    }
+    return listed | registry.passed_over()
 
 
 @router.read("/v1/models/{name}", "Describe a model", Kind.UNKNOWN_MODEL, Kind.INVALID, moons=examples.MODEL)

@@ -11,7 +11,7 @@ import pytest
 from pathline import InvalidValue
 from pathline._solver_text import expand_solver, format_solver, parse_solver
 
-TABLE = json.loads((Path(__file__).parent / "solver_text.json").read_text())
+TABLE = json.loads((Path(__file__).parents[1] / "solvers" / "solver_text.json").read_text())
 
 
 @pytest.mark.parametrize("row", TABLE["accepted"], ids=lambda row: row["text"].strip())

@@ -16,6 +16,7 @@ from pathline._calls import DEFAULT_URL, VERSION
 from pathline._compare import CANDIDATES, REFERENCE
 from pathline._request import nearest
 from pathline.cli.output import FORMATS
+from pathline.cli.server import COMMANDS
 
 _NAMES = (
     *("first_index", "grid", "start", "error_control", "controller", "first_step", "max_step", "max_nfe"),
@@ -55,6 +56,13 @@ _EXIT = (
     "Exit status: 0 done; 1 done, but samples did not reach the end, a replay gave different bits, or requests of "
     "bench failed; 2 invalid command or "
     "environment; 3 no valid response received; 4 the service refused or failed; 5 the output could not be written."
+)
+
+
+_EPILOG = (
+    "Where the server is installed, too: "
+    + "; ".join(f"{name}: {text}" for name, (_, _, text) in COMMANDS.items())
+    + f". {_EXIT}"
 )
 
 
@@ -126,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     # These may come before or after the command; omitting one after it must not undo one given before it.
     common = _common(argparse.SUPPRESS)
     top = _Parser(
-        prog="pathline", description="Samples from a Pathline service.", epilog=_EXIT, parents=[_common(None)]
+        prog="pathline", description="Samples from a Pathline service.", epilog=_EPILOG, parents=[_common(None)]
     )
     top.add_argument("--version", action="version", version=f"pathline {VERSION}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
