@@ -1,7 +1,7 @@
-"""``python -m service.sdk_fields`` writes the SDK's ``_fields.py`` from the schemas of requests.
+"""The SDK's ``_fields.py``, written from the schemas of requests: ``python -m service.sdk_fields``.
 
-Its options, the flags of its command line and those of ``python -m fleet sample`` follow from it; a test compares the
-file with the schemas.
+The options of the clients, the flags of their command line and those of ``python -m fleet sample`` follow from it; a
+test compares the file with the schemas.
 """
 
 import json
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _FIELD = '''
 
 @dataclass(frozen=True)
-class Field:
+class RequestField:
     """A field of a request for samples.
 
     Attributes:
@@ -56,6 +56,7 @@ class Field:
         default: Its value if a request has none.
         choices: Its values, if they are words.
         bulk: Whether it may be a setting of a bulk job.
+        low: The lowest value, if it is an integer with one.
     """
 
     kind: str
@@ -63,8 +64,17 @@ class Field:
     default: Any = None
     choices: tuple[str, ...] = ()
     bulk: bool = False
+    low: int | None = None
 
 
+'''
+
+
+_TAIL = '''}
+# fmt: on
+
+OTHER_NAMES = {other: name for name, others in _OTHERS.items() for other in others.split()}
+"""Fields by the names that other samplers and solvers use for them."""
 '''
 
 
@@ -81,18 +91,21 @@ def sdk_text() -> str:
         own = {key: member for key, member in members(body).items() if key not in {*common, *_POSITIONAL}}
         about = f"Options of {what}, in addition to those of `SolverOptions`."
         text += _options(f"{name}Options", "SolverOptions", about, own)
+    of_job = ("version", "seed", "first_index", "timeout_s")
+    own = {key: member for key, member in members(SampleRequest).items() if member.bulk or key in of_job}
+    text += _options("BulkOptions", "TypedDict", "Options of `bulk`.", own)
     own = {key: member for key, member in members(ReplayRequest).items() if key not in Answer.model_fields}
     text += _options("ReplayOptions", "TypedDict", "Options of `replay`.", own)
-    text += _FIELD + "FIELDS: dict[str, Field] = {\n"
+    text += f"{_FIELD}# fmt: off\nFIELDS: dict[str, RequestField] = {{\n"
     for key, each in members(SampleRequest).items():
-        text += f"    {json.dumps(key)}: Field(\n        {json.dumps(each.kind)},\n        {json.dumps(each.about)},\n"
         more = {"default": each.default, "choices": each.choices, "bulk": each.bulk}
-        text += "".join(f"        {name}={_literal(value)},\n" for name, value in more.items() if value)
-        text += "    ),\n"
-    text += "}\n\nOTHER_NAMES: dict[str, str] = {\n"
-    for key, names in OTHER_NAMES.items():
-        text += "".join(f'    "{name}": "{key}",\n' for name in names)
-    return text + '}\n"""Fields by the names that other samplers and solvers use for them."""\n'
+        parts = [json.dumps(each.kind), json.dumps(each.about)]
+        parts += [f"{name}={_literal(value)}" for name, value in more.items() if value]
+        parts += [] if each.low is None else [f"low={each.low}"]
+        text += f"    {json.dumps(key)}: RequestField({', '.join(parts)}),\n"
+    text += "}\n\n_OTHERS = {\n"
+    text += "".join(f"    {json.dumps(key)}: {json.dumps(' '.join(names))},\n" for key, names in OTHER_NAMES.items())
+    return text + _TAIL
 
 
 def _options(name: str, base: str, about: str, own: Mapping[str, Member]) -> str:

@@ -79,7 +79,7 @@ def validate_encode(
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
     width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
-    lanes = lanes_bytes(model, n, width, checked, given=True, steps=steps)
+    lanes = lanes_bytes(model, n, width, checked, start=True, steps=steps)
     hold = take(lanes + data_bytes(n, model) + response_bytes, deadline, checked.bytes)
     states = states_of(request, model)
     job = job_of(request, model, solve, hold, checked, num_samples=n, deadline=deadline, x0=states.x)

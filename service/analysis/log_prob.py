@@ -137,7 +137,7 @@ def validate_log_prob(
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
     constants = 0 if exact else width
-    lanes_held = lanes_bytes(model, lanes, width + 1, checked, given=True, constants=constants, steps=steps)
+    lanes_held = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, steps=steps)
     hold = take(
         lanes_held + lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes, deadline, checked.bytes
     )

@@ -8,6 +8,8 @@ from models.named_conditions import NamedCondition
 from service.oip.schemas import IndexEntry, ModelConfig, ModelMetadata, ModelStatistics, TensorConfig, TensorMetadata
 from service.registry.registry import Registry
 from service.registry.version import ModelVersion
+from service.requests.schemas import SampleRequest
+from service.requests.tensors import tensor_fields
 from service.responses.samples import COLUMNS
 from service.state import Service
 
@@ -32,7 +34,8 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
         for name, entry in named.items():
             key = ONE if tuple(named) == (ONE,) else f"{member}.{name}"
             inputs.append(_tensor(key, _datatype(entry, number), -1, *entry.shape))
-    inputs += [_tensor("grid", "FP64", -1), _tensor("save_at", "FP64", -1), _tensor("t_span", "FP64", 2)]
+    times = [name for name, mark in tensor_fields(SampleRequest).items() if mark.axes == 1]
+    inputs += [_tensor(name, "FP64", 2 if name == "t_span" else -1) for name in times]
     samples = _tensor("samples", data, -1, *card.data_shape)
     if card.decoder.columns:
         samples["parameters"] = {"columns": json.dumps([column.name for column in card.decoder.columns])}

@@ -1,17 +1,18 @@
 """Fields of requests as other programs see them, derived from the schemas.
 
-The page reads the settings of solvers from ``GET /v1/solvers``; `service.sdk_fields` writes the fields for the SDK.
+The page reads them from ``GET /v1/solvers``; `service.sdk_fields` writes them for the SDK.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from service.requests.schemas import SOLVER_FIELDS, Mark, Solving
+from service.requests.schemas import SOLVER_FIELDS, Mark, SampleRequest
 from solvers.spec import OPTIONS
 
 _TYPES = {"seed": "SupportsIndex | None", "budget": "Budget | Mapping[str, float] | str | None"}
@@ -30,6 +31,7 @@ class Member:
         default: its value if a request has none.
         choices: its values, if they are words.
         bulk: whether it may be a setting of a bulk job.
+        low: the lowest value, if it is an integer with one.
         type: its type in Python.
     """
 
@@ -38,6 +40,7 @@ class Member:
     default: Any
     choices: tuple[str, ...]
     bulk: bool
+    low: int | None
     type: str
 
 
@@ -45,31 +48,34 @@ class Member:
 def members(body: type[BaseModel]) -> Mapping[str, Member]:
     """Return the fields of a request body by name."""
     schema = body.model_json_schema()
+    return {name: _member(name, schema["properties"][name], field) for name, field in body.model_fields.items()}
+
+
+def described() -> dict[str, dict[str, dict[str, object]]]:
+    """Return fields of a request for samples as ``GET /v1/solvers`` does: settings of solvers, and other numbers."""
+    about = {
+        name: {part: getattr(member, part) for part in ("kind", "about", "default", "choices")}
+        for name, member in members(SampleRequest).items()
+        if name in SOLVER_FIELDS or (member.bulk and member.kind in ("integer", "number"))
+    }
+    del about["solver"]
     return {
-        name: _member(name, schema["properties"][name], body.model_fields[name].metadata) for name in body.model_fields
+        "settings": {name: member for name, member in about.items() if name in SOLVER_FIELDS},
+        "fields": {name: member for name, member in about.items() if name not in SOLVER_FIELDS},
     }
 
 
-def solver_settings() -> dict[str, dict[str, object]]:
-    """Return the fields of a request that are settings of a solver, as returned by ``GET /v1/solvers``."""
-    parts = ("kind", "about", "default", "choices")
-    return {
-        name: {part: getattr(members(Solving)[name], part) for part in parts}
-        for name in SOLVER_FIELDS
-        if name != "solver"
-    }
-
-
-def _member(name: str, schema: Mapping[str, Any], marks: Sequence[object]) -> Member:
+def _member(name: str, schema: Mapping[str, Any], field: FieldInfo) -> Member:
     forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
     kinds = ["object" if "$ref" in form else form.get("type", "any") for form in forms]
     choices = tuple(schema.get("enum", OPTIONS[name].words if name in OPTIONS else ()))
     return Member(
         kind=kinds[0] if len(kinds) == 1 else "any",
-        about=schema.get("description", ""),
+        about=field.description or schema.get("description", ""),
         default=schema.get("default"),
         choices=choices,
-        bulk=Mark.SAME_NEEDS not in marks and Mark.SINGLE not in marks,
+        bulk=not any(mark in field.metadata for mark in (Mark.SAME_NEEDS, Mark.SINGLE)),
+        low=forms[0].get("minimum") if kinds == ["integer"] else None,
         type=_TYPES.get(name, _type(forms, choices)),
     )
 

@@ -253,6 +253,7 @@ class SolverList(TypedDict):
 
     solvers: list[dict[str, Any]]
     settings: Annotated[dict[str, Any], Field(description="the settings of solvers in requests, by name")]
+    fields: Annotated[dict[str, Any], Field(description="other numbers that a request for samples may have, by name")]
     grids: Annotated[
         dict[str, Any], Field(description="the grids of fixed steps by name: formula, source and parameters")
     ]

@@ -13,7 +13,7 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, Router
-from service.requests.members import solver_settings
+from service.requests.members import described
 from service.responses.schemas import ModelBody, ModelList, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
@@ -99,8 +99,9 @@ async def solvers() -> SolverList:
 
 
 def _solvers() -> SolverList:
-    return {
+    listed: Any = {
         "solvers": [solver.describe() | {"parameters": parameters(solver)} for solver in catalogue.solvers().values()],
-        "settings": solver_settings(),
+        **described(),
         "grids": {name: grid.describe() for name, grid in GRIDS.items()},
     }
+    return listed

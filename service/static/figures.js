@@ -105,16 +105,18 @@ export class Figures {
       card.append(run.summary);
       this.describe(run);
     }
-    const canvas = make("canvas", { role: "img", "aria-label": group.map((run) => this.#alt(run)).join("; ") });
+    const canvas = make("canvas", { role: "img" });
     canvas.runs = group;
     card.append(canvas);
+    this.#name(canvas);
     if (!this.pictures && this.shape[0] > 2) card.append(make("p", { class: "quiet" }, `the first 2 of ${this.shape[0]} numbers`));
     return card;
   }
 
-  #alt({ label, body }) {
+  #name(canvas) {
     const what = this.pictures ? `pictures of ${this.shape.join(" by ")}` : "points";
-    return `${body.num_samples} samples of ${body.model} by ${label} as ${what}`;
+    const names = canvas.runs.map(({ label, body }) => `${body.num_samples} samples of ${body.model} by ${label} as ${what}`);
+    canvas.setAttribute("aria-label", names.join("; "));
   }
 
   /** Update the text about a run. */
@@ -130,6 +132,7 @@ export class Figures {
       ...(response ? [latencyBar(response)] : []),
       ...troubles(run),
     );
+    for (const canvas of $("cards").querySelectorAll("canvas")) if (canvas.runs?.includes(run)) this.#name(canvas);
   }
 
   /** Widen the range of the figures to all that has arrived since the last call. */

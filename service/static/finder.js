@@ -2,11 +2,10 @@
 import * as api from "./api.js";
 import { colours } from "./canvas.js";
 import { chart, logRange } from "./chart.js";
-import { each, subject } from "./conditions.js";
+import { drawn, each } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { ms } from "./figures.js";
 import { line } from "./problem.js";
-import { parse } from "./solver_text.js";
 import { errors, percent } from "./statistics.js";
 import { what } from "./terms.js";
 import { reference } from "./verdict.js";
@@ -19,18 +18,10 @@ const SAMPLES = 256;
 const TRY = "Try ten solvers and yours";
 const USUAL = 0.01; // the budget of error at first, as a share of the spread
 
-function isSolver(text) {
-  try {
-    return Boolean(parse(text));
-  } catch {
-    return false; // the form is not complete
-  }
-}
-
 /** @typedef {{text: string, nfe: number, mean: number, seconds: number | null, error: number | null, failed: number}} Candidate */
 
 export class Finder {
-  /** @param base returns {body, dtype} of the model to try, and the texts of the solvers in the form as `own` and of those `tuned` for the model @param load called with the text of a solver that is chosen */
+  /** @param base returns {body, dtype} of the model to try, the members of requests for the solvers in the form as `own`, and the texts of those `tuned` for the model @param load called with the text of a solver that is chosen */
   constructor(base, load) {
     Object.assign(this, { base, load, running: null, chosen: null }); // chosen: the budget at which the user put the slider
     this.reset();
@@ -85,17 +76,24 @@ export class Finder {
     const busy = (text) => ($("finder-busy").textContent = text);
     try {
       const { body, dtype, own, tuned } = this.base();
-      this.own = own;
-      const candidates = [...new Set([...own.filter(isSolver), ...CANDIDATES, ...tuned])];
+      this.own = [];
+      const candidates = [...own, ...[...CANDIDATES, ...tuned].map((solver) => ({ solver }))];
       const { seed } = body;
       const whole = each(body) ? body.num_samples : SAMPLES;
       busy("solving the reference …");
       const exact = await reference(body, dtype, signal, SAMPLES);
       this.reference = exact.label;
-      for (const [k, text] of candidates.entries()) {
-        busy(`${k} of ${candidates.length}: ${text} …`);
-        const ask = { ...subject(body), seed, num_samples: whole, ...parse(text), on_timeout: "partial" };
-        const response = await api.background(ask, signal);
+      for (const [k, members] of candidates.entries()) {
+        busy(`${k} of ${candidates.length}: ${members.solver} …`);
+        if (this.found.some((one) => one.text === members.solver)) continue; // it is in the form, too
+        const ask = { ...drawn(body), seed, num_samples: whole, ...members, on_timeout: "partial" };
+        const response = await api.background(ask, signal).catch((error) => {
+          if (k >= own.length || error.status !== 422) throw error; // else the form is not complete
+        });
+        if (!response) continue;
+        const { text } = response.solver;
+        if (k < own.length) this.own.push(text);
+        if (this.found.some((one) => one.text === text)) continue;
         signal.throwIfAborted(); // another model was chosen meanwhile
         const error = errors(response, exact.response)?.mean ?? null;
         const { nfe, nfe_per_sample: per, latency, failed } = response;

@@ -1,7 +1,8 @@
 // Explanations: a "?" beside each term shows one sentence about it; and the cost of a solver in words.
 import { $, make } from "./dom.js";
+import { catalogue } from "./view.js";
 
-export const TERMS = {
+const TERMS = {
   model: "A trained network v(x, t) that gives the velocity of a point x at time t.",
   num_samples: "The number of samples; each is computed independently, so a larger number never changes the others.",
   seed: "Fixes the noise that the samples start from: the same seed gives the same samples, here and in any program.",
@@ -11,25 +12,7 @@ export const TERMS = {
   guidance: "How strongly to follow the condition: 1 is the model as trained, and values other than 0 and 1 double the network's work.",
   solver: "The method that follows the velocity from t = 0 to t = 1; a higher order takes fewer but costlier steps.",
   mode: "With error control, the solver chooses its step sizes to meet the tolerance; fixed steps are set in advance.",
-  rtol: "Relative tolerance: the error allowed in a step, as a fraction of the state's size.",
-  atol: "Absolute tolerance: the error allowed in a step where the state is close to 0.",
-  steps: "The number of steps from t = 0 to t = 1.",
-  grid: "How the steps are spaced: evenly, or closer together near the noise or the data.",
-  grid_value: "Above 1, steps are closer together near the noise.",
-  grid_exponent: "Times are u to this power, with u evenly spaced: above 1, steps are closer together near the noise.",
-  grid_coefficient: "Below 0, steps are closer together near the noise.",
-  grid_mean: "Below 0, steps are closer together near the noise.",
-  grid_std: "Smaller values concentrate the steps around one time.",
-  grid_rho: "Larger values make the noise level fall more slowly towards the end, so that steps there are finer.",
-  grid_sigma_min: "The noise level, (1 - t) / t, before the last step.",
-  grid_sigma_max: "The noise level, (1 - t) / t, after the first step.",
   grid_times: "All times from 0 to 1, separated by commas.",
-  controller: "The rule that turns the error of a step into the size of the next.",
-  error_control: "Whether each sample has its own step sizes, or all samples share them (batch).",
-  start: "How a multistep method takes its first steps, before it has velocities to reuse: with lower orders (ramp) or Runge-Kutta steps (rk).",
-  first_step: "The size of the first step, chosen automatically if left empty.",
-  max_step: "The longest step under error control, in units of t, for velocities that change within short intervals.",
-  max_nfe: "A sample that needs more network evaluations than this is stopped.",
   budget_max_error: "The service takes the fastest measured solver with 95 % of samples within this error: 0.01 is 1 % of the spread.",
   budget_max_nfe: "The service takes only solvers with fixed steps and at most this many network evaluations per sample.",
   budget_max_ms: "The service takes only solvers that draw all the samples within this many milliseconds at its current pace.",
@@ -70,13 +53,21 @@ export function explain(label) {
   label.after(what(label.dataset.term, label.textContent.trim()));
 }
 
+/** The sentence about a term; of fields of a request and parameters of grids, the service's. */
+export function explanation(term) {
+  if (TERMS[term]) return TERMS[term];
+  const parameters = Object.values(catalogue.grids).flatMap((grid) => Object.entries(grid.parameters));
+  const { about } = catalogue.settings[term] ?? catalogue.fields[term] ?? Object.fromEntries(parameters)[term.replace("grid_", "")] ?? {};
+  return about && `${about[0].toUpperCase()}${about.slice(1)}.`;
+}
+
 function show(button) {
   const box = $("term");
   const again = opener === button && box.matches(":popover-open");
   box.hidePopover();
   opener = button;
   if (again) return;
-  box.textContent = TERMS[button.dataset.what];
+  box.textContent = explanation(button.dataset.what);
   box.showPopover();
   const place = button.getBoundingClientRect();
   const left = Math.min(place.left, innerWidth - box.offsetWidth - 12);

@@ -1,10 +1,9 @@
 // The verdict: each solver's error against a reference solution that is computed in the background.
 import * as api from "./api.js";
-import { each, subject } from "./conditions.js";
+import { drawn, each } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { apart } from "./figures.js";
 import { line } from "./problem.js";
-import { format } from "./solver_text.js";
 import { errors, percent } from "./statistics.js";
 import { what } from "./terms.js";
 
@@ -25,11 +24,11 @@ export async function reference(body, dtype, signal, count = SAMPLES) {
   const { seed, num_samples: all } = body;
   const tolerance = floor(dtype);
   const solver = { solver: "dopri5", rtol: tolerance, atol: tolerance };
-  const tight = { ...subject(body), num_samples: each(body) ? all : Math.min(Math.max(all, LEAST), count), seed, ...solver };
+  const tight = { ...drawn(body), num_samples: each(body) ? all : Math.min(Math.max(all, LEAST), count), seed, ...solver };
   const key = api.stringify(tight);
   if (!cache.has(key)) {
     const response = await api.background({ ...tight, on_timeout: "partial" }, signal);
-    cache.set(key, { label: format(solver), response });
+    cache.set(key, { label: response.solver.text, response });
     if (cache.size > KEPT) cache.delete(cache.keys().next().value);
   }
   return cache.get(key);

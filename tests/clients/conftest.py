@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -53,6 +54,20 @@ def request_in(body: bytes) -> Any:
         return json.loads(str(arrays["request"]))
 
 
+def resolved(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the solver of a request as a response names it; grids and options are left in its text."""
+    text = body.get("solver", "dopri5").lower()
+    name, steps, rtol = re.fullmatch(r"(\w+)(?:-(\d+))?(?:@([^/+]+))?.*", text).groups()  # type: ignore[union-attr]
+    fixed = {} if steps is None else {"steps": int(steps)}
+    fixed |= {key: body[key] for key in ("steps", "grid", "start") if key in body}
+    if text == name:
+        text += f"-{fixed['steps']}" if "steps" in fixed else f"@{body.get('rtol', 1e-5):g}".replace("e-0", "e-")
+    if "max_step" in body:
+        text += f"+max_step={body['max_step']:g}"
+    coupled = {"error_control": "batch" if text.endswith("+batch") else "sample"}
+    return {"name": name, **(fixed or {"rtol": float(rtol or body.get("rtol", 1e-5)), **coupled}), "text": text}
+
+
 @dataclass
 class FakeService:
     """Answers with samples that depend on (seed, index, solver); queued `replies` come first."""
@@ -95,7 +110,11 @@ class FakeService:
         if body["model"] != "moons":
             return problem(404, "unknown-model", f"no model {body['model']}; there is: moons")
         n, seed, first = body["num_samples"], body["seed"], body.get("first_index", 0)
-        shift = {"euler": 1.0, "midpoint": 0.5, "rk4": 0.25, "dopri5": 0.0}[body.get("solver", "dopri5")]
+        solver = resolved(body)
+        if "steps" in solver and "max_step" in body:
+            message = "max_step is for error control"
+            return problem(422, "invalid-request", message, errors=[{"field": "max_step", "message": message}])
+        shift = {"euler": 1.0, "midpoint": 0.5, "rk4": 0.25, "dopri5": 0.0}[solver["name"]]
         index = np.arange(first, first + n)
         samples = np.stack([index + shift, np.full(n, seed % 1000)], 1).astype(np.float32)
         arrays: dict[str, Any] = {
@@ -109,7 +128,6 @@ class FakeService:
             "trace_error": np.array([0.3, np.nan]),
             "trace_accepted": np.array([True, False]),
         }
-        settings = {key: body[key] for key in ("steps", "rtol", "atol", "grid", "start", "max_step") if key in body}
         meta = {
             "model": "moons",
             "version": body.get("version", self.version),
@@ -117,7 +135,7 @@ class FakeService:
             "seed": seed,
             "first_index": first,
             "deterministic": True,
-            "solver": {"name": body.get("solver", "dopri5"), **settings},
+            "solver": solver,
             "shape": [n, 2],
             "nfe": int(arrays["nfe"].max()),
             "nfe_per_sample": {"min": 50, "mean": 53.0, "max": 56},

@@ -12,7 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pathline.bulk_folder import Folder, JobSpec, LocalStore, Parquet, Receipt, Rows, Summary, fingerprint, shard_rows
+from pathline.bulk_folder import (
+    Folder,
+    JobSpec,
+    JobStore,
+    Parquet,
+    Receipt,
+    ShardRows,
+    Summary,
+    fingerprint,
+    shard_rows,
+)
 from pathline.errors import BulkConflict
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
@@ -54,7 +64,7 @@ def test_a_parquet_shard_names_the_columns_of_its_samples() -> None:
     spec = dataclasses.replace(SPEC, format="parquet", columns=("rooms", "area", "price"))
     assert JobSpec.from_json(json.dumps(spec.plain()).encode()) == spec
     file = io.BytesIO()
-    Parquet().write(spec, Rows(0, ROWS[:64], np.full(64, 4, np.int32), np.full(64, "success")), file)
+    Parquet().write(spec, ShardRows(0, ROWS[:64], np.full(64, 4, np.int32), np.full(64, "success")), file)
     metadata = pq.read_schema(io.BytesIO(file.getvalue())).metadata
     assert json.loads(metadata[b"pathline"])["columns"] == ["rooms", "area", "price"]
 
@@ -62,11 +72,11 @@ def test_a_parquet_shard_names_the_columns_of_its_samples() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """A complete job of five shards, in a folder whose name is a pattern."""
-    folder = Folder(LocalStore(tmp_path / "run[1]"))
+    folder = Folder(JobStore(tmp_path / "run[1]"))
     folder.create(SPEC, None)
     for shard in range(SPEC.shards):
         first, count = SPEC.range(shard)
-        made = Rows(first, ROWS[first : first + count], np.full(count, 4, np.int32), np.full(count, "success"))
+        made = ShardRows(first, ROWS[first : first + count], np.full(count, 4, np.int32), np.full(count, "success"))
         folder.commit(SPEC, made, Receipt.of(SPEC, shard, made, True, 0.5))
     return folder
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
 
 Capture = pytest.CaptureFixture[str]
-SOLVER_TEXT = json.loads((Path(__file__).parents[1] / "solvers" / "solver_text.json").read_text())
 
 
 @contextmanager
@@ -164,7 +163,7 @@ class TestSample:
         assert int(peak) * 1024 < 300e6
 
     def test_all_options_reach_the_service(self, service: FakeService, tmp_path: Path) -> None:
-        command = "sample moons -n 2 --solver rk4 --steps 20 --grid uniform --max-nfe 99 --trace none --timeout 5"
+        command = "sample moons -n 2 --solver rk4 --grid uniform --max-nfe 99 --trace none --timeout 5"
         command += " --priority bulk --condition [1,0.5] --guidance 2 --first-step 0.01 --max-step 0.05"
         command += " --model-version 2 --first-index 7 --noise-scale 0.5 --no-decode --on-timeout partial"
         command += " --error-control sample --shape T=344 --shape W=16"
@@ -174,7 +173,6 @@ class TestSample:
             "num_samples": 2,
             "seed": 0,
             "solver": "rk4",
-            "steps": 20,
             "grid": "uniform",
             "shape": {"T": 344, "W": 16},
             "max_nfe": 99,
@@ -221,7 +219,7 @@ class TestSample:
 
     def test_without_a_file_a_summary_is_shown(self, capsys: Capture) -> None:
         assert main(["sample", "moons", "-n", "3", "--seed", "1"]) == 0
-        assert "moons v3, dopri5, seed 1" in capsys.readouterr().out
+        assert "moons v3, dopri5@1e-5, seed 1" in capsys.readouterr().out
 
     def test_json_has_no_nan(self, service: FakeService, capsys: Capture) -> None:
         service.change = lambda arrays, meta: arrays["samples"].__setitem__((0, 0), np.nan)
@@ -356,7 +354,9 @@ class TestOthers:
         assert main(command.split()) == 0
         bodies = [json.loads(seen["body"]) for seen in service.seen if seen["path"] == "/v1/sample"]
         sent = [(body["solver"], body.get("steps"), body.get("max_step")) for body in bodies]
-        assert sent == [("dopri5", None, 0.05), ("euler", 9, None), ("rk4", 20, None), ("dopri5", None, 0.05)]
+        euler = [("euler-9", None, 0.05), ("euler-9", None, None)]  # the service says that it has fixed steps
+        rk4 = [("rk4", 20, 0.05), ("rk4", 20, None)]
+        assert sent == [("dopri5@1e-7", None, 0.05), *euler, *rk4, ("dopri5@1e-5", None, 0.05)]
         advice = capsys.readouterr().out.splitlines()[-1]
         assert advice == "draw with it: pathline sample moons --solver dopri5@1e-5+max_step=0.05"
 
@@ -366,24 +366,10 @@ class TestOthers:
         labels = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]]
         assert labels == ["euler-2/(0,0.5,1)", "rk4-9/shift(3)"]
 
-    def test_the_text_of_a_solver_is_sent_as_fields(self, service: FakeService, capsys: Capture) -> None:
+    def test_the_text_of_a_solver_is_sent_as_typed(self, service: FakeService, capsys: Capture) -> None:
         for command in (["sample", "moons", "-n", "2"], ["bench", "moons", "--duration", "0.01"]):
             assert main([*command, "--solver", "RK4-20"]) == 0
-        assert {(body["solver"], body["steps"]) for body in (json.loads(seen["body"]) for seen in service.seen)} == {
-            ("rk4", 20)
-        }
-
-    @pytest.mark.parametrize("row", SOLVER_TEXT["accepted"], ids=lambda row: row["text"].strip())
-    def test_every_text_of_the_table_is_understood(self, row: dict[str, Any], service: FakeService) -> None:
-        main(["sample", "moons", "-n", "2", "--solver", row["text"]])  # this service has three solvers
-        body = json.loads(service.seen[-1]["body"])
-        assert {name: body[name] for name in row["fields"]} == row["fields"]
-
-    @pytest.mark.parametrize("text", SOLVER_TEXT["refused"])
-    def test_what_the_table_refuses_is_sent_nowhere(self, text: str, service: FakeService, capsys: Capture) -> None:
-        assert main(["sample", "moons", "-n", "2", f"--solver={text}"]) == 2
-        assert repr(text) in one_line(capsys)
-        assert not service.seen
+        assert {json.loads(seen["body"])["solver"] for seen in service.seen} == {"RK4-20"}
 
     def test_compare_of_a_conditional_model(self, service: FakeService) -> None:
         assert main(["compare", "moons", "-n", "2", "--solvers", "euler-9", "--condition", "3", "--guidance", "2"]) == 0
@@ -414,8 +400,7 @@ class TestOthers:
             ("sample", "the following arguments are required: MODEL"),
             ("sample moons -n 0", "0 is not allowed; use an integer from 1 to"),
             ("sample moons -n many", "many is not allowed"),
-            ("sample moons --seed -1", "seed=-1 is not allowed"),
-            ("sample moons --solver rk4-20 --steps 9", "--solver rk4-20 says --steps 20, but --steps 9 was given too"),
+            ("sample moons --seed -1", "-1 is not allowed; use an integer from 0 to"),
             ("sample moons --rtol nan", "not finite"),
             ("sample moons --trace some", "invalid choice"),
             ("sample moons --sampler rk4", "pathline sample: unknown argument --sampler; did you mean --solver?"),
@@ -425,7 +410,6 @@ class TestOthers:
             ("sample moons more", "pathline sample: unknown argument more; see pathline sample --help"),
             ("bench moons --concurrency 1000", "from 1 to 100"),
             ("bench moons --duration nan", "seconds above 0, at most 600"),
-            ("compare moons --solvers rk4-", "is not understood"),
             ("--url http://127.0.0.1:99999 models", "has the port 99999; use one from 1 to 65535"),
             ("models --url localhost:8000", "is not an http or https URL"),
         ],

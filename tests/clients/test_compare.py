@@ -8,30 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from pathline import Client
-from pathline._compare import CANDIDATES, solver_options
+from pathline._compare import CANDIDATES
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("dopri5", {"solver": "dopri5"}),
-        ("rk4-20", {"solver": "rk4", "steps": 20}),
-        ("rk4_38-8", {"solver": "rk4_38", "steps": 8}),
-        ("dopri5@1e-8", {"solver": "dopri5", "rtol": 1e-8, "atol": 1e-8}),
-        ({"solver": "ab2", "steps": 9, "start": "rk"}, {"solver": "ab2", "steps": 9, "start": "rk"}),
-    ],
-)
-def test_descriptions_of_solvers(spec: Any, expected: dict[str, Any]) -> None:
-    assert solver_options(spec) == expected
-
-
-@pytest.mark.parametrize("spec", ["", "rk4-", "rk4-x", "dopri5@", "dopri5@1e", "a b", "rk4-20-20"])
-def test_descriptions_that_are_not_understood(spec: str) -> None:
-    with pytest.raises(ValueError, match=r"is not understood; use a name"):
-        solver_options(spec)
+def test_results_are_found_by_their_text_and_by_what_was_given(client: Client) -> None:
+    table = client.compare("moons", ["RK4-20", {"solver": "euler", "steps": 9}], 2, seed=1)
+    assert table["rk4-20"] is table["RK4-20"] is table[0]
+    assert table["euler-9"] is table[1]
+    with pytest.raises(KeyError, match="'rk4-19' was not compared; use one of rk4-20, euler-9"):
+        table["rk4-19"]
+    with pytest.raises(TypeError, match="3 is not a solver"):
+        client.compare("moons", [3])  # type: ignore[list-item]
 
 
 def test_the_page_tries_the_same_solvers() -> None:
@@ -50,7 +40,7 @@ def test_one_noise_for_all_and_distances_of_the_endpoints(service: FakeService, 
     np.testing.assert_allclose(table.distances, [[0, 0.75, 1], [0.75, 0, 0.25], [1, 0.25, 0]])
     np.testing.assert_array_equal(table.distances, table.distances.T)
     np.testing.assert_allclose(table.max_distances, table.distances)
-    assert [row.label for row in table.rows] == ["euler-5", "rk4-5", "dopri5"]
+    assert [row.label for row in table.rows] == ["euler-5", "rk4-5", "dopri5@1e-5"]
     assert [row.nfe for row in table.rows] == [56, 56, 56]
     assert table.results[0].samples.shape == (8, 2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from html import escape
@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pathline import _plot
-from pathline._bar import following
-from pathline._calls import Calls, Flow
+from pathline._bar import Follow, following
+from pathline._calls import Calls
 from pathline._events import Forecast, Progress
+from pathline._fields import SampleOptions
 from pathline._files import save
-from pathline._info import SolverInfo
+from pathline._flow import Flow
 from pathline._page import page_url
 from pathline._request import chosen_seed
 from pathline._results import SampleResult
-from pathline._solver_text import DEFAULT_TOLERANCE, format_solver, parse_solver
+from pathline.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import torch
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
 SolverLike = str | Mapping[str, Any]
 """A solver as text, such as ``rk4-20`` or ``dopri5@1e-5``, or as a mapping of options of `sample`."""
@@ -116,6 +118,7 @@ class Comparison:
         reference: The result of the reference from the same noise, or None if none was requested.
         url: Link to the service's page with the recommended (or closest) solver and the reference side by side, or
             without a reference the first two solvers.
+        names: The solvers as they were given.
     """
 
     model: str
@@ -127,6 +130,7 @@ class Comparison:
     results: tuple[SampleResult, ...]
     reference: SampleResult | None = None
     url: str = ""
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -134,11 +138,11 @@ class Comparison:
     def __getitem__(self, key: int | str) -> SampleResult:
         if not isinstance(key, str):
             return self.results[key]
-        wanted = format_solver(parse_solver(key))
-        found = [result for row, result in zip(self.rows, self.results, strict=True) if row.label in (key, wanted)]
-        if not found:
-            raise KeyError(f"{key!r} was not compared; use one of {', '.join(row.label for row in self.rows)}")
-        return found[0]
+        labels = [row.label for row in self.rows]
+        for texts in (labels, list(self.names)):
+            if key in texts:
+                return self.results[texts.index(key)]
+        raise KeyError(f"{key!r} was not compared; use one of {', '.join(labels)}")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.distances, dtype)
@@ -174,7 +178,7 @@ class Comparison:
         """
         rows = [row for row in self.rows if row.relative]
         labels, nfe = [row.label for row in rows], [row.nfe_mean for row in rows]
-        against = f", against {format_solver(self.reference.solver)}" if self.reference else ""
+        against = f", against {self.reference.solver_text}" if self.reference else ""
         return _plot.distances(labels, nfe, [row.relative or 0.0 for row in rows], ax, f"{self.model}{against}")
 
     def recommend(self, within: float = 0.01) -> Recommendation:
@@ -196,7 +200,7 @@ class Comparison:
         return Recommendation(
             min(near, key=lambda row: (row.nfe, row.nfe_mean, row.relative), default=None),
             within,
-            format_solver(self.reference.solver),
+            self.reference.solver_text,
             min(known, key=lambda row: row.relative or 0.0, default=None),
         )
 
@@ -258,7 +262,7 @@ class Comparison:
             "rows": [vars(row) for row in self.rows],
             "distances": _plain(self.distances),
             "max_distances": _plain(self.max_distances),
-            "reference": None if self.reference is None else format_solver(self.reference.solver),
+            "reference": None if self.reference is None else self.reference.solver_text,
         }
 
 
@@ -277,89 +281,111 @@ def _plain(matrix: np.ndarray) -> list[list[float | None]]:
 def compare(
     calls: Calls,
     model: str,
-    solvers: Sequence[SolverLike],
-    num_samples: int,
-    options: Mapping[str, Any],
+    solvers: Sequence[SolverLike] = CANDIDATES,
+    num_samples: int = 256,
+    *,
     reference: SolverLike | None = None,
     progress: bool | Callable[[int, int], None] | None = None,
+    **options: Unpack[SampleOptions],
 ) -> Flow[Comparison]:
-    """Draw the same samples with one solver after another, so that none slows down the next, and tabulate."""
+    """Run several solvers on the same noise, one after another, and compare their costs and endpoints.
+
+    Args:
+        model: Name of the model.
+        solvers: Each a text such as ``"rk4-20"``, ``"ab3-12/shift(3)"`` or ``"dopri5@1e-6"``, or a mapping of
+            options of `sample`.
+        num_samples: How many samples each draws.
+        reference: A high-accuracy solver, such as ``"dopri5@1e-7"``, that all are scored against;
+            `Comparison.recommend` then says which solver the model needs.
+        progress: True draws a progress bar on stderr; a function is called with the number of solvers done and
+            their total.
+        **options: See `SampleOptions`; they apply to all solvers, except that `max_step` applies only to those
+            under error control, and `steps` (20 by default) only to fixed-step solvers given by their bare name.
+
+    Raises:
+        PathlineError: See `pathline.errors`.
+        TypeError, ValueError: An option or the description of a solver is not allowed.
+    """
     if isinstance(solvers, str) or not solvers:
         raise ValueError(f"solvers={solvers!r} is not allowed; use a list such as ['rk4-20', 'dopri5']")
     # The reference comes first: it takes longest, and its time bounds the estimate for the others.
-    parsed = [solver_options(each) for each in (*(() if reference is None else (reference,)), *solvers)]
-    return _compared(calls, model, parsed, num_samples, options, reference is not None, progress)
+    every = (*(() if reference is None else (reference,)), *solvers)
+    return _compared(calls, model, every, num_samples, options, reference is not None, progress)
 
 
 def _compared(
     calls: Calls,
     model: str,
-    solvers: Sequence[Mapping[str, Any]],
+    solvers: Sequence[SolverLike],
     num_samples: int,
     options: Mapping[str, Any],
     has_reference: bool,
     progress: bool | Callable[[int, int], None] | None,
 ) -> Flow[Comparison]:
-    known: dict[str, SolverInfo] = {}
-    if progress is True or any(set(each) == {"solver"} for each in solvers):
-        known = {info.name: info for info in (yield from calls.solvers())}
+    each_solver = [solver_options(solver) for solver in solvers]
+    fixed = set[str]()
+    if any(set(solver) == {"solver"} and str(solver["solver"]).isidentifier() for solver in each_solver):
+        fixed = {info.name for info in (yield from calls.solvers()) if not info.adaptive}
     common = {"trace": "none", **options, "seed": chosen_seed(options.get("seed"))}
     steps = common.pop("steps", None) or _STEPS
-    given = [_settings(each, common, steps, known) for each in solvers]
-    costs = [_likely_nfe(each, known) for each in given]
+    requests = [_settings(solver, common, steps, fixed) for solver in each_solver]
+    costs = [len(solvers) - 1 or 1 if has_reference and place == 0 else 1 for place in range(len(solvers))]
     results: list[SampleResult] = []
     with following(True) if progress is True else nullcontext() as tell:
         forecast = Forecast()
 
-        def overall(found: Progress) -> None:
+        def overall(one: Progress) -> None:
             place = len(results)
-            share = (sum(costs[:place]) + costs[place] * found.share) / sum(costs)
+            share = (sum(costs[:place]) + costs[place] * one.share) / sum(costs)
             if tell is not None:
-                tell(replace(found, share=share, seconds_left=forecast.left(share)))
+                tell(replace(one, share=share, seconds_left=forecast.left(share)))
 
-        for each in given:
-            results.append((yield from calls.sample(model, num_samples, each, overall if tell else None)))
+        for request in requests:
+            results.append((yield from _sampled(calls, model, num_samples, request, overall if tell else None)))
             if callable(progress):
                 progress(len(results), len(solvers))
     tight = results.pop(0) if has_reference else None
     mean, greatest = _distances(results)
     rows = tuple(_row(result, tight) for result in results)
-    table = Comparison(model, results[0].seed, num_samples, rows, mean, greatest, tuple(results), tight)
+    names = tuple(str(solver.get("solver")) for solver in each_solver[has_reference:])
+    table = Comparison(model, results[0].seed, num_samples, rows, mean, greatest, tuple(results), tight, "", names)
     advice = None if tight is None else table.recommend()
     best = None if advice is None else advice.row or advice.closest
     first = results[0] if best is None else results[rows.index(best)]
-    shown = [each.solver for each in (first, *([tight] if tight else results[1:2]))]
+    shown = [each.solver_text for each in (first, *([tight] if tight else results[1:2]))]
     settings = {**options, "model": model, "num_samples": num_samples, "seed": table.seed}
     return replace(table, url=page_url(calls.url, settings, *shown))
 
 
 def _settings(
-    solver: Mapping[str, Any], common: Mapping[str, Any], steps: int, known: Mapping[str, SolverInfo]
+    solver: Mapping[str, Any], common: Mapping[str, Any], steps: int, fixed: Collection[str]
 ) -> dict[str, Any]:
     """Return the options of `sample` for one solver; one given by its bare name has steps unless it is adaptive."""
-    info = known.get(str(solver.get("solver")))
-    bare = set(solver) == {"solver"} and not (info and info.adaptive)
-    given = {**common, **({"steps": steps} if bare else {}), **solver}
-    if "steps" in given:
-        given.pop("max_step", None)
-    return given
+    bare = set(solver) == {"solver"} and solver["solver"] in fixed
+    return {**common, **({"steps": steps} if bare else {}), **solver}
 
 
-def _likely_nfe(options: Mapping[str, Any], known: Mapping[str, SolverInfo]) -> float:
-    """Estimate the NFE of a sample for the progress bar: steps times stages, or the NFE of a method of order 4."""
-    steps, tolerance = options.get("steps"), options.get("rtol")
-    if isinstance(steps, (int, np.integer)):
-        info = known.get(str(options.get("solver")))
-        stages = info.fields.get("stages") if info else None
-        return int(steps) * (stages if isinstance(stages, int) else 1)
-    return 5 * max(tolerance if isinstance(tolerance, float) else DEFAULT_TOLERANCE, 1e-14) ** -0.25
+def _sampled(
+    calls: Calls, model: str, num_samples: int, options: dict[str, Any], progress: Follow | None
+) -> Flow[SampleResult]:
+    """Draw samples; `max_step` is left out if the solver has fixed steps."""
+    try:
+        return (yield from calls.sample(model, num_samples, progress=progress, **options))
+    except InvalidRequest as error:
+        if [fault.get("field") for fault in error.errors] != ["max_step"]:
+            raise
+        rest = {name: value for name, value in options.items() if name != "max_step"}
+        result = yield from calls.sample(model, num_samples, progress=progress, **rest)
+        if "rtol" in result.solver:  # the longest step itself was at fault
+            raise
+        return result
 
 
 def solver_options(solver: SolverLike) -> dict[str, Any]:
-    """Return the options of `sample` that describe a solver; raise an InvalidValue if its text is not understood."""
+    """Return the options of `sample` that describe a solver, whose text the service reads."""
     if not isinstance(solver, (str, Mapping)):
         raise TypeError(f"{solver!r} is not a solver; use text such as 'rk4-20', or a mapping of options of sample()")
-    return parse_solver(solver) if isinstance(solver, str) else dict(solver)
+    return {"solver": solver} if isinstance(solver, str) else dict(solver)
 
 
 def _row(result: SampleResult, reference: SampleResult | None) -> ComparisonRow:
@@ -370,7 +396,7 @@ def _row(result: SampleResult, reference: SampleResult | None) -> ComparisonRow:
         distance = off if np.isfinite(off) else None
         relative = off / spread if np.isfinite(off) and spread > 0 else None
     return ComparisonRow(
-        format_solver(result.solver),
+        result.solver_text,
         result.nfe,
         float(result.nfe_per_sample.mean()),
         result.latency.solve_s,

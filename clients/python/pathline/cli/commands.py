@@ -67,8 +67,8 @@ def replay(arguments: argparse.Namespace) -> int:
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None
-        given = {"force": arguments.force, "timeout_s": arguments.timeout, **conditions(arguments)}
-        results = [client.replay(answer, **given) for answer in answers]
+        members = {"force": arguments.force, "timeout_s": arguments.timeout_s, **conditions(arguments)}
+        results = [client.replay(answer, **members) for answer in answers]
         tally = Tally(iter(results), sum(map(len, results)))
         if file:
             FORMATS[path.suffix.lower()](file, tally)
@@ -106,18 +106,18 @@ def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleRe
 def models(arguments: argparse.Namespace) -> int:
     """List the models."""
     with Client(arguments.url, api_key=arguments.api_key) as client:
-        found = client.models()
+        models = client.models()
     if arguments.json:
-        _print_json([info.fields for info in found])
+        _print_json([info.fields for info in models])
     else:
         rows = [
             (info.name, info.version, _shape(info.event_shape), _shape(info.data_shape), _status(info))
-            for info in found
+            for info in models
         ]
         _print_table(("model", "version", "state", "sample", "status"), rows)
-        for name, left_s in found.training.items():
+        for name, left_s in models.training.items():
             print(f"{name}: training{'' if left_s is None else f', {left_s:.0f} s left'}", file=sys.stderr)
-        for path, reason in found.passed_over.items():
+        for path, reason in models.passed_over.items():
             print(f"{path}: {reason}", file=sys.stderr)
     return 0
 
@@ -130,22 +130,22 @@ def _status(info: ModelInfo) -> str | None:
 def frontier(arguments: argparse.Namespace) -> int:
     """Show the cost and error of each solver on a model."""
     with Client(arguments.url, api_key=arguments.api_key) as client:
-        found = client.frontier(arguments.model, arguments.version)
+        frontier = client.frontier(arguments.model, arguments.version)
     if arguments.json:
-        _print_json(found.fields)
+        _print_json(frontier.fields)
     else:
-        show(str(found))
+        show(str(frontier))
     return 0
 
 
 def solvers(arguments: argparse.Namespace) -> int:
     """List the solvers."""
     with Client(arguments.url, api_key=arguments.api_key) as client:
-        found = client.solvers()
+        solvers = client.solvers()
     if arguments.json:
-        _print_json([info.fields for info in found])
+        _print_json([info.fields for info in solvers])
     else:
-        rows = [(info.name, info.order, "adaptive" if info.adaptive else "fixed", info.cost) for info in found]
+        rows = [(info.name, info.order, "adaptive" if info.adaptive else "fixed", info.cost) for info in solvers]
         _print_table(("solver", "order", "steps", "cost in NFE"), rows)
     return 0
 
