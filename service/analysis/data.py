@@ -85,7 +85,8 @@ def sized_data(
         ProblemError: 422 for samples that are no list, empty or too many, and as in `shapes.sized`.
     """
     samples = request.samples
-    if not (isinstance(samples, list | np.ndarray) and np.ndim(samples[:1]) and len(samples)):
+    is_list = isinstance(samples, list) or (isinstance(samples, np.ndarray) and samples.ndim > 0)
+    if not is_list or not len(samples):
         raise invalid(
             "samples", "samples must be a list of at least one sample, in the form in which responses give them"
         )

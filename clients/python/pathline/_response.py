@@ -21,6 +21,7 @@ from pathline._route import Route
 MAX_BYTES = 1 << 30
 """Most bytes of a response, as sent and as unpacked: a server is not trusted with this process's memory."""
 
+_LONGEST_TEXT = 10_000  # characters of a server's text that an error shows
 _MAX_ERROR_BYTES = 1 << 20
 _LEAST_RATE = 1 << 16  # bytes a second, past a response's time limit
 _SHOWN = 200  # characters of an unexpected body that a message quotes
@@ -66,8 +67,8 @@ class Intake:
 
 
 def printable(text: str) -> str:
-    """Return a server's text without the control characters that would command a terminal."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
+    """Return a server's text, its beginning at least, without the control characters that would command a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text[:_LONGEST_TEXT])
 
 
 @dataclass(frozen=True)
