@@ -67,8 +67,8 @@ class Intake:
 
 
 def printable(text: str) -> str:
-    """Return a server's text, its beginning at least, without the control characters that would command a terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text[:_LONGEST_TEXT])
+    """Return a server's text without the control characters that would command a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,11 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
     foreign = not document.keys() & {"type", "title"}  # written by another program, whatever its members are
     kind = errors.BY_STATUS.get(status, errors.ServerError if status >= 500 else errors.APIError)
     listed = document.get("errors")
+    detail = ("" if foreign else str(document.get("detail") or "")) or _undocumented(response)
     error = kind(
         status,
-        printable(("" if foreign else str(document.get("detail") or "")) or _undocumented(response)),
-        title=printable(str(document.get("title") or response.reason)),
+        printable(detail[:_LONGEST_TEXT]),
+        title=printable(str(document.get("title") or response.reason)[:_LONGEST_TEXT]),
         type=printable(str(document.get("type") or "")),
         request_id=printable(str(document.get("request_id") or response.headers.get("x-request-id", ""))),
         errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
