@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from pathline._fields import FIELDS
 from pathline.bulk_folder import BLOCK, JobSpec, Receipt, Summary
+from pathline.cli.arguments import add_field
 from pathline.errors import BulkConflict
 from tqdm import tqdm
 
@@ -23,6 +25,11 @@ from service.settings import Settings, SettingsError, load_settings
 
 _INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in the pods of an Indexed Job
 _STOPPED = 130
+_SCALARS = (
+    *(name for name, each in FIELDS.items() if each.bulk and each.kind in ("integer", "number", "string")),
+    "grid",
+)
+"""Fields of a request whose options are those of the SDK's command line; the others are written differently."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,15 +56,8 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--to", required=True, metavar="URL", help="folder, or any URL that fsspec supports")
     add("--total", type=int, help="number of samples")
-    add("--seed", type=int, help="seed of all samples")
-    add("--first-index", type=int, help="index of the first sample in the seed's stream (default: 0)")
-    add("--model-version", type=int, help="version of the model (default: the highest)")
-    add("--solver", help="a solver's name, or with settings: rk4-20, dopri5@1e-5 (default: dopri5)")
-    add("--steps", type=int, help="number of fixed steps")
-    for name in ("rtol", "atol"):
-        add(f"--{name}", type=float)
-    add("--max-nfe", type=int)
-    add("--noise-scale", type=float, help="factor of the starting noise, its temperature")
+    for name in ("seed", "first_index", "version", *_SCALARS):
+        add_field(parser, name)
     named = "for each of several, NAME=FILE.npy (one row for all samples, or a row for each) or NAME=JSON"
     several: dict[str, Any] = {"action": "append", "default": []}
     add("--condition", metavar="X", help=f"of all samples: a label, a name or a JSON list; or, {named}", **several)
@@ -116,11 +116,7 @@ def _index(workers: int) -> int:
 
 
 def _arguments(options: argparse.Namespace) -> Arguments:
-    request = {
-        name: value
-        for name in ("solver", "steps", "rtol", "atol", "max_nfe", "noise_scale")
-        if (value := getattr(options, name)) is not None
-    }
+    request = {name: value for name in _SCALARS if (value := getattr(options, name)) is not None}
     if options.guidance is not None:
         request["guidance"] = guidance = cell(options.guidance)
         if isinstance(guidance, bool) or not isinstance(guidance, int | float | dict):
@@ -140,7 +136,7 @@ def _arguments(options: argparse.Namespace) -> Arguments:
         request["decode"] = False
     return Arguments(
         options.model,
-        options.model_version,
+        options.version,
         request,
         options.seed,
         options.first_index,

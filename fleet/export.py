@@ -10,12 +10,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pathline.bulk_folder import SOLVING, JobSpec
+from pathline.bulk_folder import JobSpec
 
 from fleet.errors import FleetError, UsageError
 from fleet.store import Target
 from models.noise import SCHEME, noise
 from models.regular import replacing
+from service.requests.schemas import SOLVER_FIELDS
 from solvers import SolverSpec
 
 
@@ -43,7 +44,7 @@ def export_pairs(target: Target, file: Path) -> int:
         )
     if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
         raise UsageError(f"{target.address}: {failed} samples did not reach the end of their paths; use a finer solver")
-    solving = {name: spec.request[name] for name in SOLVING if name in spec.request}
+    solving = {name: spec.request[name] for name in SOLVER_FIELDS if name in spec.request}
     about = {
         "model": spec.model,
         "checkpoint": spec.checkpoint,

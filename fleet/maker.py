@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pathline.bulk_folder import FIELDS, JobSpec, RowConditions, Rows, Table, merged
+from pathline.bulk_folder import FIELDS, JobSpec, RowConditions, ShardRows, Table, merged
 
 from engine.engine import Engine
 from engine.job import EngineFailed, Job, Priority, Progress
@@ -135,7 +135,7 @@ class Maker:
         rows: int,
         conditions: RowConditions | None = None,
         tell: Tell | None = None,
-    ) -> Rows:
+    ) -> ShardRows:
         """Make rows of a job.
 
         Args:
@@ -160,7 +160,7 @@ class Maker:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
         recorded = self._recorded(conditions.of(first, rows)[ONE]) if isinstance(conditions, Table) else None
-        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)
+        return ShardRows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)
 
     def _recorded(self, conditions: list[Any]) -> NDArray[Any]:
         """Return the conditions of a table as arrays hold them: names of classes as numbers, vectors as they came."""
@@ -184,7 +184,9 @@ class Maker:
             message = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise UsageError(f"model {self.model.name!r} cannot be evaluated at {shape}: {message}") from error
 
-    def make_shard(self, spec: JobSpec, shard: int, conditions: RowConditions | None, tell: Tell | None = None) -> Rows:
+    def make_shard(
+        self, spec: JobSpec, shard: int, conditions: RowConditions | None, tell: Tell | None = None
+    ) -> ShardRows:
         """Make a shard of a job; errors as in `make`."""
         first, rows = spec.range(shard)
         return self.make(spec.request, spec.seed, spec.first_index, first, rows, conditions, tell)

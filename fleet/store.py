@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Literal
 
 import numpy as np
-from pathline.bulk_folder import Folder, JobSpec, Rows
+from pathline.bulk_folder import Folder, JobSpec, JobStore, ShardRows
 from pathline.errors import BulkConflict
 
 from fleet.errors import FleetError, TargetError, UsageError, missing
@@ -27,7 +27,7 @@ _ADVICE = {
 }
 
 
-class FsspecStore:
+class FsspecStore(JobStore):
     """Files at an address of fsspec.
 
     Of fsspec's calls, only those are used here that take a name as it is: `cat`, `rm`, `mv` and `copy` of most file
@@ -181,7 +181,7 @@ class Target(Folder):
                 attributes={"model": spec.model, "version": spec.version, "seed": spec.seed, "job": spec.digest},
             )
 
-    def write_rows(self, spec: JobSpec, shard: int, rows: Rows) -> None:
+    def write_rows(self, spec: JobSpec, shard: int, rows: ShardRows) -> None:
         """Store the rows of a shard; raise a TargetError if that is not possible."""
         if spec.format != "zarr":
             super().write_rows(spec, shard, rows)
@@ -190,7 +190,7 @@ class Target(Folder):
             array = self._zarr().open_array(mode="r+", **self._place())
             array[rows.first : rows.first + len(rows.samples)] = rows.samples
 
-    def rows(self, spec: JobSpec, shard: int) -> Rows:
+    def rows(self, spec: JobSpec, shard: int) -> ShardRows:
         """Read the rows of a shard.
 
         Raises:
@@ -203,7 +203,7 @@ class Target(Folder):
         first, count = spec.range(shard)
         with self.store.reaching("read"):
             array = self._zarr().open_array(mode="r", **self._place())
-            return Rows(first, np.asarray(array[first : first + count]))
+            return ShardRows(first, np.asarray(array[first : first + count]))
 
     def _zarr(self) -> Any:
         try:

@@ -210,6 +210,7 @@ SOLVER_LIST = {
             "choices": [],
         }
     },
+    "fields": {},
     "grids": {"uniform": {"formula": "u", "reference": "Hairer I, II.1", "parameters": {}}},
 }
 FRONTIER = {

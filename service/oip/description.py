@@ -20,6 +20,8 @@ from service.oip.tensors import BINARY
 from service.openapi import BINARY as BINARY_BODY
 from service.openapi import BY_HAND, answered, json_body, reference, shown
 from service.registry.version import ModelVersion
+from service.requests.schemas import SampleRequest
+from service.requests.tensors import tensor_fields
 from service.responses.samples import COLUMNS
 
 PLATFORM = "pathline_safetensors"
@@ -141,7 +143,8 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
         for name, entry in named.items():
             key = ONE if tuple(named) == (ONE,) else f"{member}.{name}"
             inputs.append(_tensor(key, _datatype(entry, number), -1, *entry.shape))
-    inputs += [_tensor("grid", "FP64", -1), _tensor("save_at", "FP64", -1), _tensor("t_span", "FP64", 2)]
+    times = [name for name, mark in tensor_fields(SampleRequest).items() if mark.axes == 1]
+    inputs += [_tensor(name, "FP64", 2 if name == "t_span" else -1) for name in times]
     outputs = [
         _tensor("samples", data, -1, *card.data_shape),
         _tensor("nfe", "INT64", -1),

@@ -16,6 +16,7 @@ from service.responses.samples import COLUMNS
 ALWAYS = ("samples", "nfe", "t", "status")
 TRACE = tuple(f"trace_{name}" for name in COLUMNS)
 
+_PLACED = ("model", "version", "nfe")
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
@@ -98,11 +99,9 @@ def encode(response: ArrayResponse, selected: SelectedOutputs) -> Pieces:
 
 
 def _scalars(head: dict[str, Any]) -> dict[str, Any]:
-    names = (
-        *("checkpoint", "seed", "first_index", "deterministic", "noise", "network_rows", "status", "fallback_from"),
-        *("digest", "noise_scale"),
-    )
-    return {name: head[name] for name in names if name in head} | {
+    """Return the members of a response that are no arrays and have no other place, objects as one parameter each."""
+    scalars = {name: value for name, value in head.items() if isinstance(value, str | int | float)}
+    return {name: value for name, value in scalars.items() if name not in _PLACED} | {
         "solver": head["solver"]["name"],
         "failed": len(head["failed"]),
         **{f"budget.{name}": value for name, value in head.get("budget", {}).items()},

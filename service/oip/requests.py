@@ -8,6 +8,7 @@ from models.nested import shown
 from service.errors import invalid
 from service.oip.schemas import InferRequest
 from service.oip.tensors import Array
+from service.requests.members import members
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 from service.requests.tensors import put, tensor_fields
@@ -15,7 +16,12 @@ from service.requests.tensors import put, tensor_fields
 _NAMED = {"condition": "conditions", "negative": "negative"}
 """Inputs with a name after a point, and the members of a sample request that hold them."""
 
-_GRID, _INSIDE = "grid.", ("budget", "shape")
+_GRID = "grid."
+_INSIDE = tuple(
+    name
+    for name, member in members(SampleRequest).items()
+    if member.kind == "object" and name not in tensor_fields(SampleRequest)
+)
 """Parameters with a name after a point: those of the grid, and of members of a sample request that are objects."""
 
 

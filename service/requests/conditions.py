@@ -43,11 +43,11 @@ class CheckedConditions:
         Raises:
             ProblemError: 422 for a value of another dtype, not finite or out of range.
         """
-        return None if self.values is None else _made(self.values, "conditions")
+        return None if self.values is None else _tensors(self.values, "conditions")
 
     def negatives(self) -> Mapping[str, Distinct] | None:
         """Return the negative conditions by name; errors as for the others."""
-        return None if self.negative is None else _made(self.negative, "negative")
+        return None if self.negative is None else _tensors(self.negative, "negative")
 
 
 def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: Sizes) -> CheckedConditions:
@@ -68,22 +68,23 @@ def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes:
             if getattr(request, name) is not None:
                 raise invalid(name, f"{name} was given, but model {model.name!r} is unconditional; leave {name} out")
         return CheckedConditions()
-    given = _given(request, takes)
-    if request.guidance is not None and not given:
+    positive = _positive(request, takes)
+    if request.guidance is not None and not positive:
         raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
     guidance = _guidance(request, takes)
-    if not given and takes.single is not None and takes.single.nullable and takes.single.default is None:
+    if not positive and takes.single is not None and takes.single.nullable and takes.single.default is None:
         return CheckedConditions(bytes_per_sample=_INDEX_BYTES)
     try:
-        values = Values(takes, given, samples, model.dtype, sizes)
+        values = Values(takes, positive, samples, model.dtype, sizes)
     except ConditionError as error:
         raise _problem(error, "conditions") from None
     negative = _negative(request, takes, guidance, sizes, samples, model)
     rows = values.bytes + (0 if negative is None else negative.bytes)
     variants = 1 if guidance is None else 1 + len(guidance.terms)
     max_rows = max(values.max_rows, 1 if negative is None else negative.max_rows)
-    made = variants * max_rows * _made_bytes(model, sizes.settle())
-    return CheckedConditions(guidance, 2 * rows + made, _INDEX_BYTES * variants * len(takes.inputs), values, negative)
+    results = variants * max_rows * _prelude_bytes(model, sizes.settle())
+    per_sample = _INDEX_BYTES * variants * len(takes.inputs)
+    return CheckedConditions(guidance, 2 * rows + results, per_sample, values, negative)
 
 
 def refuse_corrections(checked: CheckedConditions) -> None:
@@ -97,16 +98,16 @@ def refuse_corrections(checked: CheckedConditions) -> None:
         raise invalid("guidance", f"guidance.{name} is for samples, encode and replay; leave it out here")
 
 
-def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
+def _prelude_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
     """Return the bytes of one row of the prelude's results, both in the job and in the engine's table."""
     prelude, takes = model.card.prelude, model.card.conditioning
     if prelude is None or takes is None:
         return 0
-    made = [takes.sized(sizes).entries[name] for name in prelude.program.outputs]
-    return 2 * sum(math.prod(entry.sizes) * entry.torch_dtype.itemsize for entry in made)
+    outputs = [takes.sized(sizes).entries[name] for name in prelude.program.outputs]
+    return 2 * sum(math.prod(entry.sizes) * entry.torch_dtype.itemsize for entry in outputs)
 
 
-def _given(request: Subject, takes: NamedConditions) -> dict[str, Any]:
+def _positive(request: Subject, takes: NamedConditions) -> dict[str, Any]:
     """Return the given conditions by name; `condition` is for models with a single condition."""
     named = request.conditions
     if named is not None and request.condition is not None:
@@ -199,21 +200,21 @@ def _negative(
     needed = frozenset[str]() if guidance is None else frozenset().union(*(term.without for term in guidance.terms))
     if requested is not None and not needed:
         raise invalid("negative", "negative was given, and no term of guidance replaces a condition; give guidance")
-    given = (
+    members = (
         {} if requested is None else requested if isinstance(requested, dict) else {_only(takes, "negative"): requested}
     )
     for name in takes.inputs:
-        if name in needed and name not in given and name not in takes.droppable():
+        if name in needed and name not in members and name not in takes.droppable():
             raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one, or "))
-    if not given:
+    if not members:
         return None
     try:
-        return Values(takes, given, samples, model.dtype, sizes, partial=True)
+        return Values(takes, members, samples, model.dtype, sizes, partial=True)
     except ConditionError as error:
         raise _problem(error, "negative") from None
 
 
-def _made(values: Values, field: str) -> Mapping[str, Distinct]:
+def _tensors(values: Values, field: str) -> Mapping[str, Distinct]:
     try:
         return values.tensors()
     except (ConditionError, OverflowError) as error:

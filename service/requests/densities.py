@@ -102,7 +102,7 @@ def validate_encode(
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
     width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
-    needed = lanes_bytes(model, n, width, checked, given=True, steps=steps)
+    needed = lanes_bytes(model, n, width, checked, start=True, steps=steps)
     hold = take(needed + _data_bytes(n, model) + response_bytes, deadline, checked.bytes)
     states = _states_of(request, model)
     job = job_of(request, model, solve, hold, checked, num_samples=n, deadline=deadline, x0=states.x)
@@ -131,7 +131,7 @@ def validate_log_prob(
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
     constants = 0 if exact else width
-    needed = lanes_bytes(model, lanes, width + 1, checked, given=True, constants=constants, steps=steps)
+    needed = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, steps=steps)
     hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline, checked.bytes)
     states = _states_of(request, model)
     seed = 0 if exact else seed_of(request.seed)

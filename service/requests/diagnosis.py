@@ -9,7 +9,7 @@ from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions, refuse_corrections
-from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Count, Drawn, Solving, Times
+from service.requests.schemas import BULK, SOLVER, SOLVER_SCHEMA, X0_SCHEMA, Count, Drawn, Solving, Times
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
 from service.requests.solver import WHOLE, compiled, refuse_average, times_of
@@ -38,7 +38,7 @@ class DiagnoseRequest(Solving, Drawn):
     solver: str = Field(
         default="rk4",
         description=f"{SOLVER}; rk4-20 if neither solver nor steps are given",
-        examples=SOLVER_EXAMPLES,
+        json_schema_extra=SOLVER_SCHEMA,
     )
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
@@ -89,9 +89,9 @@ def validate_diagnose(
 
 def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan, checked: CheckedConditions) -> int:
     """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
-    paths = lanes_bytes(model, n, width, checked, saved=times, given=True, steps=kept_steps(solve, "none"))
+    paths = lanes_bytes(model, n, width, checked, saved=times, start=True, steps=kept_steps(solve, "none"))
     rows = n * times * width
-    jacobians = lanes_bytes(model, rows, width, checked, given=True, constants=width + 2)
+    jacobians = lanes_bytes(model, rows, width, checked, start=True, constants=width + 2)
     found = 8 * rows * (width + 3)
     return paths + jacobians + found + doubles_bytes(n, model.event_shape)
 

@@ -72,16 +72,16 @@ def read_npz(body: bytes, model: type[BaseModel]) -> tuple[bytes, dict[str, Any]
                 continue
             what = f"the npz entry {short(name)!r}"
             if not put(content, model, name, _array(name, data), what):
-                known = ", ".join((REQUEST, *places(model)))
-                raise invalid(short(name), f"{what} is unknown; use one of {known}")
+                names = ", ".join((REQUEST, *places(model)))
+                raise invalid(short(name), f"{what} is unknown; use one of {names}")
     return text, content
 
 
 def read_members(body: bytes) -> bytes:
     """Return the JSON members as text, without reading the arrays; errors as in `read_npz`."""
     with _archive(body) as archive:
-        found = [entry for name, entry in _entries(archive) if name == REQUEST]
-        return _json(found[0], _data(archive, found[0])) if found else b"{}"
+        entries = [entry for name, entry in _entries(archive) if name == REQUEST]
+        return _json(entries[0], _data(archive, entries[0])) if entries else b"{}"
 
 
 @contextmanager
@@ -147,12 +147,12 @@ def _array(name: str, data: bytes) -> NDArray[Any]:
         raise invalid(
             short(name), f"{what} is {short(str(dtype))} of shape {short(str(list(shape)))}, which is no array"
         )
-    rest = memoryview(data)[stream.tell() :]
+    content = memoryview(data)[stream.tell() :]
     needed = math.prod(shape) * dtype.itemsize
-    if needed != len(rest):
+    if needed != len(content):
         shown = short(str(list(shape)))
-        raise invalid(short(name), f"{what} has {len(rest):,} bytes; {dtype} of shape {shown} takes {needed:,}")
-    flat = np.frombuffer(rest, dtype=dtype)
+        raise invalid(short(name), f"{what} has {len(content):,} bytes; {dtype} of shape {shown} takes {needed:,}")
+    flat = np.frombuffer(content, dtype=dtype)
     return flat.reshape(shape, order="F" if fortran else "C")
 
 

@@ -222,8 +222,8 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
 def _check_parts(body: bytes, name: str) -> None:
     """Refuse a text that would take many times its size in memory, before it is parsed."""
     for opening, limit, what in ((b"[", MAX_LISTS, "lists"), (b"{", MAX_OBJECTS, "objects")):
-        if (found := body.count(opening)) > limit:
-            detail = f"the {name} has {found} {what}, the limit is {limit}; send fewer samples in one request"
+        if (count := body.count(opening)) > limit:
+            detail = f"the {name} has {count} {what}, the limit is {limit}; send fewer samples in one request"
             raise ProblemError(Kind.TOO_LARGE, detail, limit=limit)
 
 
@@ -256,12 +256,12 @@ def _describe(item: dict[str, Any], fields: list[str]) -> dict[str, str]:
 
 def _fields_at(model: Any, place: Sequence[int | str]) -> list[str]:
     """Return the fields of the object at a place in a body; of the body itself, if that cannot be told."""
-    found: Any = model
+    inner: Any = model
     for part in place:
-        fields = getattr(found, "model_fields", {})
+        fields = getattr(inner, "model_fields", {})
         if part in fields:
-            found = next((each for each in _types(fields[part].annotation) if issubclass(each, BaseModel)), None)
-    return list((found or model).model_fields)
+            inner = next((kind for kind in _types(fields[part].annotation) if issubclass(kind, BaseModel)), None)
+    return list((inner or model).model_fields)
 
 
 def _types(annotation: Any) -> Iterator[type]:
@@ -277,11 +277,11 @@ def _nearest(name: str, fields: Sequence[str]) -> str | None:
     others = {other: field for field in fields for other in OTHER_NAMES.get(field, ())}
     if name.lower() in others:
         return others[name.lower()]
-    known = {other: field for other, field in others.items() if len(other) > _SHORT} | {
+    names = {other: field for other, field in others.items() if len(other) > _SHORT} | {
         field: field for field in fields
     }
-    near = get_close_matches(short(name), known, n=1)
-    return known[near[0]] if near else None
+    near = get_close_matches(short(name), names, n=1)
+    return names[near[0]] if near else None
 
 
 def _rule(item: dict[str, Any]) -> str:

@@ -68,8 +68,13 @@ X0_SCHEMA = {
 BULK = "bulk (the default) yields to interactive requests, which take most of the time"
 
 
-SOLVER = f"one of {', '.join(sorted(catalogue.solvers()))} (see /v1/solvers), or with its settings as text, like rk4-20"
-SOLVER_EXAMPLES = ["dopri5", "dopri5@1e-5", "rk4-20", "ab3-12/shift(3)"]
+SOLVER = "name of a solver, see /v1/solvers, or text with its settings, like rk4-20"
+_NAMES = f"one of {', '.join(sorted(catalogue.solvers()))}"
+SOLVER_SCHEMA = {
+    "description": f"{SOLVER}; {_NAMES}",
+    "examples": ["dopri5", "dopri5@1e-5", "rk4-20", "ab3-12/shift(3)"],
+}
+"""What OpenAPI shows: programs that are written from the description alone do not name the solvers."""
 
 
 _NEGATIVE_SCHEMA = {
@@ -188,7 +193,7 @@ class Subject(Body):
 class Solving(Subject):
     """How to solve: ``steps`` asks for fixed steps, ``rtol`` / ``atol`` for error control."""
 
-    solver: str = Field(default="dopri5", description=SOLVER, examples=SOLVER_EXAMPLES)
+    solver: str = Field(default="dopri5", description=SOLVER, json_schema_extra=SOLVER_SCHEMA)
     steps: Count | None = Field(default=None, description="number of fixed steps")
     rtol: Positive | None = Field(
         default=None, description="relative tolerance: the error allowed in a step, as a fraction of the state's size"

@@ -73,8 +73,8 @@ def _note_array(field: str, value: Any, shape: Shape, sizes: Sizes) -> None:
     """Note the sizes of an array if its shape fits otherwise; if not, the error is raised where the array is read."""
     if value is None:
         return
-    found = getattr(value, "shape", None) or outline(value)
-    for axis, size in (matched(shape, found[1:]) or {}).items():
+    lengths = getattr(value, "shape", None) or outline(value)
+    for axis, size in (matched(shape, lengths[1:]) or {}).items():
         try:
             sizes.note(axis, size, field)
         except ShapeError as error:

@@ -137,7 +137,7 @@ def lanes_bytes(
     checked: CheckedConditions | None = None,
     *,
     saved: int = 0,
-    given: bool = False,
+    start: bool = False,
     constants: int = 0,
     steps: int = 0,
 ) -> int:
@@ -149,17 +149,17 @@ def lanes_bytes(
         width: numbers per state.
         checked: conditions and guidance of the lanes; None if counted elsewhere.
         saved: number of saved states per lane.
-        given: whether start states are kept too.
+        start: whether start states are kept too.
         constants: additional numbers per lane.
         steps: number of attempted steps kept per lane.
     """
-    numbers = width * (1 + saved + given) + 2 * constants  # twice: in the job, and in the engine's table
+    numbers = width * (1 + saved + start) + 2 * constants  # twice: in the job, and in the engine's table
     size = model.dtype.itemsize
-    kept = min(lanes, _MAX_LANES) * saved * (width * size + _BYTES_PER_SAVED_STATE)
+    pending = min(lanes, _MAX_LANES) * saved * (width * size + _BYTES_PER_SAVED_STATE)
     checked = checked or CheckedConditions()
     return (
         lanes * (numbers * size + checked.bytes_per_sample + _BYTES_PER_SAMPLE + steps * _BYTES_PER_STEP)
-        + kept
+        + pending
         + checked.bytes
     )
 
@@ -180,7 +180,7 @@ def memory_bytes(
         math.prod(model.event_shape),
         checked,
         saved=saved,
-        given=request.x0 is not None,
+        start=request.x0 is not None,
         steps=kept_steps(solve, request.trace),
     )
     if request.x0 is not None:

@@ -81,27 +81,27 @@ def compiled(
     """
     check_limit("steps", request.steps or 0, settings.max_steps)
     check_limit("max_nfe", request.max_nfe, settings.max_nfe)
-    given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
+    members = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
     solver = request.solver
     if model.card.field.takes_ends:
         solver, steps = _of_average(request, model, t_span)
     if usual is not None:
         solver, steps = usual, None
     if steps is not None:
-        given += (("steps", steps),)
-    rest = (t_span, settings.max_steps, settings.max_nfe, solvers.tolerance_floor(model.compute))
-    made_for = (model.dtype, model.plans, model.compute)
+        members += (("steps", steps),)
+    limits = (t_span, settings.max_steps, settings.max_nfe, solvers.tolerance_floor(model.compute))
+    arithmetic = (model.dtype, model.plans, model.compute)
     grid = request.grid
     try:
         if isinstance(grid, str) and len(grid) + len(solver) <= SHORT_TEXT:
-            return solvers.compile(_spec(solver, given, *rest), *made_for)
+            return solvers.compile(_spec(solver, members, *limits), *arithmetic)
         if isinstance(grid, list | np.ndarray):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict | str):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
         if "grid" in request.model_fields_set:
-            given = (*(item for item in given if item[0] != "grid"), ("grid", grid))
-        return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
+            members = (*(item for item in members if item[0] != "grid"), ("grid", grid))
+        return solvers.compile(_spec.__wrapped__(solver, members, *limits), *arithmetic)
     except SolverError as error:
         raise invalid(error.field, f"{error}{_about_plans(error, request, model, settings)}") from None
     except OverflowError:
@@ -144,7 +144,7 @@ def _authors_solver(
 @lru_cache(maxsize=1024)
 def _spec(
     solver: str,
-    given: tuple[tuple[str, Any], ...],
+    members: tuple[tuple[str, Any], ...],
     t_span: tuple[float, float],
     max_steps: int,
     max_nfe: int,
@@ -154,9 +154,9 @@ def _spec(
 
     A tolerance that the request does not name is at least the floor of the model's arithmetic.
     """
-    spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
+    spec = SolverSpec.of(solver, t_span=t_span, **dict(members))
     if spec.adaptive and floor > DEFAULT_TOLERANCE:
-        stated = {name for name, value in given if value is not None} | read_solver(solver).keys()
+        stated = {name for name, value in members if value is not None} | read_solver(solver).keys()
         spec = replace(spec, **{name: floor for name in ("rtol", "atol") if name not in stated})
     check_limit("steps", spec.steps or 0, max_steps)
     check_limit("max_nfe", spec.max_nfe, max_nfe)
@@ -244,8 +244,8 @@ def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
         ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
     """
     try:
-        found = check_save_at(solve, getattr(request, name), name)
+        times = check_save_at(solve, getattr(request, name), name)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
-    assert found is not None  # noqa: S101  (times were given)
-    return found
+    assert times is not None  # noqa: S101  (times were given)
+    return times

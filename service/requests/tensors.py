@@ -33,7 +33,7 @@ def tensor_fields(body: type[BaseModel]) -> dict[str, Tensor]:
     marks = {
         name: [mark for mark in field.metadata if isinstance(mark, Tensor)] for name, field in body.model_fields.items()
     }
-    return {name: found[0] for name, found in marks.items() if found}
+    return {name: own[0] for name, own in marks.items() if own}
 
 
 def checked(array: NDArray[Any], name: str, what: str, mark: Tensor) -> NDArray[Any]:

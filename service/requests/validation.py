@@ -76,8 +76,8 @@ _MANY = "ask for fewer at a time, with first_index for the next; iter_samples an
 
 _SAME_NEEDS = frozenset(name for name, field in SampleRequest.model_fields.items() if Mark.SAME_NEEDS in field.metadata)
 _PLAIN = frozenset((bool, int, float, str, type(None)))
-_MAX_KNOWN = 1024
-_KNOWN: WeakKeyDictionary[ModelVersion, dict[Hashable, _Needs]] = WeakKeyDictionary()
+_MAX_RECENT = 1024
+_RECENT: WeakKeyDictionary[ModelVersion, dict[Hashable, _Needs]] = WeakKeyDictionary()
 """The needs of recent requests, as most requests differ from an earlier one only in their seed."""
 
 
@@ -103,14 +103,14 @@ def validate_sample(
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
     key = _key(request, settings, encoder)
-    known = None if key is None else _KNOWN.get(model, {}).get(key)
-    solve = None if known is None else known.solve()
-    if known is None or solve is None:
-        request, of_sizes, solve, known = _needed(request, model, settings, encoder)
+    needs = None if key is None else _RECENT.get(model, {}).get(key)
+    solve = None if needs is None else needs.solve()
+    if needs is None or solve is None:
+        request, of_sizes, solve, needs = _needed(request, model, settings, encoder)
         if key is not None and of_sizes is model:
-            _remember(model, key, known)
+            _remember(model, key, needs)
         model = of_sizes
-    checked, choice, _, save_at, max_bytes, memory = known
+    checked, choice, _, save_at, max_bytes, memory = needs
     if solve.batch and request.first_index != 0:
         raise invalid(
             "first_index",
@@ -150,10 +150,10 @@ def _key(request: SampleRequest, settings: Settings, encoder: Encoder) -> Hashab
 
 
 def _remember(model: ModelVersion, key: Hashable, needs: _Needs) -> None:
-    known = _KNOWN.setdefault(model, {})
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    known[key] = needs
+    recent = _RECENT.setdefault(model, {})
+    if len(recent) >= _MAX_RECENT:
+        recent.clear()
+    recent[key] = needs
 
 
 def _needed(
@@ -262,20 +262,20 @@ def to_array(
         ProblemError: 422 for another shape, for non-numeric values, including booleans, for an integer too large for
             double precision, and for numbers that are not finite in the dtype.
     """
-    wanted = f"(num_samples, *{event}) = {list(shape)}"
+    expected = f"(num_samples, *{event}) = {list(shape)}"
     if not isinstance(nested, np.ndarray):
         try:
-            nested = to_floats(nested, tuple(shape), name, wanted)
+            nested = to_floats(nested, tuple(shape), name, expected)
         except NestedError as error:
             raise invalid(name, str(error)) from None
     if nested.shape != tuple(shape):
-        raise invalid(name, f"{name} has the shape {list(nested.shape)}; it must be {wanted}")
+        raise invalid(name, f"{name} has the shape {list(nested.shape)}; it must be {expected}")
     kind = "float64" if dtype == torch.float64 else "float32"
     with np.errstate(over="ignore"):
-        found = torch.from_numpy(nested.astype(kind))
-    if not found.isfinite().all():
+        tensor = torch.from_numpy(nested.astype(kind))
+    if not tensor.isfinite().all():
         raise invalid(name, f"{name} holds a number that is not finite in {kind}")
-    return found
+    return tensor
 
 
 def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | None:

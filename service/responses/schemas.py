@@ -362,4 +362,5 @@ class SolverList(BaseModel):
 
     solvers: list[dict[str, Any]]
     settings: dict[str, Any] = Field(description="the settings of solvers in requests, by name")
+    fields: dict[str, Any] = Field(description="other numbers that a request for samples may have, by name")
     grids: dict[str, Any] = Field(description="the grids of fixed steps by name: formula, source and parameters")

@@ -13,7 +13,7 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, answered, problems, read
-from service.requests.members import solver_settings
+from service.requests.members import described
 from service.responses.schemas import ModelBody, ModelList, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
@@ -116,6 +116,6 @@ async def solvers() -> Any:
 def _solvers() -> dict[str, object]:
     return {
         "solvers": [solver.describe() | {"parameters": parameters(solver)} for solver in catalogue.solvers().values()],
-        "settings": solver_settings(),
+        **described(),
         "grids": {name: grid.describe() for name, grid in GRIDS.items()},
     }

@@ -1,4 +1,6 @@
 // The subject of a drawing, apart from how it is solved: model, conditions, sizes of free axes, and guidance.
+import { catalogue } from "./view.js";
+
 const known = new Map(); // by model: the conditions in its card
 
 /** Remember the conditions in a model's card. */
@@ -7,6 +9,11 @@ export const learn = (model, card) => known.set(model, card.conditions ?? {});
 /** The members of a request that are its subject. */
 export function subject({ model, condition, conditions, shape, guidance }) {
   return { model, condition, conditions, shape, guidance };
+}
+
+/** The subject, and the other fields that samples depend on. */
+export function drawn(body) {
+  return { ...subject(body), ...Object.fromEntries(Object.keys(catalogue.fields).map((name) => [name, body[name]])) };
 }
 
 const depth = (value) => (Array.isArray(value) ? 1 + depth(value[0]) : 0);

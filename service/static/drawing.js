@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import { each, subjectOf } from "./conditions.js";
 import { layoutOf } from "./pictures.js";
-import { TUNED, parse } from "./solver_text.js";
+import { TUNED, spelled } from "./view.js";
 
 const PAGE = 1000; // samples in one request: a large drawing arrives piece by piece and meets no deadline as a whole
 const PICTURES = 400; // pictures on one sheet
@@ -10,14 +10,14 @@ const FRAMES = 40; // times at which states are requested
 const NUMBERS = 2_000_000; // maximum numbers in the frames of a drawing
 
 /**
- * One solver's drawing: `response` is null until the first page has arrived, `frames` has the states on the way of all
+ * One solver's drawing: `solver` is null until the service has resolved it, `response` is null until the first page has arrived, `frames` has the states on the way of all
  * samples that have arrived, and `page` those of the page that is arriving.
  */
 export class Run {
   /** @param shape of a sample, free axes by name, or null if the model is not known */
   constructor(side, label, body, shape) {
     const sizes = (shape ?? []).map((size) => (typeof size === "string" ? body.shape?.[size] : size));
-    Object.assign(this, { side, label, body, shape: sizes, response: null, frames: [], page: null, share: 0, left: null });
+    Object.assign(this, { side, label, body, shape: sizes, solver: null, response: null, frames: [], page: null, share: 0, left: null });
     this.t = 0; // the time that is shown; null is the end
   }
 
@@ -30,8 +30,8 @@ export class Run {
 
   /** The pages of the request: first index and number of samples of each. */
   get pages() {
-    const { num_samples: count, error_control: control } = this.body;
-    const one = control === "batch" || each(this.body) || !Number.isSafeInteger(count) || count < 1;
+    const { num_samples: count } = this.body;
+    const one = (this.solver ?? this.body).error_control === "batch" || each(this.body) || !Number.isSafeInteger(count) || count < 1;
     const size = one ? count : this.pictures ? PICTURES : PAGE;
     if (one || count <= size) return [[0, count]];
     return Array.from({ length: Math.ceil(count / size) }, (_, k) => [k * size, Math.min(size, count - k * size)]);
@@ -56,6 +56,7 @@ export class Run {
       this.page = { frames: [] };
       let response = null;
       for await (const { event, data } of api.stream(body, signal, offset > 0)) {
+        if (event === "start") this.#resolve(data.solver);
         if (event === "sample") this.page.frames.push({ t: data.t, states: data.states });
         if (event === "completed") response = data;
         if (event === "progress") {
@@ -76,15 +77,16 @@ export class Run {
     changed(this);
   }
 
-  /** Make the solver that the service chose the run's own, for all later requests about its samples. */
-  #settle({ budget }) {
-    const { budget: _, ...rest } = this.body;
-    this.body = { ...rest, ...parse(budget.solver) };
-    this.label = budget.solver;
+  /** Note the solver as the service resolves it. */
+  #resolve(solver) {
+    this.solver = solver;
+    this.label = solver.text;
+    const { budget, ...rest } = this.body;
+    if (budget) this.body = { ...rest, solver: solver.text }; // the choice is the run's own, for all later requests
   }
 
   #keep(response, offset) {
-    if (this.body.budget) this.#settle(response);
+    this.#resolve(response.solver);
     const { frames } = this.page;
     if (!offset) this.frames = frames;
     else if (!this.pictures) {
@@ -103,14 +105,17 @@ export class Run {
     if (budget) return undefined; // the possible times depend on the solver yet to be chosen
     const numbers = this.shape.reduce((product, size) => product * size, 1) * (this.pictures ? Math.min(count, PICTURES) : count);
     const frames = Math.min(FRAMES, Math.floor(NUMBERS / numbers));
-    if (!(frames >= 2)) return undefined;
-    let points = Array.from({ length: FRAMES + 1 }, (_, k) => k / FRAMES);
-    if (Array.isArray(grid) && !grid.every(Number.isFinite)) return undefined; // the service will report the fault
-    if (Array.isArray(grid)) points = grid;
-    else if (steps !== undefined) {
+    const evenly = (parts) => Array.from({ length: parts + 1 }, (_, k) => k / parts);
+    let points = evenly(FRAMES);
+    if (!spelled({ solver }) || solver === TUNED || grid !== undefined) {
+      const one = await resolved(this.body, signal);
+      this.#resolve(one.solver);
+      if (one.solver.steps !== undefined) points = [...one.trace.t, 1];
+    } else if (steps !== undefined) {
       if (!Number.isInteger(steps) || steps < 1 || steps > 100_000) return undefined; // as above
-      points = grid || solver === TUNED ? await gridTimes(this.body, signal) : Array.from({ length: steps + 1 }, (_, k) => k / steps);
+      points = evenly(steps);
     }
+    if (!(frames >= 2)) return undefined;
     const every = Math.ceil((points.length - 1) / frames);
     return points.filter((_, k) => k % every === 0 || k === points.length - 1);
   }
@@ -118,15 +123,12 @@ export class Run {
 
 const known = new Map();
 
-/** The times of a grid, from the service: one sample's steps. */
-async function gridTimes(body, signal) {
-  const { model, solver, steps, grid } = body;
-  const key = JSON.stringify([model, solver, steps, grid]);
-  if (!known.has(key)) {
-    const one = { ...subjectOf(body, 0), solver, steps, grid, num_samples: 1, seed: 0 };
-    const { t } = (await api.sample(one, signal)).trace;
-    known.set(key, [...t, 1]);
-  }
+/** The answer to a request for one sample, which has the solver as resolved and the times of its steps. */
+async function resolved(body, signal) {
+  const { trace: _, save_at: __, first_index: ___, ...rest } = body;
+  const one = { ...rest, ...subjectOf(body, 0), num_samples: 1, seed: 0 };
+  const key = api.stringify(one);
+  if (!known.has(key)) known.set(key, await api.sample(one, signal));
   return known.get(key);
 }
 

@@ -18,10 +18,9 @@ function readout(term, name, value, more) {
   return make("div", { class: "readout" }, head, make("dd", {}, String(value)), make("dd", { class: "quiet" }, more ?? ""));
 }
 
-/** The service's choice for a budget, and its promise. */
-function promise({ solver, promised_error: error, predicted_ms: time, reason }) {
-  const kept = `at most ${percent(error)} of the spread away for 95 % of samples, about ${ms(time / 1000)} of solving`;
-  return make("p", { class: "promise" }, make("strong", {}, `The service chose ${solver}`), `: ${kept}; ${reason}.`);
+/** The service's choice for a budget, in its words. */
+function promise({ solver, predicted_ms: time, reason }) {
+  return make("p", { class: "promise" }, make("strong", {}, `The service chose ${solver}`), `: ${reason}; about ${ms(time / 1000)} of solving.`);
 }
 
 /** Cost and error of a run as a list, with dots until they are known, so that nothing moves then. */
@@ -32,7 +31,7 @@ function readouts({ response, errors }) {
     "dl", { class: "readouts" },
     readout("nfe", "NFE", nfe ?? "…", spent),
     readout("latency", "Latency", latency ? ms(latency.total_s) : "…", latency && `network ${ms(latency.network_s)}`),
-    readout("error", "Error", errors ? percent(errors.mean) : errors === null ? "–" : "…", errors && `worst ${percent(errors.worst)}`),
+    readout("error", "Error", errors ? percent(errors.p95) : errors === null ? "–" : "…", errors && `worst ${percent(errors.worst)}`),
   );
 }
 
@@ -105,16 +104,18 @@ export class Figures {
       card.append(run.summary);
       this.describe(run);
     }
-    const canvas = make("canvas", { role: "img", "aria-label": group.map((run) => this.#alt(run)).join("; ") });
+    const canvas = make("canvas", { role: "img" });
     canvas.runs = group;
     card.append(canvas);
+    this.#name(canvas);
     if (!this.pictures && this.shape[0] > 2) card.append(make("p", { class: "quiet" }, `the first 2 of ${this.shape[0]} numbers`));
     return card;
   }
 
-  #alt({ label, body }) {
+  #name(canvas) {
     const what = this.pictures ? `pictures of ${this.shape.join(" by ")}` : "points";
-    return `${body.num_samples} samples of ${body.model} by ${label} as ${what}`;
+    const names = canvas.runs.map(({ label, body }) => `${body.num_samples} samples of ${body.model} by ${label} as ${what}`);
+    canvas.setAttribute("aria-label", names.join("; "));
   }
 
   /** Update the text about a run. */
@@ -130,6 +131,7 @@ export class Figures {
       ...(response ? [latencyBar(response)] : []),
       ...troubles(run),
     );
+    for (const canvas of $("cards").querySelectorAll("canvas")) if (canvas.runs?.includes(run)) this.#name(canvas);
   }
 
   /** Widen the range of the figures to all that has arrived since the last call. */

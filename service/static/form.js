@@ -1,13 +1,12 @@
 // The form: fields of the two settings, made from /v1/solvers, read into a view and filled from one.
 import { $, make } from "./dom.js";
 import { cost, explain } from "./terms.js";
-import { TUNED } from "./solver_text.js";
-import { BUDGET, GRID_PARAMETERS, SETTING, second, settingOf } from "./view.js";
+import { BUDGET, TUNED, catalogue, gridParameters, second, spelled, titled, usual } from "./view.js";
 
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
 
-/** Values that mean the same as an empty field. */
-const USUAL = { error_control: "sample", start: "ramp" };
+/** Settings with a place of their own; the others are under "More". */
+const OWN = ["steps", "rtol", "atol", "grid"];
 
 const option = (value, text = value) => make("option", { value }, text);
 
@@ -62,6 +61,14 @@ function sizeField(name, { min = 1, max, multiple = 1 }) {
     ...(multiple > 1 ? [make("p", { class: "hint" }, `multiples of ${multiple}`)] : []));
 }
 
+/** A field of the request that needs no knowledge of the model. */
+function requestField(name, { default: usual }) {
+  const control = entry(String(usual ?? ""));
+  control.id = `fields-${name}`;
+  Object.assign(control.dataset, { field: name, group: "fields", key: name });
+  return make("div", { class: "field" }, make("label", { for: control.id, "data-term": name }, titled(name)), control);
+}
+
 /** Fill one <fieldset> with the controls of a setting. */
 function build(side, solvers) {
   const kinds = { adaptive: "Error control or fixed steps", fixed: "Fixed steps", multistep: "Multistep" };
@@ -73,10 +80,12 @@ function build(side, solvers) {
     const input = make("input", { type: "radio", name: `${side}-mode`, value, "data-name": "mode" });
     return make("label", {}, input, ` ${text}`);
   };
-  const all = (key) => [...new Set(solvers.flatMap((solver) => solver.parameters[key] ?? []))];
-  const without = (key) => all(key).filter((value) => value !== USUAL[key]);
-  const parameters = Object.values(GRID_PARAMETERS).flatMap(Object.keys);
-  const grids = [...all("grid").map((name) => option(name)), option("times", "custom times")];
+  const families = [...Object.keys(catalogue.grids), "times"];
+  const parameters = families.flatMap((name) => Object.keys(gridParameters(name)));
+  const grids = families.map((name) => option(name, name === "times" ? "custom times" : name));
+  const more = Object.entries(catalogue.settings).filter(([name]) => !OWN.includes(name));
+  const control = ({ kind, default: automatic, choices }) =>
+    choices.length ? choice(choices.filter((value) => value !== automatic), automatic ?? "automatic") : entry(automatic ?? "automatic", kind === "integer" ? "numeric" : "decimal");
   $(side).replaceChildren(
     make("legend", {}, make("span", { class: "key", "aria-hidden": "true" }), side === "a" ? "Solver A" : "Solver B"),
     field(side, "solver", "Solver", make("select", {}, ...groups, option(BUDGET, "the service's choice for a budget"))),
@@ -87,30 +96,23 @@ function build(side, solvers) {
     make("div", { class: "modes", role: "group", "aria-label": "How steps are chosen", "data-for": "mode" },
       radio("tolerance", "error control"), radio("steps", "fixed steps")),
     make("div", { class: "pair" },
-      field(side, "rtol", "rtol", entry("1e-5")), field(side, "atol", "atol", entry("1e-5")),
+      field(side, "rtol", "rtol", entry("automatic")), field(side, "atol", "atol", entry("automatic")),
       field(side, "steps", "Steps", entry("", "numeric")),
       field(side, "grid", "Grid", make("select", {}, ...grids))),
     make("div", { class: "pair" }, ...parameters.map((name) => field(side, `grid_${name}`, name, entry()))),
     make("p", { class: "hint", "data-for": "cost" }),
     make("details", { "data-for": "more" }, make("summary", {}, "More"),
-      make("div", { class: "pair" },
-        field(side, "controller", "Controller", choice(all("controller"), "solver's default")),
-        field(side, "error_control", "Step sizes", choice(without("error_control"), "per sample")),
-        field(side, "start", "Start", choice(without("start"), "ramp")),
-        field(side, "max_step", "Max step", entry("no bound")),
-        field(side, "first_step", "First step", entry("automatic")),
-        field(side, "max_nfe", "Max NFE", entry("10000", "numeric")))),
+      make("div", { class: "pair" }, ...more.map(([name, about]) => field(side, name, titled(name), control(about))))),
   );
 }
 
 export class Form {
-  /** @param solvers entries of /v1/solvers; @param models lines of /v1/models */
-  constructor(solvers, models) {
-    this.solvers = new Map(solvers.map((solver) => [solver.name, solver]));
+  /** @param models lines of /v1/models */
+  constructor(models) {
     this.b = null;
-    const stages = { order: null, stages: 1, kind: "fixed", cost: "N", parameters: { steps: "" } };
-    this.solvers.set(TUNED, { name: TUNED, ...stages }); // belongs to one model, so that the catalogue does not have it
+    const solvers = [...catalogue.solvers.values()].filter(({ name }) => name !== TUNED);
     for (const side of ["a", "b"]) build(side, solvers);
+    $("fields").replaceChildren(...Object.entries(catalogue.fields).map((one) => requestField(...one)));
     this.offer(models);
   }
 
@@ -143,7 +145,7 @@ export class Form {
   fill(view) {
     for (const key of COMMON) this.#put($(key), view[key]);
     this.#offerTuned();
-    for (const control of $("inputs").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
+    for (const control of $("common").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
     $("compare").checked = view.b !== null;
     this.b = view.b ?? this.b ?? second();
     this.#fillSetting("a", view.a);
@@ -153,7 +155,7 @@ export class Form {
 
   #put(control, value) {
     if (control.tagName === "SELECT" && value && ![...control.options].some((o) => o.value === value)) {
-      control.append(option(value, value === TUNED ? TUNED : `${value} (unknown)`));
+      control.append(option(value));
     }
     control.value = value;
   }
@@ -162,14 +164,14 @@ export class Form {
     for (const control of $(side).querySelectorAll("[data-name]")) {
       const name = control.dataset.name;
       if (control.type === "radio") control.checked = control.value === setting.mode;
-      else if (name.startsWith("grid_")) this.#put(control, setting[name] ?? this.#gridDefault(name));
+      else if (name.startsWith("grid_")) this.#put(control, setting[name] ?? this.#initial(name.slice(5)));
       else if (name === "grid") this.#put(control, setting.grid || "uniform");
-      else this.#put(control, setting[name] === USUAL[name] ? "" : setting[name]);
+      else this.#put(control, setting[name] ?? "");
     }
   }
 
-  #gridDefault(name) {
-    return Object.values(GRID_PARAMETERS).find((p) => name.slice(5) in p)[name.slice(5)];
+  #initial(parameter) {
+    return [...Object.keys(catalogue.grids), "times"].map(gridParameters).find((values) => parameter in values)[parameter];
   }
 
   /** Read the fields into a view; `kept` supplies everything that is not in the form. */
@@ -177,7 +179,7 @@ export class Form {
     const view = { ...kept };
     for (const key of COMMON) view[key] = $(key).value;
     if ($("conditional").hidden) view.condition = view.guidance = "";
-    for (const control of $("inputs").querySelectorAll("[data-group]")) {
+    for (const control of $("common").querySelectorAll("[data-group]")) {
       const { group, key } = control.dataset;
       view[group] = { ...view[group], [key]: control.value };
     }
@@ -190,23 +192,20 @@ export class Form {
 
   /** Read the fields of one solver. @returns {import("./view.js").Setting} */
   setting(side) {
-    const setting = { ...SETTING };
+    const setting = {};
     const budgeted = $(`${side}-solver`).value === BUDGET;
     for (const control of $(side).querySelectorAll("[data-name]")) {
       const used = !control.closest("[hidden]:not(fieldset)") && (!budgeted || /^(solver|budget_)/.test(control.dataset.name));
-      if (control.type === "radio" ? control.checked : used) setting[control.dataset.name] = control.value;
+      const { value } = control;
+      if (control.type === "radio" ? control.checked : used && value !== "") setting[control.dataset.name] = value;
     }
-    if (!this.solvers.get(setting.solver)?.parameters.rtol && this.solvers.has(setting.solver)) setting.mode = "steps";
-    if (setting.grid === "uniform") setting.grid = "";
+    if (setting.solver !== BUDGET && spelled(setting) && !catalogue.solvers.get(setting.solver).parameters.rtol) setting.mode = "steps";
+    if (setting.grid === "uniform") delete setting.grid;
     return setting;
   }
 
   /** Show the fields that belong to the chosen solvers and hide the others. */
   arrange() {
-    for (const side of ["a", "b"]) {
-      const picked = $(`${side}-solver`).selectedOptions[0];
-      if (picked?.parentElement.className === TUNED) this.#fillSetting(side, settingOf(picked.value)); // its text has the steps
-    }
     this.#offerTuned();
     $("b").hidden = !$("compare").checked;
     for (const side of ["a", "b"]) {
@@ -220,21 +219,25 @@ export class Form {
         }
         continue;
       }
-      const solver = this.solvers.get(chosen);
-      const takes = solver?.parameters ?? { rtol: true, start: true, controller: true };
+      const solver = catalogue.solvers.get(chosen);
+      const takes = solver?.parameters ?? {}; // a text has all settings, until the service resolves it
       const tolerance = $(side).querySelector("[value=tolerance]");
       const fixed = !takes.rtol || !tolerance.checked;
-      if (fixed && $(`${side}-steps`).value === "") $(`${side}-steps`).value = "20";
-      const parameters = Object.keys(GRID_PARAMETERS[$(`${side}-grid`).value] ?? {});
+      if (solver && fixed && $(`${side}-steps`).value === "") $(`${side}-steps`).value = "20";
+      const parameters = Object.keys(gridParameters($(`${side}-grid`).value));
       const explicit = $(`${side}-grid`).value === "times";
-      const shown = {
-        mode: takes.rtol, rtol: !fixed, atol: !fixed, controller: !fixed, error_control: !fixed, steps: fixed && !explicit,
-        first_step: !fixed, max_step: !fixed, max_nfe: true, grid: fixed && chosen !== TUNED, start: Boolean(takes.start), more: true,
-        solver: true, cost: true,
+      const both = ["start", "max_nfe"]; // not only for error control
+      const shown = (name) => {
+        if (name.startsWith("grid_")) return takes.grid && fixed && parameters.includes(name.slice(5));
+        if (name === "mode") return takes.rtol;
+        if (name in catalogue.settings) return name in takes && (both.includes(name) || fixed === ["steps", "grid"].includes(name)) && !(explicit && name === "steps");
+        return name === "solver" || (solver && ["more", "cost"].includes(name));
       };
-      for (const element of $(side).querySelectorAll("[data-for]")) {
-        const name = element.dataset.for;
-        element.hidden = name.startsWith("grid_") ? !fixed || !parameters.includes(name.slice(5)) : !shown[name];
+      for (const element of $(side).querySelectorAll("[data-for]")) element.hidden = !shown(element.dataset.for);
+      for (const element of $(side).querySelectorAll("[data-for=more] .field > *")) {
+        const automatic = usual(chosen, element.dataset.name);
+        if (element.tagName === "SELECT") element.options[0].textContent = automatic ?? "automatic";
+        else if (element.tagName === "INPUT") element.placeholder = automatic ?? "automatic";
       }
       $(side).querySelector("[data-for=cost]").textContent = solver ? cost(solver, this.setting(side)) : "";
     }
@@ -257,7 +260,7 @@ export class Form {
     if ($("inputs").dataset.of === of) return; // keeps what is being typed
     $("inputs").dataset.of = of;
     $("inputs").replaceChildren(...conditions.map((one) => conditionField(...one)), ...axes.map((one) => sizeField(...one)));
-    for (const control of $("inputs").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
+    for (const control of $("common").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
     for (const label of $("inputs").querySelectorAll("[data-term]")) explain(label);
     if (this.marked) this.mark(...this.marked); // the fields are new
   }
@@ -286,7 +289,8 @@ export class Form {
       control.removeAttribute("aria-describedby");
     }
     for (const { field: name } of errors) {
-      const root = name.split(".")[0];
+      const text = !spelled({ solver: $(`${side ?? "a"}-solver`).value }); // then it has all settings
+      const root = text && name in catalogue.settings ? "solver" : name.split(".")[0];
       const [one, all] = [name, root].map((field) => `[data-field="${CSS.escape(field)}"]`);
       for (const control of document.querySelectorAll(`#common ${one}, #common ${all}, #${side ?? "a"} ${all}`)) {
         if (control.closest(".field[hidden]")) continue;

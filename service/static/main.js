@@ -40,16 +40,16 @@ const served = (name) => models.find((model) => model.name === name);
 /** How many samples fill a figure well. */
 const usual = (name) => ((served(name)?.data_shape?.length ?? 1) > 1 ? "36" : "500");
 
-function start({ models: list, solvers }) {
+function start({ models: list }) {
   models = list;
-  form = new Form(solvers, models);
+  form = new Form(models);
   finder = new Finder(
     () => {
-      const { dtype, tuned = [] } = served(view.model) ?? {};
-      return { body: views.request(view, view.a), dtype, tuned, own: [view.a, view.b].filter(Boolean).map(views.label) };
+      const own = figures.runs.map((run) => run.response?.solver.text).filter(Boolean);
+      return { body: views.request(view, view.a), own: [...new Set(own)] };
     },
     (text) => {
-      view.a = views.settingOf(text);
+      view.a = { solver: text, mode: "tolerance" };
       form.fill(view);
       redraw();
     },
@@ -108,7 +108,7 @@ async function draw() {
     document.documentElement.dataset.runs = runs.length; // makes room for them
     $("cards").dataset.layout = runs.length > 1 ? view.layout : "side";
   }
-  drawn = runs.map((run) => api.stringify(run.body)).join();
+  drawn = requests(view);
   remember();
   finder.of(api.stringify(subject(runs[0].body)));
   code.show(runs.map((run) => run.body));
@@ -139,10 +139,25 @@ async function draw() {
   }
 }
 
+/** The requests of a view, as text. */
+const requests = (shown) => [shown.a, shown.b].filter(Boolean).map((setting) => api.stringify(views.request(shown, setting))).join();
+
+/** Show the settings of solvers that were given as text in the fields, once the service has resolved them. */
+function spell(runs) {
+  $("summary").textContent = `${view.model} · ${view.num_samples} · ${runs.map((run) => run.label).join(" vs ")}`;
+  const texts = runs.filter(({ side, solver }) => solver && view[side] && !views.spelled(view[side]));
+  if (!texts.length) return;
+  for (const { side, solver } of texts) view[side] = views.settingOf(solver);
+  form.fill(view);
+  drawn = requests(view);
+  remember();
+}
+
 /** More of a run has arrived: the figures show it from its first states on. */
 function arrived(runs, run, mine) {
   if (mine.signal.aborted) return;
   progress(run);
+  spell(runs);
   if (figures.runs !== runs && (run.response || run.page?.frames.length)) {
     unchoose();
     verdict.clear();
@@ -202,7 +217,7 @@ async function study(runs) {
   const { signal } = (studying = new AbortController());
   behind();
   if (view.sample !== "") choose(Number(view.sample));
-  await verdict.judge(runs, served(runs[0].body.model)?.dtype, signal, choose);
+  await verdict.judge(runs, signal, choose);
   if (figures.runs !== runs) return;
   for (const run of runs) figures.describe(run);
   await recolour();
@@ -285,7 +300,7 @@ async function recolour() {
   const { runs } = figures;
   if (view.colour === "nfe" && runs.every((run) => run.response)) {
     for (const run of runs) {
-      const stages = form.solvers.get(run.body.solver)?.stages ?? 1;
+      const stages = views.catalogue.solvers.get(run.solver.name)?.stages ?? 1;
       run.nfe ??= await sample.evaluations(run, stages).catch(() => null);
     }
   }
@@ -336,7 +351,7 @@ function submitted(event) {
   event.preventDefault();
   if (planned) return; // the change that came with Enter or the press is about to be drawn
   const now = form.read(view);
-  const same = [now.a, now.b].filter(Boolean).map((setting) => api.stringify(views.request(now, setting))).join() === drawn;
+  const same = requests(now) === drawn;
   if (byChange && same && $("problem").hidden) {
     byChange = false;
     if (!running) player.play();
@@ -356,7 +371,6 @@ async function refresh() {
   if (!found) return;
   if (api.stringify(found.models) !== api.stringify(models)) {
     models = found.models;
-    verdict.forget();
     form.offer(models);
     describe();
   }

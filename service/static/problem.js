@@ -1,14 +1,13 @@
 // Errors in the words of the page, and the field for an API key if the service requires one.
 import { key } from "./api.js";
 import { $, make } from "./dom.js";
+import { catalogue, titled } from "./view.js";
 
 /** Fields of the HTTP interface that the page calls by another name. */
 const NAMES = {
-  num_samples: "How many", max_nfe: "Max NFE", first_step: "First step", max_step: "Max step", error_control: "Step sizes",
-  timeout_s: "the time limit", on_timeout: "late samples", save_at: "Grid",
+  num_samples: "How many", timeout_s: "the time limit", on_timeout: "late samples", save_at: "Grid",
 };
-const NAMED = new RegExp(`\\b(${Object.keys(NAMES).join("|")})\\b`, "g");
-const inWords = (text) => text.replace(NAMED, (name) => NAMES[name]);
+const inWords = (text) => text.replace(/\b[a-z]+_[a-z]+\b/g, (name) => NAMES[name] ?? (name in catalogue.settings ? titled(name) : name));
 
 /** Details that the page words better than the service, which does not know that a person reads them. */
 const DETAILS = {

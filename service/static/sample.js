@@ -18,12 +18,12 @@ const COUNTED = 1000; // maximum number of samples with their own count of evalu
  */
 export async function follow(run, index, signal) {
   const { body } = run;
-  if (body.error_control === "batch") return together(run, index); // alone it would have other steps
+  if ((run.solver ?? body).error_control === "batch") return together(run, index); // alone it would have other steps
   const one = { ...body, ...subjectOf(body, index), num_samples: 1, first_index: index, trace: "full" };
-  const { trace, nfe } = await api.sample(one, signal);
+  const { trace, nfe, solver } = await api.sample(one, signal);
   const ends = trace.t.map((t, k) => t + trace.h[k]).filter((_, k) => trace.accepted[k]);
   ends[ends.length - 1] = Math.min(1, ends.at(-1));
-  const between = body.steps === undefined && !Array.isArray(body.grid) ? POINTS : 0;
+  const between = solver.steps === undefined ? POINTS : 0;
   const wanted = [0, ...ends, ...Array.from({ length: between }, (_, k) => (k + 0.5) / POINTS)].sort((p, q) => p - q);
   const kept = new Set(ends);
   const times = wanted.filter((t, k) => kept.has(t) || !near(t, wanted[k - 1]) && !near(t, wanted[k + 1]));

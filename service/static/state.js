@@ -2,6 +2,7 @@
 import * as api from "./api.js";
 import { $, button, make } from "./dom.js";
 import { keyForm, line } from "./problem.js";
+import { learn } from "./view.js";
 
 const AGAIN = 2000; // milliseconds until the next request to the service
 const SECTIONS = ["figures", "trace", "finder", "elsewhere"];
@@ -53,7 +54,7 @@ export const locked = (error) => ({ name: "locked", title: "This service needs a
 
 /**
  * Look for models to draw from, and ask again until there is one.
- * @param arrived called with {models, solvers} once a model is there
+ * @param arrived called with {models} once a model is there
  */
 export async function watch(arrived, failed) {
   let timer = 0;
@@ -61,11 +62,12 @@ export async function watch(arrived, failed) {
   const look = async () => {
     clearTimeout(timer);
     try {
-      const [{ models }, { solvers }] = await Promise.all([api.get("v1/models"), api.get("v1/solvers")]);
+      const [{ models }, catalogue] = await Promise.all([api.get("v1/models"), api.get("v1/solvers")]);
+      learn(catalogue);
       const waits = models.some((model) => model.status === "loading") && !models.some((model) => model.status === "served");
       if (models.length && !waits) {
         show(null);
-        return arrived({ models, solvers });
+        return arrived({ models });
       }
       show(models.length ? starting(models.filter((model) => model.status === "loading").map((model) => model.name)) : empty(), again());
       $("service").textContent = models.length ? "starting …" : "ready, no models";

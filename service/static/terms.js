@@ -1,7 +1,8 @@
 // Explanations: a "?" beside each term shows one sentence about it; and the cost of a solver in words.
 import { $, make } from "./dom.js";
+import { catalogue } from "./view.js";
 
-export const TERMS = {
+const TERMS = {
   model: "A trained network v(x, t) that gives the velocity of a point x at time t.",
   num_samples: "The number of samples; each is computed independently, so a larger number never changes the others.",
   seed: "Fixes the noise that the samples start from: the same seed gives the same samples, here and in any program.",
@@ -11,40 +12,23 @@ export const TERMS = {
   guidance: "How strongly to follow the condition: 1 is the model as trained, and values other than 0 and 1 double the network's work.",
   solver: "The method that follows the velocity from t = 0 to t = 1; a higher order takes fewer but costlier steps.",
   mode: "With error control, the solver chooses its step sizes to meet the tolerance; fixed steps are set in advance.",
-  rtol: "Relative tolerance: the error allowed in a step, as a fraction of the state's size.",
-  atol: "Absolute tolerance: the error allowed in a step where the state is close to 0.",
-  steps: "The number of steps from t = 0 to t = 1.",
-  grid: "How the steps are spaced: evenly, or closer together near the noise or the data.",
-  grid_value: "Above 1, steps are closer together near the noise.",
-  grid_exponent: "Times are u to this power, with u evenly spaced: above 1, steps are closer together near the noise.",
-  grid_coefficient: "Below 0, steps are closer together near the noise.",
-  grid_mean: "Below 0, steps are closer together near the noise.",
-  grid_std: "Smaller values concentrate the steps around one time.",
-  grid_rho: "Larger values make the noise level fall more slowly towards the end, so that steps there are finer.",
-  grid_sigma_min: "The noise level, (1 - t) / t, before the last step.",
-  grid_sigma_max: "The noise level, (1 - t) / t, after the first step.",
   grid_times: "All times from 0 to 1, separated by commas.",
-  controller: "The rule that turns the error of a step into the size of the next.",
-  error_control: "Whether each sample has its own step sizes, or all samples share them (batch).",
-  start: "How a multistep method takes its first steps, before it has velocities to reuse: with lower orders (ramp) or Runge-Kutta steps (rk).",
-  first_step: "The size of the first step, chosen automatically if left empty.",
-  max_step: "The longest step under error control, in units of t, for velocities that change within short intervals.",
-  max_nfe: "A sample that needs more network evaluations than this is stopped.",
-  budget_max_error: "The service takes the fastest measured solver with 95 % of samples within this error: 0.01 is 1 % of the spread.",
+  budget_max_error: "The service takes the cheapest measured solver with 95 % of samples within this error: 0.01 is 1 % of the spread.",
   budget_max_nfe: "The service takes only solvers with fixed steps and at most this many network evaluations per sample.",
   budget_max_ms: "The service takes only solvers that draw all the samples within this many milliseconds at its current pace.",
   nfe: "Number of function evaluations: network calls, one after another, of the slowest sample.",
   mean_nfe: "NFE averaged over the samples: under error control each sample takes its own number of evaluations.",
   colour: "Points show which solver drew them, how many evaluations each took, or how far each is from the reference.",
   latency: "Time in the service: waiting, the network, the rest of the solver, and encoding the response.",
-  error: "The mean distance to a reference solution from the same noise, as a percentage of the samples' spread.",
-  spread: "How far the reference's samples are from their mean (root mean square): the size of the data, and the unit of errors here.",
+  error: "The endpoint error that 95 % of these samples are within: the distance from the exact end of a sample's own path, as a percentage of the spread.",
+  promised: "The upper end of the interval of p95: with 99 % confidence, 95 % of all samples end within it. Solvers are ranked by it.",
+  spread: "How far the exact ends are from their mean (root mean square), in the model's own coordinates: the unit of errors here.",
   velocity: "Arrows show where the model moves a point at the time on the slider, and how fast.",
   density: "The stronger the colour behind the points, the more likely samples are there at the time on the slider (log scale).",
   h: "The solver moves from t to t + h in one step; steps are short where the velocity changes quickly.",
   rejected: "Attempts that error control discarded because their error was too large; they cost evaluations, too.",
   log_prob: "The logarithm of the model's density at the sample, computed exactly along its path.",
-  finder: "Several solvers draw the same samples, so that you can see which is cheapest for the accuracy you need.",
+  finder: "The service measures solvers on the same samples, so that you can see which is cheapest for the accuracy you need.",
   budget: "What a sample may cost, or how large its error may be; the best solver within it is recommended.",
 };
 
@@ -70,13 +54,21 @@ export function explain(label) {
   label.after(what(label.dataset.term, label.textContent.trim()));
 }
 
+/** The sentence about a term; of fields of a request and parameters of grids, the service's. */
+export function explanation(term) {
+  if (TERMS[term]) return TERMS[term];
+  const parameters = Object.values(catalogue.grids).flatMap((grid) => Object.entries(grid.parameters));
+  const { about } = catalogue.settings[term] ?? catalogue.fields[term] ?? Object.fromEntries(parameters)[term.replace("grid_", "")] ?? {};
+  return about && `${about[0].toUpperCase()}${about.slice(1)}.`;
+}
+
 function show(button) {
   const box = $("term");
   const again = opener === button && box.matches(":popover-open");
   box.hidePopover();
   opener = button;
   if (again) return;
-  box.textContent = TERMS[button.dataset.what];
+  box.textContent = explanation(button.dataset.what);
   box.showPopover();
   const place = button.getBoundingClientRect();
   const left = Math.min(place.left, innerWidth - box.offsetWidth - 12);

@@ -1,46 +1,49 @@
 // The view: what the page shows, as one plain object and as the part of its address after #.
-import { GRIDS, format, number as shortest, parse } from "./solver_text.js";
+/** What GET /v1/solvers says: the solvers by name, the settings that they can be given, other fields, and the grids. */
+export const catalogue = { solvers: new Map(), settings: {}, fields: {}, grids: {} };
+/** Solvers and grids that were tuned for one model. */
+export const TUNED = "tuned";
+
+export function learn({ solvers, ...others }) {
+  const tuned = { name: TUNED, order: null, stages: 1, kind: "fixed", cost: "N", parameters: { steps: "integer" } };
+  catalogue.solvers = new Map([...solvers, tuned].map((solver) => [solver.name, solver])); // `tuned` belongs to one model
+  Object.assign(catalogue, others);
+}
 
 /**
- * A solver's settings as in its fields: texts, "" where a field is empty. `mode` is "steps" or "tolerance"; a
- * parameter of a grid is called `grid_` and its name, and `grid_times` are explicit times.
+ * A solver's settings as in its fields: texts, and no member where a field is empty. `mode` is "steps" or "tolerance";
+ * a parameter of a grid is called `grid_` and its name, `grid_times` are explicit times, and `budget_` precedes a
+ * limit. If `solver` is not a name but a text with settings, there are no others, until the service has resolved it.
  * @typedef {Record<string, string>} Setting
  */
-export const SETTING = {
-  solver: "", mode: "", steps: "", rtol: "", atol: "", grid: "", start: "", controller: "", error_control: "",
-  first_step: "", max_step: "", max_nfe: "", budget_max_error: "", budget_max_nfe: "", budget_max_ms: "",
-};
 /** The value of the field "solver" if a budget is given instead. */
 export const BUDGET = "budget";
 const LIMITS = { max_error: "error", max_nfe: "NFE", max_ms: "ms" };
-/** Grids, their parameters, and the initial values of these in the form. */
-export const GRID_PARAMETERS = {
-  shift: { value: "3" },
-  power: { exponent: "2" },
-  sway: { coefficient: "-1" },
-  logit_normal: { mean: "0", std: "1" },
-  karras: { rho: "7", sigma_min: "0.002", sigma_max: "80" },
-  times: { times: "0, 0.5, 1" },
-};
+/** The parameters of a grid, and their initial values in the form. */
+export function gridParameters(name) {
+  if (name === "times") return { times: "0, 0.5, 1" };
+  const { parameters = {} } = catalogue.grids[name] ?? {};
+  return Object.fromEntries(Object.entries(parameters).map(([key, { default: usual, example }]) => [key, String(usual ?? example)]));
+}
+
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
-/** Texts by name: `c.text=[1, 2]` in an address is a condition, `s.T=80` the size of a free axis. */
-const GROUPS = { c: "conditions", s: "shape" };
+/** Texts by name: `c.text=[1, 2]` in an address is a condition, `s.T=80` the size of a free axis, `f.noise_scale=0.8` a field. */
+const GROUPS = { c: "conditions", s: "shape", f: "fields" };
 /** What is shown besides the samples, and the values that an address may give it; others are ignored. */
 const FLAGS = {
   layout: /^(side|over)$/, colour: /^(nfe|error)$/, velocity: /^1$/, density: /^1$/, sample: /^\d{1,9}$/, timeout: /^[1-9]\d{0,2}$/,
 };
-const SETTINGS = new Set([...Object.keys(SETTING), ...Object.values(GRID_PARAMETERS).flatMap(Object.keys).map((name) => `grid_${name}`)]);
 const SOLVER = "dopri5"; // if an address names none
 
 export const first = () => ({
   model: "", num_samples: "", seed: "0", condition: "", guidance: "",
-  conditions: {}, shape: {}, layout: "side", colour: "", velocity: "", density: "", sample: "", timeout: "",
-  a: { ...SETTING, solver: SOLVER, mode: "tolerance", rtol: "1e-3", atol: "1e-3" },
+  conditions: {}, shape: {}, fields: {}, layout: "side", colour: "", velocity: "", density: "", sample: "", timeout: "",
+  a: { solver: SOLVER, mode: "tolerance", rtol: "1e-3", atol: "1e-3" },
   b: null,
 });
 
 /** The initial second setting: cheap next to the first. */
-export const second = () => ({ ...SETTING, solver: "euler", mode: "steps", steps: "10" });
+export const second = () => ({ solver: "euler", mode: "steps", steps: "10" });
 
 export function toHash(view) {
   const parts = new URLSearchParams();
@@ -60,36 +63,46 @@ export function toHash(view) {
 export function fromHash(hash) {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   const view = first();
-  if ([...parts.keys()].some((key) => key.startsWith("a.") && SETTINGS.has(key.slice(2)))) view.a = { ...SETTING, solver: SOLVER };
+  if ([...parts.keys()].some((key) => key.startsWith("a.") && isSetting(key.slice(2)))) view.a = { solver: SOLVER };
   for (const [key, value] of parts) {
     const [side, name] = [key.slice(0, 1), key.slice(2)];
-    if (key === "a" || key === "b") view[key] = settingOf(value.replace(/ (?=[a-z])/gi, "+")); // a plain + arrives as a space
-    else if (/^[ab]\./.test(key) && SETTINGS.has(name)) (view[side] ??= { ...SETTING, solver: SOLVER })[name] = value;
+    if (key === "a" || key === "b") view[key] = { solver: value.replace(/ (?=[a-z])/gi, "+") }; // a plain + arrives as a space
+    else if (/^[ab]\./.test(key) && isSetting(name)) (view[side] ??= { solver: SOLVER })[name] = value;
     else if (GROUPS[side] && /^.\.[A-Za-z]\w{0,63}$/.test(key)) view[GROUPS[side]][name] = value;
     else if (COMMON.includes(key) || (Object.hasOwn(FLAGS, key) && FLAGS[key].test(value))) view[key] = value;
   }
-  for (const side of [view.a, view.b]) if (side) side.mode = side.steps || side.grid === "times" ? "steps" : "tolerance";
+  for (const side of [view.a, view.b]) if (side) side.mode = modeOf(side);
   return view;
 }
 
-/** Return the setting of a solver's text; a text that cannot be parsed becomes an unknown solver. */
-export function settingOf(text) {
-  let fields;
-  try {
-    fields = parse(text);
-  } catch {
-    fields = { solver: text };
-  }
-  const { grid, ...rest } = fields;
-  const setting = { ...SETTING, ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, shortest(value)])) };
-  if (Array.isArray(grid)) Object.assign(setting, { grid: "times", grid_times: grid.map(shortest).join(", "), steps: "" });
-  else if (typeof grid === "string") setting.grid = grid === "uniform" ? "" : grid;
-  else if (grid) setting.grid = grid.name;
-  for (const [name, usual] of Object.entries({ ...GRIDS[setting.grid], ...grid })) {
-    if (setting.grid !== "times" && name !== "name") setting[`grid_${name}`] = shortest(grid[name] ?? usual);
-  }
-  setting.mode = setting.steps || setting.grid === "times" ? "steps" : "tolerance";
-  return setting;
+const isSetting = (name) => name === "solver" || Object.hasOwn(catalogue.settings, name) || /^(grid_\w{1,64}|budget_max_(error|nfe|ms))$/.test(name);
+
+const modeOf = ({ steps, grid }) => (steps || grid === "times" ? "steps" : "tolerance");
+
+/** Whether a setting names its solver and has the rest in fields; otherwise it is a text that only the service reads. */
+export const spelled = ({ solver }) => solver === BUDGET || catalogue.solvers.has(solver);
+
+/** The setting of a solver as a response resolves it; values that are usual for the solver are left out. */
+export function settingOf({ name, grid = "uniform", text: _, plan: __, ...others }) {
+  const setting = { solver: name };
+  for (const [key, value] of Object.entries(others)) if (value !== null && value !== usual(name, key)) setting[key] = String(value);
+  if (Array.isArray(grid)) Object.assign(setting, { grid: "times", grid_times: grid.join(", ") });
+  else if (grid.name) {
+    const { name: family, ...parameters } = grid;
+    setting.grid = family;
+    for (const [key, value] of Object.entries(parameters)) setting[`grid_${key}`] = String(value);
+  } else if (grid !== "uniform") setting.grid = grid;
+  if (setting.grid === "times") delete setting.steps;
+  return { ...setting, mode: modeOf(setting) };
+}
+
+/** "max_step" as "Max step". */
+export const titled = (name) => name.replace("nfe", "NFE").replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
+
+/** The value that a setting has if its field is empty. */
+export function usual(solver, key) {
+  const values = catalogue.solvers.get(solver)?.parameters[key];
+  return Array.isArray(values) ? values[0] : catalogue.settings[key]?.default;
 }
 
 /** A number if the text is one, else the text as it is: the service will report the fault. */
@@ -124,33 +137,18 @@ function budget(setting) {
   return Object.fromEntries(given.filter(([, value]) => value !== undefined));
 }
 
-/** The members of a request that say how to solve; undefined where a field is empty. */
+/** The members of a request that say how to solve; none where a field is empty. */
 export function solving(setting) {
   if (setting.solver === BUDGET) return { budget: budget(setting) };
-  const fixed = setting.mode === "steps";
-  const explicit = fixed && setting.grid === "times";
-  const adaptive = fixed ? () => undefined : (value) => value;
-  return {
-    solver: setting.solver,
-    steps: fixed && !explicit ? number(setting.steps) : undefined,
-    rtol: adaptive(number(setting.rtol)),
-    atol: adaptive(number(setting.atol)),
-    grid: fixed ? grid(setting) : undefined,
-    start: setting.start || undefined,
-    controller: adaptive(setting.controller || undefined),
-    error_control: adaptive(setting.error_control || undefined),
-    first_step: adaptive(number(setting.first_step)),
-    max_step: adaptive(number(setting.max_step)),
-    max_nfe: number(setting.max_nfe),
-  };
-}
-
-function grid(setting) {
-  const name = setting.grid;
-  if (name === "" || name === "uniform") return undefined;
-  if (name === "times") return (setting.grid_times ?? "").split(",").map((part) => number(part) ?? "");
-  const parameters = Object.keys(GRID_PARAMETERS[name] ?? {});
-  return Object.fromEntries([["name", name], ...parameters.map((key) => [key, number(setting[`grid_${key}`])])]);
+  const members = { solver: setting.solver };
+  for (const key of Object.keys(catalogue.settings)) if (setting[key] && key !== "grid") members[key] = number(setting[key]);
+  const name = setting.grid ?? "";
+  if (name === "times") members.grid = (setting.grid_times ?? "").split(",").map((part) => number(part) ?? "");
+  else if (name !== "" && name !== "uniform") {
+    const parameters = Object.keys(gridParameters(name)).map((key) => [key, number(setting[`grid_${key}`])]);
+    members.grid = parameters.length ? Object.fromEntries([["name", name], ...parameters]) : name;
+  }
+  return members;
 }
 
 /** The body of `POST /v1/sample` for one setting of a view. Members that are undefined are left out. */
@@ -163,19 +161,19 @@ export function request(view, setting) {
     conditions: filled(view.conditions, condition),
     shape: filled(view.shape, number),
     guidance: number(view.guidance),
+    ...filled(view.fields, number),
     ...solving(setting),
   };
 }
 
-/** The text of a setting: `rk4-20`, `ab3-12/shift(3)`, `dopri5@1e-3`. Two settings that differ never read alike. */
+/** A setting in words, until the service has said its text. */
 export function label(setting) {
   if (setting.solver === BUDGET) {
     const limits = Object.entries(budget(setting)).map(([name, value]) => `${LIMITS[name]} ≤ ${value}`);
     return `budget: ${limits.join(", ") || "?"}`;
   }
-  const fields = solving(setting);
-  if (setting.mode === "steps") fields.steps ??= Array.isArray(fields.grid) ? fields.grid.length - 1 : "?";
-  return format(fields);
+  const { solver, mode: _, ...others } = setting;
+  return [solver, ...Object.entries(others).filter(([, text]) => text).map(([key, text]) => `${key} ${text}`)].join(", ");
 }
 
 /** A seed below 2³¹, short enough to be read in its field; longer ones can be typed. */

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -53,6 +54,20 @@ def request_in(body: bytes) -> Any:
         return json.loads(str(arrays["request"]))
 
 
+def resolved(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the solver of a request as a response names it; grids and options are left in its text."""
+    text = body.get("solver", "dopri5").lower()
+    name, steps, rtol = re.fullmatch(r"(\w+)(?:-(\d+))?(?:@([^/+]+))?.*", text).groups()  # type: ignore[union-attr]
+    fixed = {} if steps is None else {"steps": int(steps)}
+    fixed |= {key: body[key] for key in ("steps", "grid", "start") if key in body}
+    if text == name:
+        text += f"-{fixed['steps']}" if fixed else f"@{body.get('rtol', 1e-5):g}".replace("e-0", "e-")
+    if "max_step" in body:
+        text += f"+max_step={body['max_step']:g}"
+    coupled = {"error_control": "batch" if text.endswith("+batch") else "sample"}
+    return {"name": name, **(fixed or {"rtol": float(rtol or body.get("rtol", 1e-5)), **coupled}), "text": text}
+
+
 @dataclass
 class FakeService:
     """Answers with samples that depend on (seed, index, solver); queued `replies` come first."""
@@ -79,6 +94,8 @@ class FakeService:
             return 200, JSON, json.dumps({"solvers": SOLVERS}).encode()
         if (method, path) == ("POST", "/v1/sample/stream"):
             return self._stream(request_in(body))
+        if (method, path) == ("POST", "/v1/models/moons/frontier"):
+            return self._measured(request_in(body))
         if (method, path) != ("POST", "/v1/sample"):
             return problem(404, "no-such-route")
         return self._sample(request_in(body))
@@ -91,11 +108,39 @@ class FakeService:
         completed = event("completed", {"npz": base64.b64encode(content).decode()})
         return 200, SSE, b"".join([event("start", {"model": "moons"}), *shares, completed])
 
+    def _measured(self, body: dict[str, Any]) -> Reply:
+        """Points whose error falls with the steps; rk4-20 was measured beforehand, too."""
+        budget = body.get("budget", {"max_error": 0.01})
+        rows = []
+        for text in body.get("solvers") or ["euler-4", "rk4-2", "rk4-20"]:
+            if not re.fullmatch(r"\w+-\d+", text):
+                return problem(422, "invalid-request", f"solvers: {text!r} is not understood")
+            name, steps = text.split("-")
+            error = {"euler": 1.0, "rk4": 0.1}[name] / int(steps)
+            errors = {"p50": error / 4, "p95": error / 2, "p95_low": error / 3, "p95_high": error, "worst": error}
+            cost = int(steps) * (4 if name == "rk4" else 1)
+            facts = {"samples": body.get("num_samples", 512), "seed": body["seed"], "stored": text == "rk4-20"}
+            facts |= {"conditions": "", "own_conditions": True, "ms": cost / 10, "best": name == "rk4", "failed": 0}
+            rows.append({"solver": text, "nfe": float(cost), "nfe_most": cost, **errors, **facts})
+        rows.sort(key=lambda row: row["nfe_most"])
+        chosen = next((row for row in rows if row["p95_high"] <= budget["max_error"]), None)
+        choice = None if chosen is None else {"solver": chosen["solver"], "promised_error": chosen["p95_high"]}
+        verdict = f"{chosen['solver']}: the cheapest" if chosen else "no measured solver is within the budget"
+        start = {"model": "moons", "version": 3, "seed": body["seed"], "num_samples": body.get("num_samples", 512)}
+        last = {"points": rows, "choice": choice, "verdict": verdict, "tuned": "no plans were tuned", "complete": True}
+        points = [event("point", row) for row in rows if not row["stored"]]
+        first = event("start", start | {"reference": "dopri5@1e-07"})
+        return 200, SSE, b"".join([first, *points, event("completed", last)])
+
     def _sample(self, body: dict[str, Any]) -> Reply:
         if body["model"] != "moons":
             return problem(404, "unknown-model", f"no model {body['model']}; there is: moons")
         n, seed, first = body["num_samples"], body["seed"], body.get("first_index", 0)
-        shift = {"euler": 1.0, "midpoint": 0.5, "rk4": 0.25, "dopri5": 0.0}[body.get("solver", "dopri5")]
+        solver = resolved(body)
+        if "steps" in solver and "max_step" in body:
+            message = "max_step is for error control"
+            return problem(422, "invalid-request", message, errors=[{"field": "max_step", "message": message}])
+        shift = {"euler": 1.0, "midpoint": 0.5, "rk4": 0.25, "dopri5": 0.0}[solver["name"]]
         index = np.arange(first, first + n)
         samples = np.stack([index + shift, np.full(n, seed % 1000)], 1).astype(np.float32)
         arrays: dict[str, Any] = {
@@ -109,7 +154,6 @@ class FakeService:
             "trace_error": np.array([0.3, np.nan]),
             "trace_accepted": np.array([True, False]),
         }
-        settings = {key: body[key] for key in ("steps", "rtol", "atol", "grid", "start", "max_step") if key in body}
         meta = {
             "model": "moons",
             "version": body.get("version", self.version),
@@ -117,7 +161,7 @@ class FakeService:
             "seed": seed,
             "first_index": first,
             "deterministic": True,
-            "solver": {"name": body.get("solver", "dopri5"), **settings},
+            "solver": solver,
             "shape": [n, 2],
             "nfe": int(arrays["nfe"].max()),
             "nfe_per_sample": {"min": 50, "mean": 53.0, "max": 56},

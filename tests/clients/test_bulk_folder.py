@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pathline.bulk_folder import Folder, JobSpec, LocalStore, Receipt, Rows, Summary, fingerprint, shard_rows
+from pathline.bulk_folder import Folder, JobSpec, JobStore, Receipt, ShardRows, Summary, fingerprint, shard_rows
 from pathline.errors import BulkConflict
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
@@ -51,11 +51,11 @@ SPEC = JobSpec(
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """A complete job of five shards, in a folder whose name is a pattern."""
-    folder = Folder(LocalStore(tmp_path / "run[1]"))
+    folder = Folder(JobStore(tmp_path / "run[1]"))
     folder.create(SPEC, None)
     for shard in range(SPEC.shards):
         first, count = SPEC.range(shard)
-        made = Rows(first, ROWS[first : first + count], np.full(count, 4, np.int32), np.full(count, "success"))
+        made = ShardRows(first, ROWS[first : first + count], np.full(count, 4, np.int32), np.full(count, "success"))
         folder.commit(SPEC, made, Receipt.of(SPEC, shard, made, True, 0.5))
     return folder
 

@@ -164,10 +164,12 @@ def test_descriptions(client: Client) -> None:
 
 
 def test_comparing(client: Client) -> None:
-    table = client.compare("gaussian", ["euler", "rk4", "dopri5@1e-8"], 64, seed=SEED)
-    assert [row.nfe for row in table.rows[:2]] == [20, 80]
-    assert table.distances[0, 2] > table.distances[1, 2] > 0
-    assert "rk4-20" in str(table)
+    table = client.compare("gaussian", ["euler-20", "rk4-20", "dopri5@1e-8"], 128, seed=SEED)
+    fresh = {row.solver: row for row in table.rows if not row.stored}
+    assert [fresh[text].nfe_most for text in ("euler-20", "rk4-20")] == [20, 80]
+    assert fresh["euler-20"].p95_high > fresh["rk4-20"].p95_high > fresh["dopri5@1e-8"].p95_high
+    assert table.choice["solver"] in table.verdict
+    assert "95 % of samples end within" in str(table)
 
 
 def test_errors_are_typed(client: Client) -> None:
@@ -296,35 +298,11 @@ def test_each_problem_of_the_service_is_told_by_its_class_and_slug(kind: Kind) -
     assert error.slug == kind.value.slug
 
 
-def test_every_field_of_the_service_can_be_sent() -> None:
-    from pathline._request import SampleOptions
-
-    from service.requests.schemas import SampleRequest
-
-    known = {"model", "num_samples", *SampleOptions.__annotations__}
-    assert known >= set(SampleRequest.model_fields)
-
-
-def test_the_grids_of_solver_text_are_those_of_the_service() -> None:
-    from pathline._solver_text import GRIDS
-
-    from solvers import grids
-
-    defaults = {name: {key: bounds[0] for key, bounds in grid.parameters.items()} for name, grid in grids.GRIDS.items()}
-    assert defaults == GRIDS
-    assert [list(grid.parameters) for grid in grids.GRIDS.values()] == [list(names) for names in GRIDS.values()]
-
-
 def test_links_name_solvers_by_the_text_that_the_page_reads() -> None:
     from pathline._page import page_url
-    from pathline._solver_text import GRIDS
 
     script = (Path(__file__).parents[2] / "service" / "static" / "view.js").read_text()
     assert 'if (key === "a" || key === "b")' in script
-    assert all(re.search(rf"\b{name}: ", script) for names in GRIDS.values() for name in names)
-    fixed = {"name": "ab2", "steps": 9, "start": "rk", "grid": {"name": "logit_normal", "mean": 0.5, "std": 2.0}}
-    adaptive = {"name": "tsit5", "rtol": 1e-5, "atol": 1e-8, "controller": "pi", "error_control": "batch"}
-    parts = dict(parse_qsl(urlsplit(page_url("http://x", {}, fixed, adaptive)).fragment))
-    specs = {side: str(SolverSpec.parse(text)) for side, text in parts.items()}
-    assert specs == parts
-    assert set(parts) == {"a", "b"}
+    solvers = ("ab2-9/logit_normal(0.5,2)+rk", "tsit5@1e-5/1e-8+pi+batch")
+    parts = dict(parse_qsl(urlsplit(page_url("http://x", {}, *solvers)).fragment))
+    assert {side: str(SolverSpec.parse(text)) for side, text in parts.items()} == dict(zip("ab", solvers, strict=True))

@@ -31,7 +31,7 @@ def completed(**changes: Any) -> dict[str, Any]:
         "first_index": 0,
         "deterministic": True,
         "noise": "philox-ndtri-v1",
-        "solver": {"name": "rk4", "steps": 20},
+        "solver": {"name": "rk4", "steps": 20, "text": "rk4-20"},
         "shape": [2, 2],
         "nfe": 80,
         "nfe_per_sample": {"min": 80, "mean": 80.0, "max": 80},

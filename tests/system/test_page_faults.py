@@ -147,7 +147,8 @@ def test_what_an_address_says_in_vain_is_ignored(page: Page, service: str, addre
 
 def test_a_message_names_fields_as_the_page_does_and_opens_what_they_are_in(page: Page, service: str) -> None:
     page.goto("about:blank")
-    page.goto(f"{service}/#{urlencode({'model': 'gaussian', 'num_samples': 8, 'a': 'rk4-5+max_nfe=3'})}")
+    view = {"model": "gaussian", "num_samples": 8, "a.solver": "rk4", "a.steps": 5, "a.max_nfe": 3}
+    page.goto(f"{service}/#{urlencode(view)}")
     page.wait_for_selector("#problem:not([hidden])")
     assert "over Max NFE = 3" in page.inner_text("#problem")
     assert page.locator("#a-max_nfe[aria-invalid]").is_visible()

@@ -15,11 +15,12 @@ from pathline._async_client import AsyncClient
 from pathline._bulk import BulkResult
 from pathline._calls import VERSION
 from pathline._client import Client
-from pathline._compare import Comparison, ComparisonRow, Recommendation
+from pathline._compare import Comparison, ComparisonRow
 from pathline._events import Completed, Event, Progress, Started, State
+from pathline._fields import SampleOptions, SolverOptions
 from pathline._frontier import Frontier, FrontierCurve, FrontierPoint
 from pathline._info import Axis, ModelInfo, ModelList, ServiceLoad, SolverInfo
-from pathline._request import Budget, SampleOptions, SolverOptions
+from pathline._request import Budget
 from pathline._results import (
     DiagnoseResult,
     EncodeResult,
@@ -81,7 +82,6 @@ __all__ = [
     "PathlineError",
     "Progress",
     "ProtocolError",
-    "Recommendation",
     "ReplayDiffers",
     "RequestTimeout",
     "RetryPolicy",

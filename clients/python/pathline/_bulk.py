@@ -12,18 +12,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from pathline._bar import Follow, following
-from pathline._calls import Calls, Do, Flow, Wait
-from pathline._conditions import NAMED, ONE, shape_of
+from pathline._calls import Calls
+from pathline._conditions import NAMED, ONE, served, shape_of
 from pathline._events import Progress
+from pathline._fields import BulkOptions
+from pathline._flow import Do, Flow, Together, Wait
 from pathline._picture import needed
 from pathline._request import chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
@@ -34,10 +35,10 @@ from pathline.bulk_folder import (
     Arrays,
     Folder,
     JobSpec,
-    LocalStore,
+    JobStore,
     Receipt,
     RowConditions,
-    Rows,
+    ShardRows,
     Table,
     merged,
     shard_rows,
@@ -56,13 +57,16 @@ from pathline.errors import (
     Unavailable,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 """Names of classes that are whole numbers."""
 
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
 """How many samples of each condition: a mapping, or pairs where conditions are vectors."""
 
-_OPTIONS = (*FIELDS, "seed", "first_index", "version", "timeout_s")
+_OPTIONS = tuple(BulkOptions.__annotations__)
 
 _PAGE_S, _PROBE_S = 2.0, 0.5
 _FIRST_PAGE, _LEAST_PAGE = 1024, 1
@@ -141,10 +145,10 @@ class BulkArguments:
             InvalidValue: A number is out of range, or options contradict each other.
             ImportError: The format is Parquet and pyarrow is not installed.
         """
-        given = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
+        members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
         table = None if counts is None else _table(counts)
         for name in ("condition", "conditions"):
-            if table is not None and name in given:
+            if table is not None and name in members:
                 raise InvalidValue(f"{name} and counts are both given; give one of them", name)
         total = None if total is None else integer("total", total)
         if total is not None and total < 1:
@@ -160,10 +164,10 @@ class BulkArguments:
         for name, number in (("workers", workers), ("tries", tries)):
             if integer(name, number) < 1:
                 raise InvalidValue(f"{name}={number} is not allowed; use at least 1", name)
-        if "seed" in given:
-            given["seed"] = chosen_seed(given["seed"])
+        if "seed" in members:
+            members["seed"] = chosen_seed(members["seed"])
         total = total if table is None else table.total
-        return cls(model, total, table, format, shard_rows, workers, given, _arrays_in(given))
+        return cls(model, total, table, format, shard_rows, workers, members, _arrays_in(members))
 
     @property
     def request(self) -> dict[str, Any]:
@@ -180,13 +184,13 @@ class BulkArguments:
         Raises:
             InvalidValue: The model has no such condition, or an array has another number of rows.
         """
-        found = {}
+        fitted = {}
         for key, array in self.arrays.items():
             name = key.partition(".")[2]
             shape = shape_of(takes, name)
             if shape is None:
-                known = f"takes {', '.join(takes)}" if takes else "is unconditional"
-                raise InvalidValue(f"there is no condition {name!r}; this model {known}", key)
+                taken = f"takes {', '.join(takes)}" if takes else "is unconditional"
+                raise InvalidValue(f"there is no condition {name!r}; this model {taken}", key)
             more = array.ndim - len(shape)
             if more not in (0, 1) or (more == 1 and len(array) not in (1, total)):
                 raise InvalidValue(
@@ -194,8 +198,8 @@ class BulkArguments:
                     f"or {total} of these, one for each",
                     key,
                 )
-            found[key] = array if more else array[None]
-        return Arrays(found, total)
+            fitted[key] = array if more else array[None]
+        return Arrays(fitted, total)
 
     def refuse_other(self, spec: JobSpec, arrays: Arrays) -> None:
         """Check that a job matches the arguments, and the arrays among them.
@@ -232,16 +236,16 @@ def _table(counts: Counts) -> Table:
 
 def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
     """Take the numbers by name out of the options, as arrays; names of classes stay."""
-    found = {}
+    arrays = {}
     for option in NAMED:
         for name, value in list((options.get(option) or {}).items()):
             array = value if isinstance(value, np.ndarray) else _as_array(f"{option}.{name}", value)
             if array.dtype.kind in "biuf":
-                found[f"{option}.{name}"] = array
+                arrays[f"{option}.{name}"] = array
                 del options[option][name]
         if option in options and not options[option]:
             del options[option]
-    return found
+    return arrays
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:
@@ -260,8 +264,8 @@ class _Page:
 
     def took(self, rows: int, seconds: float) -> None:
         """Adapt to the time that a page took."""
-        wanted = int(rows * min(4.0, max(0.25, _PAGE_S / max(seconds, 1e-3))))
-        self.rows = max(_LEAST_PAGE, min(self._most, wanted))
+        rows_next = int(rows * min(4.0, max(0.25, _PAGE_S / max(seconds, 1e-3))))
+        self.rows = max(_LEAST_PAGE, min(self._most, rows_next))
 
     def refused(self, rows: int) -> bool:
         """Adapt to the refusal of a page that was too large; return whether a smaller one can be tried."""
@@ -269,7 +273,7 @@ class _Page:
         return rows > _LEAST_PAGE
 
 
-class Job:
+class BulkJob:
     """A job in progress, made by the flows of several workers, which threads may drive.
 
     Attributes:
@@ -351,7 +355,7 @@ class Job:
         except BaseException:
             self._advance(-done)
             raise
-        made = Rows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
+        made = ShardRows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
         receipt = Receipt.of(self.spec, shard, made, deterministic, time.monotonic() - begin)
         yield Do(lambda: self._folder.commit(self.spec, made, receipt))
 
@@ -463,7 +467,58 @@ def _request(
     return sample_request(spec.model, rows, options, url)
 
 
-def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[Job]:
+def bulk(
+    calls: Calls,
+    model: str,
+    total: int | None = None,
+    *,
+    to: str | PathLike[str],
+    counts: Counts | None = None,
+    format: Literal["npy", "parquet"] | None = None,  # noqa: A002 - as NumPy and pandas call it
+    workers: int = 2,
+    tries: int = 3,
+    shard_rows: int | None = None,
+    progress: bool | Follow | None = None,
+    **options: Unpack[BulkOptions],
+) -> Flow[BulkResult]:
+    """Draw any number of samples into a folder, or resume the job in it.
+
+    Row k of the job is sample ``first_index + k`` of the seed. The folder has the layout of
+    ``python -m fleet sample``, so ``python -m fleet verify`` and ``export`` can read it. Finished shards are kept:
+    after Ctrl-C, a crash or an error, repeat the call to make the rest. If the service is at capacity, the call
+    waits.
+
+    Args:
+        model: Name of the model.
+        total: Number of samples; required for a new job without `counts`.
+        to: A new or empty folder, or the folder of the job.
+        counts: Number of samples per condition: a mapping such as ``{7: 100}``, or pairs of condition and count.
+        format: File format: ``"npy"`` (the default, samples only), or ``"parquet"``, which adds index, NFE, status
+            and condition, and needs pyarrow.
+        workers: Requests at the same time; two keep one service busy.
+        tries: Attempts at a shard before giving up.
+        shard_rows: ShardRows per file, a multiple of 64; by default, two minutes of work at most.
+        progress: True draws a bar with the rate and the time left; a function is called with each `Progress`, the
+            `fields` of which have ``rows``, ``total`` and ``rows_per_s``.
+        **options: See `BulkOptions`; `timeout_s` applies to each request. Arrays in `conditions` and `negative` have
+            one value for all samples, or one for each of the `total` samples.
+
+    Raises:
+        BulkConflict: The folder holds another job or something else, or the service's model has changed.
+        BulkIncomplete: Shards were given up after `tries` tries; the others are done.
+        OSError: The folder cannot be read or written.
+        PathlineError: See `pathline.errors`.
+        TypeError, InvalidValue: As for `sample`.
+    """
+    arguments = BulkArguments.of(model, total, counts, format, shard_rows, workers, tries, options)
+    job = yield from _begin(calls, to, arguments)
+    with following(progress or (lambda _: None)) as tell:
+        job.follow(tell)
+        yield Together([job.worker(tries) for _ in range(workers)], job.stop)
+    return (yield from job.result())
+
+
+def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[BulkJob]:
     """Start a job, or resume the one in a folder.
 
     Raises:
@@ -474,7 +529,7 @@ def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Fl
     """
     if "://" in str(to):
         raise InvalidValue(f"to={str(to)!r} is not a local folder; use `python -m fleet sample` for stores")
-    folder = Folder(LocalStore(Path(to).expanduser()))
+    folder = Folder(JobStore(Path(to).expanduser()))
     spec = yield Do(folder.spec)
     if spec is None:
         arrays = yield from _fitted(calls, arguments, arguments.total, arguments.options.get("version"))
@@ -488,7 +543,7 @@ def begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Fl
     conditions = yield Do(lambda: folder.conditions(spec))
     table = isinstance(conditions, Table)
     labels = _labels((yield from calls.model(spec.model)), spec.version) if table else {}
-    return Job(calls, folder, spec, conditions, arguments, labels)
+    return BulkJob(calls, folder, spec, conditions, arguments, labels)
 
 
 def _fitted(calls: Calls, arguments: BulkArguments, total: int | None, version: int | None) -> Flow[Arrays]:
@@ -535,6 +590,9 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
             continue
         seconds = time.monotonic() - started
         version = first.version
+        if first.solver.get("error_control") == "batch":
+            message = "error_control 'batch' ties all samples together, so they cannot be split into shards"
+            raise InvalidValue(message, "solver")
         if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
@@ -544,7 +602,7 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         spec,
         version=first.version,
         checkpoint=first.checkpoint,
-        path=_served(info, first.version).get("path") or "",
+        path=served(info, first.version).get("path") or "",
         noise=first.extra.get("noise", ""),
         shape=first.samples.shape[1:],
         dtype=str(first.samples.dtype),
@@ -552,21 +610,11 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
     )
 
 
-def _served(info: Any, version: int | None) -> Mapping[str, Any]:
-    served = [each for each in info.fields.get("served", ()) if each.get("version") == version]
-    return served[0] if served else {}
-
-
 def _labels(info: Any, version: int) -> dict[Any, int]:
     """Return the numbers that stand for named classes: the names themselves if all are numbers, else the labels."""
-    names = ((_served(info, version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
+    names = ((served(info, version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
     whole = {name: int(name) for name in names if _WHOLE.fullmatch(name)}
     if whole and len(whole) == len(names):
         return whole
     labels = {name: label for label, name in enumerate(names)}
     return {**labels, **{number: labels[name] for name, number in whole.items()}}
-
-
-def shown(progress: bool | Follow | None) -> AbstractContextManager[Follow]:
-    """Return a context in which progress is reported, if requested."""
-    return following(progress or (lambda _: None))

@@ -1,8 +1,4 @@
-"""The service's operations, each described once for both clients, as a generator that performs no I/O.
-
-It yields steps (a request to send, bytes to read, a pause, a file to write, a value for the user), is resumed with the
-outcome of each, and returns the result. A client only drives it: blocking, or with await.
-"""
+"""The service's operations, each described once for both clients, as flows (see `_flow`)."""
 
 from __future__ import annotations
 
@@ -12,10 +8,10 @@ import os
 import re
 import uuid
 from base64 import b64encode
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 import httpx
@@ -24,27 +20,17 @@ import numpy as np
 from pathline import _decode, _events, _frontier, _info
 from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
-from pathline._conditions import described
-from pathline._request import (
-    Pages,
-    Request,
-    SampleRequest,
-    chosen_seed,
-    operation_request,
-    replay_request,
-    sample_request,
-)
+from pathline._conditions import served
+from pathline._fields import DiagnoseOptions, EncodeOptions, LogProbOptions, ReplayOptions, SampleOptions
+from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
+from pathline._request import Pages, Request, SampleRequest, operation_request, replay_request, sample_request
 from pathline._response import Response, came, problem
 from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
-from pathline._retry import Attempts, RetryPolicy
-from pathline.errors import (
-    DeadlineExceeded,
-    InvalidRequest,
-    InvalidValue,
-    PathlineError,
-    ProtocolError,
-    TransportError,
-)
+from pathline._retry import RequestAttempts, RetryPolicy
+from pathline.errors import DeadlineExceeded, InvalidRequest, InvalidValue, PathlineError, ProtocolError, TransportError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -55,84 +41,6 @@ except PackageNotFoundError:  # copied, not installed, as in the server's image
 AGENT = f"pathline-python/{VERSION}"
 DEFAULT_URL = "http://127.0.0.1:8000"
 SERVICE_TIMEOUT_S = 30.0  # the service's limit for a request without timeout_s
-
-
-@dataclass(frozen=True)
-class Call:
-    """A step: send one HTTP request; the outcome is its `Response`.
-
-    Attributes:
-        timeout: Longest time without network activity.
-        stream: Leave the body of a successful response to be read by `Read`.
-    """
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    content: bytes | None
-    timeout: httpx.Timeout
-    stream: bool = False
-
-
-@dataclass(frozen=True)
-class Read:
-    """A step: read more of the open response; the outcome is bytes, or None at the end."""
-
-
-@dataclass(frozen=True)
-class Wait:
-    """A step: pause for this number of seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Do:
-    """A step: call a function that reads or writes files; the outcome is what it returns."""
-
-    call: Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Emit:
-    """A step: hand a value to the user."""
-
-    value: Any
-
-
-Step = Call | Read | Wait | Do | Emit
-Flow = Generator[Step, Any, T]
-
-
-class Run(Generic[T]):
-    """One flow being driven.
-
-    Attributes:
-        result: What it returned, once `advance` has returned None.
-    """
-
-    result: T
-
-    def __init__(self, flow: Flow[T]) -> None:
-        self._flow = flow
-
-    def advance(self, outcome: Any) -> Step | None:
-        """Resume the flow with the outcome of its last step, and return the next step; None at the end.
-
-        Args:
-            outcome: A value, or the error that the step ended with.
-        """
-        try:
-            return self._flow.throw(outcome) if isinstance(outcome, PathlineError) else self._flow.send(outcome)
-        except StopIteration as stop:
-            self.result = stop.value
-            return None
-        except PathlineError as error:  # its message says what to do; a traceback through the SDK would only hide that
-            raise error.with_traceback(None) from error.__cause__
-
-    def close(self) -> None:
-        """Abandon the flow, unless it has ended."""
-        self._flow.close()
 
 
 @dataclass(frozen=True)
@@ -155,29 +63,79 @@ class Calls:
     def sample(
         self,
         model: str,
-        num_samples: int | None,
-        options: Mapping[str, Any],
+        num_samples: int | None = None,
+        *,
         progress: bool | Follow | None = None,
+        **options: Unpack[SampleOptions],
     ) -> Flow[SampleResult]:
-        """Draw samples, and report progress if requested."""
+        """Draw samples.
+
+        Args:
+            model: Name of the model.
+            num_samples: How many; by default the rows of `x0`, else 256.
+            progress: True draws a progress bar on stderr; a function is called with each `Progress`, which has the
+                `share` of the work done and the `seconds_left`.
+            **options: See `SampleOptions`: ``solver="rk4-20"``, or `solver`, `steps`, `rtol`, `atol` and so on
+                separately; `seed`, `condition`, `guidance`, `save_at`, `timeout_s`.
+
+        Raises:
+            PathlineError: See `pathline.errors`.
+            TypeError: An option is unknown, a count is not an integer, or JSON cannot represent a value.
+            InvalidValue: The seed is out of range, or a number is not finite; also a ValueError.
+        """
         return self._sample(sample_request(model, num_samples, options, self.url), progress)
 
     def sampled(self, request: SampleRequest) -> Flow[SampleResult]:
         """Draw the samples of a request."""
-        return self._asked(request, _decode.decode_npz)
+        return self._requested(request, _decode.decode_npz)
 
     def _sample(self, request: SampleRequest, progress: bool | Follow | None) -> Flow[SampleResult]:
         return self._followed(request, progress) if progress else self.sampled(request)
 
-    def replay(self, answer: Replayable, options: Mapping[str, Any]) -> Flow[SampleResult]:
-        """Reproduce the samples of an earlier response."""
-        return self._asked(replay_request(answer_of(answer), options, self.url), _decode.decode_replay)
+    def replay(self, answer: Replayable, **options: Unpack[ReplayOptions]) -> Flow[SampleResult]:
+        """Reproduce the samples of an earlier response, bit for bit.
 
-    def pages(
-        self, model: str, total: int, batch: int, options: Mapping[str, Any], progress: bool | Follow | None = None
-    ) -> Flow[None]:
-        """Draw samples page by page; emits a result for each page."""
-        return self._paged(Pages(model, total, batch, options, self.url), progress)
+        Args:
+            answer: The result, the document of a response (its samples may be missing), or the path of a .json or
+                .npz file of either.
+            **options: `force` to sample even if the bits cannot be promised; `SampleResult.digest_matches` says
+                whether they match. `condition` and `x0` as in the first call, if they were more than 64 numbers;
+                `conditions` and `negative` for a model with named conditions, ``{}`` if the first call gave none.
+                `timeout_s` and `priority`.
+
+        Raises:
+            ReplayDiffers: The bits cannot be promised here; its `differences` say why.
+            PathlineError: See `pathline.errors`.
+            TypeError, InvalidValue: As for `sample`.
+        """
+        return self._requested(replay_request(answer_of(answer), options, self.url), _decode.decode_replay)
+
+    def iter_samples(
+        self,
+        model: str,
+        total: int,
+        batch: int = 10_000,
+        *,
+        progress: bool | Follow | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> Stream[SampleResult]:
+        """Draw `total` samples of one seed, page by page, holding one page in memory.
+
+        The samples are those that one call of `sample` would give, whatever `batch` is.
+
+        Args:
+            model: Name of the model.
+            total: How many samples in all.
+            batch: How many at a time.
+            progress: As for `sample`, for all pages together.
+            **options: See `SampleOptions`; one `seed` serves all pages, conditions may have one value for each of the
+                `total` samples, `x0` cannot be paged, and `error_control="batch"` needs one page.
+
+        Raises:
+            PathlineError: See `pathline.errors`.
+            TypeError, ValueError: As for `sample`; raised by the call, not by the first page.
+        """
+        return Stream(self._paged(Pages(model, total, batch, options, self.url), progress))
 
     def _paged(self, pages: Pages, progress: bool | Follow | None) -> Flow[None]:
         if pages.depends_on is not None:
@@ -187,28 +145,46 @@ class Calls:
             for request in pages:
                 before, part = done / pages.total, request.num_samples / pages.total
 
-                def overall(found: _events.Progress, before: float = before, part: float = part) -> None:
-                    share = before + part * found.share
-                    tell(replace(found, share=share, seconds_left=forecast.left(share)))
+                def overall(page: _events.Progress, before: float = before, part: float = part) -> None:
+                    share = before + part * page.share
+                    tell(replace(page, share=share, seconds_left=forecast.left(share)))
 
                 try:
                     result = yield from self._sample(request, overall if progress else None)
                 except DeadlineExceeded as error:
                     error.share = None if error.share is None else before + part * error.share
                     raise
+                pages.refuse_coupled(result.solver)
                 pages.pin(result.version, result.budget.get("solver"))
                 done += len(result)
                 yield Emit(result)
                 del result  # frees this page's memory before the next page arrives
 
-    def stream(self, model: str, num_samples: int | None, options: Mapping[str, Any]) -> Flow[None]:
-        """Draw samples as a stream; emits its events. Opening it is retried, reading it is not."""
-        return self._streamed(sample_request(model, num_samples, options, self.url))
+    def stream(
+        self, model: str, num_samples: int | None = None, **options: Unpack[SampleOptions]
+    ) -> Stream[_events.Event]:
+        """Draw samples as a stream of events.
+
+        The first event is `Started`, the last `Completed` with the result; between them come `Progress` and, for each
+        time of `save_at`, a `State`. Leaving the loop early (`break`, then closing or dropping the iterator) closes
+        the connection, and the service stops computing.
+
+        Args:
+            model: Name of the model.
+            num_samples: As for `sample`.
+            **options: See `SampleOptions`.
+
+        Raises:
+            PathlineError: See `pathline.errors`; `ProtocolError` if the connection breaks half-way. A stream that
+                has begun is not retried.
+            TypeError, ValueError: As for `sample`; raised by the call, not by the first event.
+        """
+        return Stream(self._streamed(sample_request(model, num_samples, options, self.url)))
 
     def _streamed(self, request: SampleRequest) -> Flow[None]:
-        response = yield from self._explained(request, self._retried(lambda: self._opened(request)))
+        response = yield from self._retried(lambda: self._opened(request))
         reader = _events.Reader(response, request)
-        while (part := (yield Read())) is not None:
+        while (part := (yield ReadMore())) is not None:
             for event in reader.feed(part):
                 yield Emit(event)
         reader.close()
@@ -221,7 +197,7 @@ class Calls:
             nonlocal last
             reader = _events.Reader((yield from self._opened(request)), request)
             result = None
-            while (part := (yield Read())) is not None:
+            while (part := (yield ReadMore())) is not None:
                 for event in reader.feed(part):
                     if isinstance(event, _events.Progress):
                         last = event
@@ -233,7 +209,7 @@ class Calls:
 
         with following(progress) as tell:
             try:
-                return (yield from self._explained(request, self._retried(attempt)))
+                return (yield from self._retried(attempt))
             except DeadlineExceeded as error:
                 error.share = last.share
                 raise
@@ -245,34 +221,74 @@ class Calls:
         _expect(response, _events.MEDIA_TYPE)
         return response
 
-    def encode(self, model: str, samples: Any, decode: bool | None, options: Mapping[str, Any]) -> Flow[EncodeResult]:
-        """Find the noise behind data."""
-        return self._operate("encode", model, {"samples": samples, "decode": decode}, options, _decode.encoded)
+    def told(self, request: Request, tell: Callable[[str, Mapping[str, Any]], None]) -> Flow[None]:
+        """Send a request of an operation that answers with a stream; call `tell` with each event's name and content."""
+        headers = {"Accept": _events.MEDIA_TYPE, "Cache-Control": "no-store", "Content-Type": request.media}
+        call = self._call("POST", f"{_path_of(request.model)}/{request.operation}", headers, request)
 
-    def log_prob(self, model: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Flow[LogProbResult]:
-        """Compute log-densities of data."""
-        own = {**own, "seed": chosen_seed(own["seed"])}
-        return self._operate("log_prob", model, own, options, _decode.densities)
+        def attempt() -> Flow[None]:
+            response = yield replace(call, stream=True)
+            _expect(response, _events.MEDIA_TYPE)
+            reader = _events.Documents(response)
+            while (part := (yield ReadMore())) is not None:
+                for name, document in reader.feed(part):
+                    tell(name, document)
+            reader.close()
 
-    def diagnose(self, model: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Flow[DiagnoseResult]:
-        """Compute Jacobians along paths."""
-        own = {**own, "seed": chosen_seed(own["seed"])}
-        if own["num_samples"] is None and own["x0"] is not None:
-            own["num_samples"] = len(own["x0"])
-        return self._operate("diagnose", model, own, options, _decode.diagnosis)
+        return self._retried(attempt)
 
-    def _operate(
-        self,
-        operation: str,
-        model: str,
-        own: Mapping[str, Any],
-        options: Mapping[str, Any],
-        build: Callable[[Mapping[str, np.ndarray], Any], T],
-    ) -> Flow[T]:
-        request = operation_request(operation, model, own, options)
-        return self._asked(request, lambda content, _: _decode.read(content, build))
+    def encode(self, model: str, samples: Any, **options: Unpack[EncodeOptions]) -> Flow[EncodeResult]:
+        """Find the noise behind data; ``sample(model, x0=result.x0)`` gives the data back.
 
-    def _asked(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:
+        Args:
+            model: Name of the model.
+            samples: Data, shape (n, *data_shape), as `sample` returns them.
+            **options: See `EncodeOptions`.
+
+        Raises:
+            PathlineError, TypeError, InvalidValue: As for `sample`.
+        """
+        request = operation_request("encode", model, {"samples": samples}, options, EncodeOptions, self.url)
+        return self._operate(request, _decode.encoded)
+
+    def log_prob(self, model: str, samples: Any, **options: Unpack[LogProbOptions]) -> Flow[LogProbResult]:
+        """Compute the log-density of data under a model.
+
+        Args:
+            model: Name of the model.
+            samples: Data, shape (n, *data_shape), as `sample` returns them.
+            **options: See `LogProbOptions`. With two `probes` or more, the result has a standard error. The client
+                draws the `seed` of the probes if it is omitted, so that a retry is the same request.
+
+        Raises:
+            PathlineError, TypeError, InvalidValue: As for `sample`.
+        """
+        request = operation_request("log_prob", model, {"samples": samples}, options, LogProbOptions, self.url)
+        return self._operate(request, _decode.densities)
+
+    def diagnose(
+        self, model: str, num_samples: int | None = None, **options: Unpack[DiagnoseOptions]
+    ) -> Flow[DiagnoseResult]:
+        """Compute the Jacobian of the velocity along paths from noise to data.
+
+        Args:
+            model: Name of the model.
+            num_samples: How many samples; by default the rows of `x0`, else 16.
+            **options: See `DiagnoseOptions`. By default the `times` are 0, 0.1, ..., 1 and the solver is rk4 with 20
+                steps; the client draws the `seed` if it is omitted.
+
+        Raises:
+            PathlineError, TypeError, InvalidValue: As for `sample`.
+        """
+        x0 = options.get("x0")
+        own = {"num_samples": len(x0) if num_samples is None and x0 is not None else num_samples}
+        request = operation_request("diagnose", model, own, options, DiagnoseOptions, self.url)
+        return self._operate(request, _decode.diagnosis)
+
+    def _operate(self, request: Request, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> Flow[T]:
+        return self._requested(request, lambda content, _: _decode.read(content, build))
+
+    def _requested(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:
         """Send a request for a binary response."""
         headers = {"Accept": _decode.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": request.media}
         whole = request.operation in ("sample", "replay")
@@ -284,38 +300,47 @@ class Calls:
             _expect(response, _decode.MEDIA_TYPE)
             return decode(response.content, request)
 
-        return self._explained(request, self._retried(attempt))
+        return self._retried(attempt)
 
     def models(self) -> Flow[_info.ModelList]:
-        """List the models."""
+        """Return the models that the service offers, and the entries of its repository that are not models."""
         return self._get("/v1/models", _info.models_of)
 
     def model(self, name: str) -> Flow[_info.ModelInfo]:
-        """Describe one model."""
+        """Return the service's description of one model."""
         return self._get(_path_of(name), _info.model_of)
 
     def conditions(self, name: str, version: int | None, timeout_s: float | None = None) -> Flow[Mapping[str, Any]]:
         """Return the conditions of a version by name; a version that was never loaded is loaded first."""
         info = yield from self.model(name)
         version = info.version if version is None else version
-        if version is not None and described(info, version) is None:
+        if version is not None and not served(info, version):
             with contextlib.suppress(InvalidRequest):
-                options = {"version": version, "solver": "euler-1", "timeout_s": timeout_s}
+                options: SampleOptions = {"version": version, "solver": "euler-1", "timeout_s": timeout_s}
                 yield from self.sampled(sample_request(name, 1, options, self.url))
             info = yield from self.model(name)
-        return described(info, version) or {}
+        return served(info, version).get("conditions") or {}
 
     def frontier(self, name: str, version: int | None = None) -> Flow[_frontier.Frontier]:
-        """Show the cost and error of solvers on a model."""
+        """Return the cost of each measured solver on a model, and its distance from the exact end of the path.
+
+        Args:
+            name: Name of the model.
+            version: Its version; by default the one that answers.
+
+        Raises:
+            NotFound: It has not been measured; the message names the command that does so.
+            PathlineError: See `pathline.errors`.
+        """
         query = "" if version is None else f"?version={version:d}"
         return self._get(f"{_path_of(name)}/frontier{query}", _frontier.frontier_of)
 
     def load(self) -> Flow[_info.ServiceLoad]:
-        """Report how much work the service still has to do."""
+        """Return how much work the service still has to do."""
         return self._get("/v1/load", _info.load_of)
 
     def solvers(self) -> Flow[list[_info.SolverInfo]]:
-        """List the solvers."""
+        """Return the solvers that the service offers."""
         return self._get("/v1/solvers", _info.solvers_of)
 
     def _get(self, path: str, read: Callable[[Any], T]) -> Flow[T]:
@@ -335,14 +360,15 @@ class Calls:
     def _call(self, method: str, path: str, headers: dict[str, str], request: Request | None = None) -> Call:
         allowed = 0.0
         if request is not None:
-            allowed = SERVICE_TIMEOUT_S if request.timeout_s is None else float(request.timeout_s)
+            limit = request.settings.get("timeout_s")
+            allowed = SERVICE_TIMEOUT_S if limit is None else float(limit)
         timeout = httpx.Timeout(self.timeout, read=self.timeout + allowed)
         content = None if request is None else request.body
         return Call(method, path, {**headers, "X-Request-ID": uuid.uuid4().hex}, content, timeout)
 
     def _retried(self, attempt: Callable[[], Flow[T]]) -> Flow[T]:
         """Make attempts until one succeeds or the policy gives up."""
-        attempts = Attempts(self.retry)
+        attempts = RequestAttempts(self.retry)
         while True:
             try:
                 return (yield from attempt())
@@ -351,17 +377,6 @@ class Calls:
                 if wait is None:
                     raise
             yield Wait(wait)
-
-    def _explained(self, request: Request, flow: Flow[T]) -> Flow[T]:
-        """Add an example to a refusal that asks for steps without giving one."""
-        try:
-            return (yield from flow)
-        except InvalidRequest as error:
-            solver, fields = request.settings.get("solver"), [item.get("field") for item in error.errors]
-            has_example = "for example" in str(error)
-            if solver and "steps" in fields and "steps" not in request.settings and not has_example:
-                error.hint = f"for example solver='{solver}-20', or steps=20"
-            raise
 
 
 def _path_of(model: str) -> str:
@@ -378,10 +393,10 @@ def _expect(response: Response, media: str) -> None:
         raise problem(response)
     if response.is_success and response.media_type == media:
         return
-    found = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
+    kind = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
     moved = _address(response.headers.get("location", ""))
     hint = f"it moved to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
-    raise ProtocolError(f"{response.url} answered with {found} instead of {media}; {hint}{came(response.route)}")
+    raise ProtocolError(f"{response.url} answered with {kind} instead of {media}; {hint}{came(response.route)}")
 
 
 def _address(location: str) -> str:
@@ -390,12 +405,12 @@ def _address(location: str) -> str:
     return f"{route[1]}{route[2]}" if route else ""
 
 
-def headers(api_key: str | None, given: Mapping[str, str] | None, login: str = "") -> dict[str, str]:
+def headers(api_key: str | None, own: Mapping[str, str] | None, login: str = "") -> dict[str, str]:
     """Return the headers of every request: the user agent, the key, and the user's own, which take precedence.
 
     Args:
         api_key: The key, or None for PATHLINE_API_KEY.
-        given: The user's own headers.
+        own: The user's own headers.
         login: The Authorization header that a name and password in the URL make; the key then goes as X-API-Key.
 
     Raises:
@@ -414,7 +429,7 @@ def headers(api_key: str | None, given: Mapping[str, str] | None, login: str = "
     shown = {"Authorization": login} if login else {}
     if key:
         shown |= {"X-API-Key": key} if login else {"Authorization": f"Bearer {key}"}
-    return {"User-Agent": AGENT, **shown, **(given or {})}
+    return {"User-Agent": AGENT, **shown, **(own or {})}
 
 
 def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Calls:
@@ -431,7 +446,7 @@ def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Ca
     return Calls(base, timeout, retry or RetryPolicy(), login)
 
 
-def base_url(given: str | None) -> tuple[str, str]:
+def base_url(address: str | None) -> tuple[str, str]:
     """Return the URL to use, and the Authorization header that its name and password make; the URL is without them.
 
     It is the given one, else PATHLINE_URL, else the default of `make serve`.
@@ -440,9 +455,9 @@ def base_url(given: str | None) -> tuple[str, str]:
         InvalidValue: It is not an http or https URL, or its port is out of range.
         TypeError: It is not a string.
     """
-    if given is not None and not isinstance(given, str):
-        raise TypeError(f"base_url={given!r} is not allowed; use a string like {DEFAULT_URL!r}")
-    text = given if given is not None else os.environ.get("PATHLINE_URL", "").strip() or DEFAULT_URL
+    if address is not None and not isinstance(address, str):
+        raise TypeError(f"base_url={address!r} is not allowed; use a string like {DEFAULT_URL!r}")
+    text = address if address is not None else os.environ.get("PATHLINE_URL", "").strip() or DEFAULT_URL
     shown = re.sub(r"//[^/]*@", "//...@", text)  # a message repeats no password
     try:
         url = httpx.URL(text.strip())

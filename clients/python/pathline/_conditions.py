@@ -12,10 +12,9 @@ NAMED = ("conditions", "negative")
 """Options that hold conditions by name; `condition` and `negative` may also hold the only one."""
 
 
-def described(info: Any, version: int | None) -> Mapping[str, Any] | None:
-    """Return the conditions of a version by name, from a description of its model; None if it is not described."""
-    served = [each for each in info.fields.get("served", ()) if each.get("version") == version]
-    return (served[0].get("conditions") or {}) if served else None
+def served(info: Any, version: int | None) -> Mapping[str, Any]:
+    """Return the description of a version, from that of its model; empty if it was never loaded."""
+    return next((each for each in info.fields.get("served", ()) if each.get("version") == version), {})
 
 
 def shape_of(takes: Mapping[str, Any], name: str) -> list[int | str] | None:
@@ -33,34 +32,31 @@ def shape_of(takes: Mapping[str, Any], name: str) -> list[int | str] | None:
 
 def may_differ(options: Mapping[str, Any], total: int) -> list[tuple[str, str]]:
     """Return the option and the name of each condition with as many entries as there are samples."""
-    found = []
+    places = []
     for option in (ONE, *NAMED):
-        given = options.get(option)
-        values = given.items() if isinstance(given, Mapping) else [("", given)]
-        found += [
+        content = options.get(option)
+        values = content.items() if isinstance(content, Mapping) else [("", content)]
+        places += [
             (option, name) for name, value in values if value is not None and _axes(value) and len(value) == total
         ]
-    return found
+    return places
 
 
 def differ(
     options: Mapping[str, Any], places: list[tuple[str, str]], takes: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """Return those of some places that hold one value for each sample."""
-    found = []
-    for option, name in places:
-        shape = shape_of(takes, name or ONE)
-        if shape is not None and _axes(options[option][name] if name else options[option]) == len(shape) + 1:
-            found.append((option, name))
-    return found
+    axes = {(option, name): _axes(options[option][name] if name else options[option]) for option, name in places}
+    shapes = {name: shape_of(takes, name or ONE) for _, name in places}
+    return [place for place in places if (shape := shapes[place[1]]) is not None and axes[place] == len(shape) + 1]
 
 
 def slice_of(options: Mapping[str, Any], places: list[tuple[str, str]], rows: slice) -> dict[str, Any]:
     """Return options with only some of the values at these places."""
-    found = dict(options)
+    part = dict(options)
     for option, name in places:
-        found[option] = {**found[option], name: found[option][name][rows]} if name else found[option][rows]
-    return found
+        part[option] = {**part[option], name: part[option][name][rows]} if name else part[option][rows]
+    return part
 
 
 def _axes(value: Any) -> int:

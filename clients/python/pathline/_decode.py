@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pathline._request import ReplayRequest, SampleRequest
+from pathline._request import Request, SampleRequest
 from pathline._response import MAX_BYTES
 from pathline._results import (
     DiagnoseResult,
@@ -48,7 +48,7 @@ def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
     return read(content, lambda entries, meta: _result(entries, meta, request))
 
 
-def decode_replay(content: bytes, request: ReplayRequest) -> SampleResult:
+def decode_replay(content: bytes, request: Request) -> SampleResult:
     """Turn the bytes of a replay into a result; what was requested is in the earlier response.
 
     Raises:
@@ -58,7 +58,7 @@ def decode_replay(content: bytes, request: ReplayRequest) -> SampleResult:
     def build(entries: Mapping[str, np.ndarray], meta: Any) -> SampleResult:
         seed, first = int(_member(meta, "seed")), int(_member(meta, "first_index"))
         count, model = len(_entry(entries, "samples")), str(_member(meta, "model"))
-        return _result(entries, meta, SampleRequest(model, "sample", {}, b"", "", count, seed, first, 1.0, request.url))
+        return _result(entries, meta, SampleRequest(model, "sample", {}, b"", "", request.url, count, seed, first, 1.0))
 
     return read(content, build)
 

@@ -1,6 +1,6 @@
 """Fields of requests: the options of the clients, and the flags of the command line.
 
-``python -m service.requests.members`` of the server writes this file from its schemas; do not edit it.
+``python -m service.sdk_fields`` of the server writes this file from its schemas; do not edit it.
 """
 
 # ruff: noqa: E501
@@ -29,8 +29,7 @@ class SolverOptions(TypedDict, total=False):
         guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
         timeout_s: Time limit in seconds, queueing included.
         priority: bulk yields to interactive requests, which take most of the time.
-        solver: One of ab2, ab3, ab4, bosh3, dopri5, dpmpp_2m, euler, heun2, midpoint, ralston2, rk4, rk4_38, tsit5,
-            unipc2, unipc3 (see /v1/solvers), or with its settings as text, like rk4-20.
+        solver: Name of a solver, see /v1/solvers, or text with its settings, like rk4-20.
         steps: Number of fixed steps.
         rtol: Relative tolerance: the error allowed in a step, as a fraction of the state's size.
         atol: Absolute tolerance: the error allowed in a step where the state is close to 0.
@@ -66,7 +65,7 @@ class SolverOptions(TypedDict, total=False):
 
 
 class SampleOptions(SolverOptions, total=False):
-    """Options of `sample`, `iter_samples`, `stream` and `compare`, in addition to those of `SolverOptions`. None stands for the default.
+    """Options of `sample`, `iter_samples` and `stream`, in addition to those of `SolverOptions`. None stands for the default.
 
     Attributes:
         seed: An integer in [0, 2**63); drawn below 2**53 and echoed if omitted.
@@ -135,6 +134,91 @@ class DiagnoseOptions(SolverOptions, total=False):
     times: Sequence[float] | np.ndarray | None
 
 
+class FrontierOptions(TypedDict, total=False):
+    """Options of `compare`. None stands for the default.
+
+    Attributes:
+        seed: An integer in [0, 2**63); drawn below 2**53 and echoed if omitted.
+        first_index: Index of the first sample in the seed's stream.
+        version: Version of the model; the highest if omitted.
+        condition: Class label or vector of a conditional model: one for all samples, or a list of them.
+        conditions: Conditions of the model by name: one value for all samples, or a list of them.
+        negative: Conditions that replace the nulls in guidance, by name.
+        shape: Size of each free axis of the samples, by name, unless it follows from a condition.
+        guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
+        timeout_s: Time limit in seconds, queueing included.
+        priority: bulk (the default) yields to interactive requests, which take most of the time.
+        noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
+        per_sample: List the endpoint error of each sample in the points, too.
+        budget: What the verdict is for: an error of 1 % if omitted.
+    """
+
+    seed: SupportsIndex | None
+    first_index: int | None
+    version: int | None
+    condition: Any
+    conditions: Mapping[str, Any] | None
+    negative: Mapping[str, Any] | None
+    shape: Mapping[str, Any] | None
+    guidance: Any
+    timeout_s: float | None
+    priority: Literal["interactive", "bulk"] | None
+    noise_scale: float | None
+    per_sample: bool | None
+    budget: Budget | Mapping[str, float] | str | None
+
+
+class BulkOptions(TypedDict, total=False):
+    """Options of `bulk`. None stands for the default.
+
+    Attributes:
+        version: Version of the model; the highest if omitted.
+        seed: An integer in [0, 2**63); drawn below 2**53 and echoed if omitted.
+        first_index: Index of the first sample in the seed's stream.
+        condition: Class label or vector of a conditional model: one for all samples, or a list of them.
+        conditions: Conditions of the model by name: one value for all samples, or a list of them.
+        negative: Conditions that replace the nulls in guidance, by name.
+        shape: Size of each free axis of the samples, by name, unless it follows from a condition.
+        guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
+        timeout_s: Time limit in seconds, queueing included.
+        solver: Name of a solver, see /v1/solvers, or text with its settings, like rk4-20.
+        steps: Number of fixed steps.
+        rtol: Relative tolerance: the error allowed in a step, as a fraction of the state's size.
+        atol: Absolute tolerance: the error allowed in a step where the state is close to 0.
+        grid: How fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the
+            name and its parameters, or a list of times.
+        start: How a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk).
+        controller: Rule that turns the error of a step into the size of the next: paper, i or pi.
+        first_step: Size of the first step of error control; automatic by default.
+        max_step: Longest step under error control, in units of t; unbounded by default.
+        max_nfe: Maximum velocity evaluations of a sample.
+        noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
+        decode: Turn latent states into data.
+    """
+
+    version: int | None
+    seed: SupportsIndex | None
+    first_index: int | None
+    condition: Any
+    conditions: Mapping[str, Any] | None
+    negative: Mapping[str, Any] | None
+    shape: Mapping[str, Any] | None
+    guidance: Any
+    timeout_s: float | None
+    solver: str | None
+    steps: int | None
+    rtol: float | None
+    atol: float | None
+    grid: str | Sequence[float] | np.ndarray | Mapping[str, Any] | None
+    start: Literal["ramp", "rk"] | None
+    controller: Literal["paper", "i", "pi"] | None
+    first_step: float | None
+    max_step: float | None
+    max_nfe: int | None
+    noise_scale: float | None
+    decode: bool | None
+
+
 class ReplayOptions(TypedDict, total=False):
     """Options of `replay`. None stands for the default.
 
@@ -158,7 +242,7 @@ class ReplayOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Field:
+class RequestField:
     """A field of a request for samples.
 
     Attributes:
@@ -167,6 +251,7 @@ class Field:
         default: Its value if a request has none.
         choices: Its values, if they are words.
         bulk: Whether it may be a setting of a bulk job.
+        low: The lowest value, if it is an integer with one.
     """
 
     kind: str
@@ -174,245 +259,68 @@ class Field:
     default: Any = None
     choices: tuple[str, ...] = ()
     bulk: bool = False
+    low: int | None = None
 
 
-FIELDS: dict[str, Field] = {
-    "model": Field(
-        "string",
-        "name of the model",
-    ),
-    "version": Field(
-        "integer",
-        "version of the model; the highest if omitted",
-    ),
-    "num_samples": Field(
-        "integer",
-        "number of samples",
-        default=256,
-    ),
-    "seed": Field(
-        "integer",
-        "an integer in [0, 2**63); drawn below 2**53 and echoed if omitted",
-    ),
-    "first_index": Field(
-        "integer",
-        "index of the first sample in the seed's stream",
-    ),
-    "condition": Field(
-        "any",
-        "class label or vector of a conditional model: one for all samples, or a list of them",
-        bulk=True,
-    ),
-    "conditions": Field(
-        "object",
-        "conditions of the model by name: one value for all samples, or a list of them",
-        bulk=True,
-    ),
-    "negative": Field(
-        "object",
-        "conditions that replace the nulls in guidance, by name",
-        bulk=True,
-    ),
-    "shape": Field(
-        "object",
-        "size of each free axis of the samples, by name, unless it follows from a condition",
-        bulk=True,
-    ),
-    "guidance": Field(
-        "any",
-        "strength of classifier-free guidance, or its terms, interval, projection and rescale",
-        bulk=True,
-    ),
-    "timeout_s": Field(
-        "number",
-        "time limit in seconds, queueing included",
-    ),
-    "priority": Field(
-        "string",
-        "bulk yields to interactive requests, which take most of the time",
-        default="interactive",
-        choices=("interactive", "bulk"),
-    ),
-    "solver": Field(
-        "string",
-        "one of ab2, ab3, ab4, bosh3, dopri5, dpmpp_2m, euler, heun2, midpoint, ralston2, rk4, rk4_38, tsit5, unipc2, unipc3 (see /v1/solvers), or with its settings as text, like rk4-20",
-        default="dopri5",
-        bulk=True,
-    ),
-    "steps": Field(
-        "integer",
-        "number of fixed steps",
-        bulk=True,
-    ),
-    "rtol": Field(
-        "number",
-        "relative tolerance: the error allowed in a step, as a fraction of the state's size",
-        bulk=True,
-    ),
-    "atol": Field(
-        "number",
-        "absolute tolerance: the error allowed in a step where the state is close to 0",
-        bulk=True,
-    ),
-    "grid": Field(
-        "any",
-        "how fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the name and its parameters, or a list of times",
-        default="uniform",
-        bulk=True,
-    ),
-    "start": Field(
-        "string",
-        "how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)",
-        choices=("ramp", "rk"),
-        bulk=True,
-    ),
-    "error_control": Field(
-        "string",
-        "sample: each sample has its own step sizes; batch: all share them",
-        default="sample",
-        choices=("sample", "batch"),
-    ),
-    "controller": Field(
-        "string",
-        "rule that turns the error of a step into the size of the next: paper, i or pi",
-        choices=("paper", "i", "pi"),
-        bulk=True,
-    ),
-    "first_step": Field(
-        "number",
-        "size of the first step of error control; automatic by default",
-        bulk=True,
-    ),
-    "max_step": Field(
-        "number",
-        "longest step under error control, in units of t; unbounded by default",
-        bulk=True,
-    ),
-    "max_nfe": Field(
-        "integer",
-        "maximum velocity evaluations of a sample",
-        default=10000,
-        bulk=True,
-    ),
-    "x0": Field(
-        "array",
-        "start states instead of noise, shape (num_samples, *event_shape)",
-    ),
-    "noise_scale": Field(
-        "number",
-        "factor of the starting noise, its temperature: below 1 for more typical samples",
-        default=1.0,
-        bulk=True,
-    ),
-    "t_span": Field(
-        "array",
-        "where to start and end; noise is at 0, data at 1",
-        default=(0.0, 1.0),
-    ),
-    "trace": Field(
-        "string",
-        "how much to report about the steps",
-        default="summary",
-        choices=("none", "summary", "full"),
-    ),
-    "save_at": Field(
-        "array",
-        "times at which to report the states, too",
-    ),
-    "decode": Field(
-        "boolean",
-        "turn latent states into data",
-        default=True,
-        bulk=True,
-    ),
-    "budget": Field(
-        "object",
-        "instead of a solver: the service chooses one",
-    ),
-    "on_timeout": Field(
-        "string",
-        "at the time limit: fail, or return the states reached",
-        default="error",
-        choices=("error", "partial"),
-    ),
+# fmt: off
+FIELDS: dict[str, RequestField] = {
+    "model": RequestField("string", "name of the model"),
+    "version": RequestField("integer", "version of the model; the highest if omitted", low=1),
+    "num_samples": RequestField("integer", "number of samples", default=256, low=1),
+    "seed": RequestField("integer", "an integer in [0, 2**63); drawn below 2**53 and echoed if omitted", low=0),
+    "first_index": RequestField("integer", "index of the first sample in the seed's stream", low=0),
+    "condition": RequestField("any", "class label or vector of a conditional model: one for all samples, or a list of them", bulk=True),
+    "conditions": RequestField("object", "conditions of the model by name: one value for all samples, or a list of them", bulk=True),
+    "negative": RequestField("object", "conditions that replace the nulls in guidance, by name", bulk=True),
+    "shape": RequestField("object", "size of each free axis of the samples, by name, unless it follows from a condition", bulk=True),
+    "guidance": RequestField("any", "strength of classifier-free guidance, or its terms, interval, projection and rescale", bulk=True),
+    "timeout_s": RequestField("number", "time limit in seconds, queueing included"),
+    "priority": RequestField("string", "bulk yields to interactive requests, which take most of the time", default="interactive", choices=("interactive", "bulk")),
+    "solver": RequestField("string", "name of a solver, see /v1/solvers, or text with its settings, like rk4-20", default="dopri5", bulk=True),
+    "steps": RequestField("integer", "number of fixed steps", bulk=True, low=1),
+    "rtol": RequestField("number", "relative tolerance: the error allowed in a step, as a fraction of the state's size", bulk=True),
+    "atol": RequestField("number", "absolute tolerance: the error allowed in a step where the state is close to 0", bulk=True),
+    "grid": RequestField("any", "how fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the name and its parameters, or a list of times", default="uniform", bulk=True),
+    "start": RequestField("string", "how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)", choices=("ramp", "rk"), bulk=True),
+    "error_control": RequestField("string", "sample: each sample has its own step sizes; batch: all share them", default="sample", choices=("sample", "batch")),
+    "controller": RequestField("string", "rule that turns the error of a step into the size of the next: paper, i or pi", choices=("paper", "i", "pi"), bulk=True),
+    "first_step": RequestField("number", "size of the first step of error control; automatic by default", bulk=True),
+    "max_step": RequestField("number", "longest step under error control, in units of t; unbounded by default", bulk=True),
+    "max_nfe": RequestField("integer", "maximum velocity evaluations of a sample", default=10000, bulk=True, low=1),
+    "x0": RequestField("array", "start states instead of noise, shape (num_samples, *event_shape)"),
+    "noise_scale": RequestField("number", "factor of the starting noise, its temperature: below 1 for more typical samples", default=1.0, bulk=True),
+    "t_span": RequestField("array", "where to start and end; noise is at 0, data at 1", default=(0.0, 1.0)),
+    "trace": RequestField("string", "how much to report about the steps", default="summary", choices=("none", "summary", "full")),
+    "save_at": RequestField("array", "times at which to report the states, too"),
+    "decode": RequestField("boolean", "turn latent states into data", default=True, bulk=True),
+    "budget": RequestField("object", "instead of a solver: the service chooses one"),
+    "on_timeout": RequestField("string", "at the time limit: fail, or return the states reached", default="error", choices=("error", "partial")),
 }
 
-OTHER_NAMES: dict[str, str] = {
-    "name": "model",
-    "model_name": "model",
-    "checkpoint": "model",
-    "n": "num_samples",
-    "n_samples": "num_samples",
-    "count": "num_samples",
-    "size": "num_samples",
-    "batch_size": "num_samples",
-    "samples": "num_samples",
-    "x": "samples",
-    "data": "samples",
-    "inputs": "samples",
-    "sampler": "solver",
-    "method": "solver",
-    "scheduler": "solver",
-    "integrator": "solver",
-    "ode_solver": "solver",
-    "n_steps": "steps",
-    "num_steps": "steps",
-    "num_inference_steps": "steps",
-    "sampling_steps": "steps",
-    "tol": "rtol",
-    "tolerance": "rtol",
-    "rel_tol": "rtol",
-    "relative_tolerance": "rtol",
-    "abs_tol": "atol",
-    "absolute_tolerance": "atol",
-    "nfe": "max_nfe",
-    "budget": "max_nfe",
-    "max_evals": "max_nfe",
-    "max_num_steps": "max_nfe",
-    "schedule": "grid",
-    "timesteps": "grid",
-    "t_schedule": "grid",
-    "random_seed": "seed",
-    "random_state": "seed",
-    "generator": "seed",
-    "temperature": "noise_scale",
-    "noise_temperature": "noise_scale",
-    "label": "condition",
-    "labels": "condition",
-    "class": "condition",
-    "class_labels": "condition",
-    "y": "condition",
-    "prompt": "condition",
-    "cond": "conditions",
-    "conds": "conditions",
-    "encoder_hidden_states": "conditions",
-    "model_kwargs": "conditions",
-    "sizes": "shape",
-    "length": "shape",
-    "height": "shape",
-    "width": "shape",
-    "resolution": "shape",
-    "event_shape": "shape",
-    "negative_prompt": "negative",
-    "negative_conditions": "negative",
-    "uncond": "negative",
-    "guidance_scale": "guidance",
-    "cfg": "guidance",
-    "cfg_scale": "guidance",
-    "noise": "x0",
-    "z": "x0",
-    "latents": "x0",
-    "init": "x0",
-    "span": "t_span",
-    "t": "t_span",
-    "interval": "t_span",
-    "times": "save_at",
-    "saveat": "save_at",
-    "t_eval": "save_at",
-    "timeout": "timeout_s",
-    "deadline": "timeout_s",
-    "n_probes": "probes",
-    "num_probes": "probes",
-    "hutchinson_samples": "probes",
+_OTHERS = {
+    "model": "name model_name checkpoint",
+    "num_samples": "n n_samples count size batch_size samples",
+    "samples": "x data inputs",
+    "solver": "sampler method scheduler integrator ode_solver",
+    "steps": "n_steps num_steps num_inference_steps sampling_steps",
+    "rtol": "tol tolerance rel_tol relative_tolerance",
+    "atol": "abs_tol absolute_tolerance",
+    "max_nfe": "nfe budget max_evals max_num_steps",
+    "grid": "schedule timesteps t_schedule",
+    "seed": "random_seed random_state generator",
+    "noise_scale": "temperature noise_temperature",
+    "condition": "label labels class class_labels y prompt",
+    "conditions": "cond conds encoder_hidden_states model_kwargs",
+    "shape": "sizes length height width resolution event_shape",
+    "negative": "negative_prompt negative_conditions uncond",
+    "guidance": "guidance_scale cfg cfg_scale",
+    "x0": "noise z latents init",
+    "t_span": "span t interval",
+    "save_at": "times saveat t_eval",
+    "timeout_s": "timeout deadline",
+    "probes": "n_probes num_probes hutchinson_samples",
 }
+# fmt: on
+
+OTHER_NAMES = {other: name for name, others in _OTHERS.items() for other in others.split()}
 """Fields by the names that other samplers and solvers use for them."""

@@ -32,7 +32,7 @@ class _Pool:
 
     async def hold(self) -> None:
         """Stay open until the loop ends."""
-        for ended in [known for known in _open if known.is_closed()]:
+        for ended in [loop for loop in _open if loop.is_closed()]:
             del _open[ended]
         _open.setdefault(self._loop, set()).add(self)
         await self._closer.__anext__()
@@ -90,7 +90,7 @@ class OwnPools:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None or pool.http.is_closed:
-            for ended in [known for known in self._pools if known.is_closed()]:
+            for ended in [each for each in self._pools if each.is_closed()]:
                 del self._pools[ended]
             pool = self._pools[loop] = _Pool(loop, self._make())
             await pool.hold()
@@ -109,8 +109,8 @@ class OwnPools:
             await pool.aclose()
 
 
-class GivenPool:
-    """A client on a transport given by the user, which may or may not work in a second loop.
+class TransportPool:
+    """A client on a transport of the user, which may or may not work in a second loop.
 
     Args:
         http: The client.

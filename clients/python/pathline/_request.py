@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import io
 import json
 import math
@@ -11,71 +10,19 @@ import operator
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, SupportsIndex, TypedDict, TypeVar
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from pathline._conditions import NAMED, differ, may_differ, slice_of
-from pathline._solver_text import expand_solver
+from pathline._fields import FIELDS, OTHER_NAMES, ReplayOptions, SolverOptions
 from pathline.errors import InvalidValue
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SEED_LIMIT = 2**63
 """Seeds are integers in [0, 2**63)."""
 
 DRAWN_LIMIT = 2**53
 """Drawn seeds are below it."""
-
-DEFAULT_NUM_SAMPLES = 256
-
-
-class SolverOptions(TypedDict, total=False):
-    """Options of every operation; the service's defaults apply to omitted ones.
-
-    Attributes:
-        solver: A name from `solvers`, or text with settings: ``"rk4-20"``, ``"dopri5@1e-5"``, ``"ab3-12/shift(3)"``.
-        steps: Number of fixed steps.
-        rtol: Relative tolerance of error control.
-        atol: Absolute tolerance of error control.
-        version: Version of the model; by default the highest.
-        grid: Time grid of fixed steps: a name, an object with the name and its parameters, or explicit times.
-        start: Start of a multistep method: ``"ramp"`` or ``"rk"``.
-        error_control: ``"sample"`` (each sample has its own steps) or ``"batch"`` (one step size for the request).
-        controller: Step-size controller: ``"paper"``, ``"i"`` or ``"pi"``.
-        first_step: Size of the first step of error control; automatic by default.
-        max_step: Longest step of error control, in units of t; unlimited by default.
-        max_nfe: Most velocity evaluations of a sample.
-        condition: Class label or vector of a conditional model.
-        conditions: Conditions by name, each either one for all samples or one for each: numbers, lists, NumPy arrays or
-            torch tensors. Arrays keep their dtype.
-        negative: Conditions that replace nulls in guidance, in the same form.
-        shape: Size of each free axis of the samples, by name: ``{"T": 344}``. Omit axes that a condition determines.
-        guidance: Strength of classifier-free guidance, or an object with terms, interval, projection and rescale.
-        timeout_s: Time limit in seconds, queueing included.
-        priority: ``"interactive"``, or ``"bulk"`` for work that yields to others: the default of `log_prob` and
-            `diagnose`.
-    """
-
-    solver: str | None
-    steps: int | None
-    rtol: float | None
-    atol: float | None
-    version: int | None
-    grid: Any
-    start: str | None
-    error_control: Literal["sample", "batch"]
-    controller: str | None
-    first_step: float | None
-    max_step: float | None
-    max_nfe: int
-    condition: Any
-    conditions: Mapping[str, Any] | None
-    negative: Mapping[str, Any] | None
-    shape: Mapping[str, int] | None
-    guidance: float | Mapping[str, Any] | None
-    timeout_s: float | None
-    priority: Literal["interactive", "bulk"]
 
 
 @dataclass(frozen=True)
@@ -104,84 +51,26 @@ class Budget:
             InvalidValue: The text is not understood.
         """
         kinds: dict[str, Callable[[str], float]] = {"error": float, "nfe": int, "ms": float}
-        found: dict[str, Any] = {}
+        limits: dict[str, Any] = {}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, value = part.partition("=")
             name = name.strip().removeprefix("max_")
             try:
-                if f"max_{name}" in found:
+                if f"max_{name}" in limits:
                     raise ValueError
-                found[f"max_{name}"] = kinds[name](value)
+                limits[f"max_{name}"] = kinds[name](value)
             except (KeyError, ValueError):
                 example = "write it like error=0.01, nfe=8 or error=0.01,ms=40"
                 raise InvalidValue(f"budget {text!r} is not understood at {part!r}; {example}", "budget") from None
-        return cls(**found)
+        return cls(**limits)
 
     def body(self) -> dict[str, Any]:
         """Return the budget in the form of a request body."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-class SampleOptions(SolverOptions, total=False):
-    """Options of `sample`, `iter_samples`, `stream` and `compare`, in addition to those of `SolverOptions`.
-
-    Attributes:
-        seed: Integer in [0, 2**63); drawn by the client if omitted, so that a retry is the same request.
-        first_index: Index of the first sample in the seed's stream.
-        noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
-        x0: Start states, shape (num_samples, *event_shape).
-        t_span: Where to start and end; noise is at 0, data at 1.
-        trace: How much detail to report about the steps: ``"none"``, ``"summary"`` or ``"full"``.
-        save_at: Times at which to return the state too.
-        decode: Whether to turn latent states into data.
-        budget: A `Budget`, a mapping with its members, or a text such as ``"error=0.01"``, in place of a solver.
-        on_timeout: ``"error"``, or ``"partial"`` for the states reached when the time limit passes.
-    """
-
-    seed: SupportsIndex | None
-    first_index: int
-    noise_scale: float
-    x0: Any
-    t_span: tuple[float, float]
-    trace: Literal["none", "summary", "full"]
-    save_at: Sequence[float] | np.ndarray | None
-    decode: bool
-    budget: Budget | Mapping[str, float] | str | None
-    on_timeout: Literal["error", "partial"]
-
-
-_SOLVER, _SAMPLE = tuple(SolverOptions.__annotations__), tuple(SampleOptions.__annotations__)
-
-_MEANT = {
-    **dict.fromkeys(("n", "count", "n_samples", "batch_size"), ("num_samples", "total")),
-    **dict.fromkeys(("sampler", "method", "scheduler"), ("solver",)),
-    **dict.fromkeys(("num_steps", "n_steps", "num_inference_steps"), ("steps",)),
-    **dict.fromkeys(("tol", "tolerance"), ("rtol",)),
-    **dict.fromkeys(("label", "labels", "class_label", "y"), ("condition",)),
-    **dict.fromkeys(("guidance_scale", "cfg_scale", "cfg"), ("guidance",)),
-    **dict.fromkeys(("random_state", "generator"), ("seed",)),
-    **dict.fromkeys(("size", "sizes", "length", "height", "width"), ("shape",)),
-    "timeout": ("timeout_s",),
-    "num_samples": ("total",),
-}
-"""Name of an option in other libraries -> its possible names here."""
-
-
-def spelled_out(options: type) -> Callable[[F], F]:
-    """Show the members of a TypedDict in a method's signature instead of ``**options``, for help and completion."""
-
-    def apply(method: F) -> F:
-        signature = inspect.signature(method)
-        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
-            for name in options.__annotations__
-            if name not in signature.parameters
-        ]
-        method.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-        return method
-
-    return apply
+_SAMPLE = tuple(name for name in FIELDS if name not in ("model", "num_samples"))
+_SOLVER = tuple(SolverOptions.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -194,6 +83,7 @@ class Request:
         settings: The members of the body, except states.
         body: The body: JSON, or npz if it has arrays.
         media: Its content type.
+        url: Base URL of the service.
     """
 
     model: str
@@ -201,11 +91,7 @@ class Request:
     settings: Mapping[str, Any]
     body: bytes = field(repr=False)
     media: str
-
-    @property
-    def timeout_s(self) -> float | None:
-        """The requested time limit in seconds, or None for the service's default."""
-        return self.settings.get("timeout_s")
+    url: str
 
 
 @dataclass(frozen=True)
@@ -217,45 +103,28 @@ class SampleRequest(Request):
         seed: The seed; drawn by the client if none was given.
         first_index: Index of the first sample in the seed's stream.
         t_end: Time at which the samples end.
-        url: Base URL of the service.
     """
 
     num_samples: int
     seed: int
     first_index: int
     t_end: float
-    url: str
 
 
-@dataclass(frozen=True)
-class ReplayRequest(Request):
-    """A request for the samples of an earlier response.
-
-    Attributes:
-        url: Base URL of the service.
-    """
-
-    url: str
-
-
-def replay_request(answer: Mapping[str, Any], options: Mapping[str, Any], url: str = "") -> ReplayRequest:
+def replay_request(answer: Mapping[str, Any], options: Mapping[str, Any], url: str = "") -> Request:
     """Build the request for a replay.
 
     Args:
         answer: The members of the earlier response, without its arrays.
-        options: Other members of the body; those that are None are omitted.
+        options: See `ReplayOptions`.
         url: Base URL of the service.
 
     Raises:
-        TypeError: JSON cannot represent a value.
+        TypeError: An option is unknown, or JSON cannot represent a value.
         InvalidValue: A number is not finite.
     """
-    _check_named(options)
-    given = {
-        **answer,
-        **{name: _plain(value, name in NAMED) for name, value in options.items() if value is not None},
-    }
-    return ReplayRequest("", "replay", _settings(given), *_encoded(given), url)
+    body = {**answer, **plain_options(options, tuple(ReplayOptions.__annotations__))}
+    return Request("", "replay", _settings(body), *_encoded(body), url)
 
 
 def sample_request(model: str, num_samples: int | None, options: Mapping[str, Any], url: str = "") -> SampleRequest:
@@ -269,34 +138,42 @@ def sample_request(model: str, num_samples: int | None, options: Mapping[str, An
 
     Raises:
         TypeError: An option is unknown, a count is not an integer, or JSON cannot represent a value.
-        InvalidValue: A number is out of range or not finite, or the text of the solver is not understood.
+        InvalidValue: A number is out of range or not finite.
     """
-    given = plain_options(options, _SAMPLE, ("num_samples",))
+    members = plain_options(options, _SAMPLE, ("num_samples",))
     if num_samples is None:
-        num_samples = len(given["x0"]) if isinstance(given.get("x0"), list) else DEFAULT_NUM_SAMPLES
-    count, chosen = integer("num_samples", num_samples), chosen_seed(options.get("seed"))
-    first = integer("first_index", given.get("first_index", 0))
-    body = _encoded({"model": model, "num_samples": count, **given, "seed": chosen})
-    span = given.get("t_span")
+        x0 = members.get("x0")
+        num_samples = len(x0) if isinstance(x0, list) else FIELDS["num_samples"].default
+    count, seed = integer("num_samples", num_samples), chosen_seed(options.get("seed"))
+    first = integer("first_index", members.get("first_index", 0))
+    body = _encoded({"model": model, "num_samples": count, **members, "seed": seed})
+    span = members.get("t_span")
     end = span[1] if isinstance(span, list) and len(span) == 2 else 1.0
-    return SampleRequest(model, "sample", _settings(given), *body, count, chosen, first, end, url)
+    return SampleRequest(model, "sample", _settings(members), *body, url, count, seed, first, end)
 
 
-def operation_request(operation: str, model: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Request:
+def operation_request(
+    operation: str, model: str, own: Mapping[str, Any], options: Mapping[str, Any], kind: type, url: str = ""
+) -> Request:
     """Build the request of an operation other than sampling; raises as `sample_request` does.
 
     Args:
         operation: The last part of its address.
         model: Name of the model, which is part of the address.
-        own: Arguments that only this operation takes.
-        options: See `SolverOptions`.
+        own: Arguments that are no options.
+        options: The options.
+        kind: The TypedDict that has them.
+        url: Base URL of the service.
     """
-    given = {**plain_options(own, tuple(own)), **plain_options(options, _SOLVER, tuple(own))}
-    return Request(model, operation, _settings(given), *_encoded(given))
+    names = (*_SOLVER, *kind.__annotations__)
+    members = {**plain_options(own, tuple(own)), **plain_options(options, names, tuple(own))}
+    if "seed" in names:
+        members["seed"] = chosen_seed(members.get("seed"))
+    return Request(model, operation, _settings(members), *_encoded(members), url)
 
 
-def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in ("samples", "x0", *NAMED)}  # may be large
+def _settings(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if name not in ("samples", "x0", *NAMED)}  # may be large
 
 
 def draw_seed() -> int:
@@ -334,14 +211,9 @@ class Pages:
         if self.total < 1 or self._batch < 1:
             raise ValueError(f"total={total} and batch={batch}: both must be at least 1")
         plain_options(options, _SAMPLE, ("total", "batch"))
-        options = expand_solver(options)
         if options.get("x0") is not None:
             raise ValueError("x0 cannot be paged; call sample() for each slice of your start states")
-        if options.get("error_control") == "batch" and self.total > self._batch:
-            raise ValueError(
-                f"error_control='batch' couples all samples of a request, so {total} samples cannot be split into "
-                f"pages of {batch}; use error_control='sample', or batch={total}"
-            )
+        self.refuse_coupled(options)
         self._url = url
         self._model, self._options = model, {**options, "seed": chosen_seed(options.get("seed"))}
         self._start = integer("first_index", options.get("first_index") or 0)
@@ -356,6 +228,14 @@ class Pages:
         """The model and the version that decide whether conditions are for one sample each; None if it is clear."""
         unclear = self.total > self._batch and may_differ(self._options, self.total)
         return (self._model, self._options.get("version")) if unclear else None
+
+    def refuse_coupled(self, solver: Mapping[str, Any]) -> None:
+        """Refuse several pages with a solver, as an option or in a response, that couples the samples of a request."""
+        if solver.get("error_control") == "batch" and self.total > self._batch:
+            raise ValueError(
+                f"error_control='batch' couples all samples of a request, so {self.total} samples cannot be split into "
+                f"pages of {self._batch}; use error_control='sample', or batch={self.total}"
+            )
 
     def split(self, takes: Mapping[str, Any]) -> None:
         """Take apart conditions with one value for each sample, given the conditions of the model."""
@@ -374,7 +254,7 @@ class Pages:
 
 
 def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the options that are not None, as JSON can represent them, with the text of a solver spelled out.
+    """Return the options that are not None, as JSON can represent them.
 
     Args:
         options: By name.
@@ -383,28 +263,22 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
 
     Raises:
         TypeError: One is not among those allowed, or holds conditions by name and is not a dict.
-        InvalidValue: The text of the solver is not understood, or contradicts another option.
     """
     for name in options:
         if name not in allowed:
             near = nearest(name, (*arguments, *allowed))
             advice = f"did you mean {near!r}?" if near else f"allowed: {', '.join(allowed)}"
             raise TypeError(f"unknown option {name!r}; {advice}")
-    given = {name: value for name, value in options.items() if value is not None}
-    _check_named(given)
-    found = {name: _plain(_as_body(name, value), name in NAMED) for name, value in given.items()}
-    return expand_solver(found) if "solver" in allowed else found
-
-
-def _check_named(options: Mapping[str, Any]) -> None:
-    """Refuse conditions by name that are not a dict."""
-    for name in NAMED:
-        value = options.get(name)
-        if value is not None and not isinstance(value, Mapping):
+    members = {}
+    for name, value in options.items():
+        if name in NAMED and value is not None and not isinstance(value, Mapping):
             raise TypeError(
                 f"{name} is a {type(value).__name__}; use a dict with a value for each name, such as "
                 f"{name}={{'text': [0.1, 0.2]}}"
             )
+        if value is not None:
+            members[name] = _plain(_as_body(name, value), name in NAMED)
+    return members
 
 
 def _as_body(name: str, value: Any) -> Any:
@@ -415,9 +289,12 @@ def _as_body(name: str, value: Any) -> Any:
     return budget.body() if isinstance(budget, Budget) else budget
 
 
-def nearest(name: str, known: Sequence[str]) -> str | None:
+def nearest(name: str, names: Sequence[str]) -> str | None:
     """Return the option that an unknown name probably means: other libraries' name for it, or a misspelling."""
-    near = [each for each in _MEANT.get(name, ()) if each in known] or difflib.get_close_matches(name, known, 1)
+    meant = OTHER_NAMES.get(name, name)
+    if meant == "num_samples" and "total" in names:
+        meant = "total"
+    near = [meant] if meant in names else difflib.get_close_matches(name, names, 1)
     return near[0] if near else None
 
 
@@ -501,8 +378,8 @@ def _plain(value: Any, arrays: bool = False) -> Any:
         return [_plain(item) for item in value]
     if not hasattr(value, "__array__"):
         return value
-    found = _array(value)
-    return found if arrays else found.tolist()
+    array = _array(value)
+    return array if arrays else array.tolist()
 
 
 def _array(value: Any) -> np.ndarray:

@@ -15,7 +15,6 @@ from pathline import _plot
 from pathline._files import save
 from pathline._page import page_url
 from pathline._picture import draw
-from pathline._solver_text import format_solver
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -132,6 +131,11 @@ class ArrayResult:
         raise NotImplementedError
 
     @property
+    def solver_text(self) -> str:
+        """The solver with its settings as text, which `sample` takes: ``rk4-20``, ``dopri5@1e-5``."""
+        return str(self.solver["text"])
+
+    @property
     def ok(self) -> bool:
         """Whether every sample reached the end."""
         return self.status == "success"
@@ -230,7 +234,7 @@ class ArrayResult:
         Raises:
             ValueError: Samples of this shape cannot be drawn.
         """
-        return _plot.samples(self._main, ax, f"{self.model}, {format_solver(self.solver)}")
+        return _plot.samples(self._main, ax, f"{self.model}, {self.solver_text}")
 
     def _repr_png_(self) -> bytes | None:
         try:
@@ -243,7 +247,7 @@ class ArrayResult:
         raise NotImplementedError
 
     def _title(self) -> str:
-        return f"{self.model} v{self.version}, {format_solver(self.solver)}"
+        return f"{self.model} v{self.version}, {self.solver_text}"
 
     def __str__(self) -> str:
         facts = self._facts()
@@ -331,7 +335,7 @@ class SampleResult(ArrayResult):
     def url(self) -> str:
         """Link that opens this request on the service's page, as far as the page has its settings."""
         settings = {"model": self.model, "num_samples": len(self), "seed": self.seed}
-        return page_url(self.page[0], {**self.page[1], **settings}, self.solver)
+        return page_url(self.page[0], {**self.page[1], **settings}, self.solver_text)
 
     @property
     def fallback_from(self) -> int | None:
@@ -351,7 +355,7 @@ class SampleResult(ArrayResult):
 
     def __repr__(self) -> str:
         return (
-            f"SampleResult({len(self)} samples of {self.model} v{self.version} by {format_solver(self.solver)}, "
+            f"SampleResult({len(self)} samples of {self.model} v{self.version} by {self.solver_text}, "
             f"nfe={self.nfe}, status={self.status}, seed={self.seed})"
         )
 
@@ -409,7 +413,7 @@ class OperationResult(ArrayResult):
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({self._what()} of {self.model} v{self.version} by {format_solver(self.solver)}, "
+            f"{type(self).__name__}({self._what()} of {self.model} v{self.version} by {self.solver_text}, "
             f"nfe={self.nfe}, status={self.status})"
         )
 

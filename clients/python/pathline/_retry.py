@@ -66,7 +66,7 @@ class RetryPolicy:
         return max(planned, retry_after_s + min(planned, 0.1 * retry_after_s))
 
 
-class Attempts:
+class RequestAttempts:
     """The attempts of one request: counts them, and decides how long to wait or when to give up."""
 
     def __init__(

@@ -108,8 +108,8 @@ def _covers(rule: str, url: httpx.URL) -> bool:
         return False
     if place == "*":
         return True
-    found = re.fullmatch(r"\[(?P<v6>[^]]*)\](:(?P<port6>\d+))?|(?P<name>[^:]*)(:(?P<port>\d+))?", place)
-    name, port = (place, None) if found is None else (found["v6"] or found["name"], found["port6"] or found["port"])
+    match = re.fullmatch(r"\[(?P<v6>[^]]*)\](:(?P<port6>\d+))?|(?P<name>[^:]*)(:(?P<port>\d+))?", place)
+    name, port = (place, None) if match is None else (match["v6"] or match["name"], match["port6"] or match["port"])
     if port is not None and int(port) != (url.port or {"http": 80, "https": 443}[url.scheme]):
         return False
     host = url.host.lower().rstrip(".")

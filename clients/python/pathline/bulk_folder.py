@@ -6,7 +6,7 @@ shards/00000.parquet           the rows of a shard
 receipts/00000.json            the shard is done: its rows, NFE and fingerprint
 failed/00000.json              the shard was given up, and why
 
-`Folder` reads and writes it through a `Store`: `LocalStore` for a folder of this machine; other stores bring their own.
+`Folder` reads and writes it through a `JobStore`: a folder of this machine, or what overrides it for other places.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pathline._fields import FIELDS as REQUEST_FIELDS
 from pathline._files import replacing
 from pathline._picture import needed
 from pathline.errors import BulkConflict
 
 BLOCK = 64
-"""Rows hashed together; shards start at multiples of it."""
+"""ShardRows hashed together; shards start at multiples of it."""
 
-SOLVING = ("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe")
-"""Fields of a sample request that choose the solver."""
-
-FIELDS = (*SOLVING, "noise_scale", "condition", "conditions", "negative", "guidance", "shape", "decode")
+FIELDS = tuple(name for name, field in REQUEST_FIELDS.items() if field.bulk)
 """Fields of a sample request that a job may set; the others belong to the job itself or do not apply."""
 
 _MODULUS = 1 << 256
@@ -83,8 +81,8 @@ def shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
     """Return the number of rows of a shard, a multiple of `BLOCK`.
 
     Args:
-        rate: Rows per second of one worker.
-        total: Rows of the job.
+        rate: ShardRows per second of one worker.
+        total: ShardRows of the job.
         workers: Number of workers.
         row_bytes: Bytes of one sample and its conditions.
     """
@@ -110,7 +108,7 @@ class JobSpec:
         arrays: SHA-256 of each array of named conditions, by field and name.
         shape, dtype: Of one row's sample.
         format: Of the shards.
-        shard_rows: Rows of each shard but the last, a multiple of `BLOCK`.
+        shard_rows: ShardRows of each shard but the last, a multiple of `BLOCK`.
     """
 
     model: str
@@ -201,8 +199,8 @@ class JobSpec:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of a shard; nfe and status are None where the format does not store them.
+class ShardRows:
+    """ShardRows of a shard; nfe and status are None where the format does not store them.
 
     Attributes:
         first: Number of the first row, counted from the start of the job.
@@ -246,7 +244,7 @@ class Receipt:
     seconds: float
 
     @classmethod
-    def of(cls, spec: JobSpec, shard: int, rows: Rows, deterministic: bool, seconds: float) -> Receipt:
+    def of(cls, spec: JobSpec, shard: int, rows: ShardRows, deterministic: bool, seconds: float) -> Receipt:
         """Return the receipt for rows that were made."""
         assert rows.nfe is not None and rows.status is not None  # noqa: S101, PT018  (they were just made)
         ended, counts = np.unique(rows.status, return_counts=True)
@@ -439,14 +437,14 @@ def _row_bytes(source: Source) -> int:
 class Npy:
     """NumPy's format: the samples only. The receipt records how they ended."""
 
-    def write(self, spec: JobSpec, rows: Rows, file: IO[bytes]) -> None:
+    def write(self, spec: JobSpec, rows: ShardRows, file: IO[bytes]) -> None:
         """Write a shard."""
         np.lib.format.write_array(file, rows.samples, allow_pickle=False)
 
-    def read(self, spec: JobSpec, first: int, content: bytes) -> Rows:
+    def read(self, spec: JobSpec, first: int, content: bytes) -> ShardRows:
         """Read a shard; raise a ValueError if it is damaged."""
         try:
-            return Rows(first, np.load(io.BytesIO(content), allow_pickle=False))
+            return ShardRows(first, np.load(io.BytesIO(content), allow_pickle=False))
         except EOFError as error:
             raise ValueError(str(error)) from None
 
@@ -461,7 +459,7 @@ class Parquet:
         flat = rows.reshape(len(rows), -1)
         return self._arrow.FixedSizeListArray.from_arrays(self._arrow.array(flat.reshape(-1)), flat.shape[1])
 
-    def write(self, spec: JobSpec, rows: Rows, file: IO[bytes]) -> None:
+    def write(self, spec: JobSpec, rows: ShardRows, file: IO[bytes]) -> None:
         """Write a shard."""
         assert rows.nfe is not None and rows.status is not None  # noqa: S101, PT018  (they were just made)
         arrow, first = self._arrow, spec.first_index + rows.first
@@ -477,7 +475,7 @@ class Parquet:
         table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(about | {"job": spec.digest})})
         self._parquet.write_table(table, file, compression="zstd")
 
-    def read(self, spec: JobSpec, first: int, content: bytes) -> Rows:
+    def read(self, spec: JobSpec, first: int, content: bytes) -> ShardRows:
         """Read a shard; raise a ValueError if it is damaged."""
         try:
             table = self._parquet.read_table(self._arrow.BufferReader(content))
@@ -492,7 +490,7 @@ class Parquet:
             begin = spec.first_index + first
             if not np.array_equal(index, np.arange(begin, begin + len(index))):
                 raise ValueError("holds rows of another shard")
-            return Rows(first, samples, columns["nfe"].to_numpy(), None, condition)
+            return ShardRows(first, samples, columns["nfe"].to_numpy(), None, condition)
         except KeyError as error:
             raise ValueError(f"lacks the column {error}") from None
         except self._arrow.ArrowException as error:
@@ -503,41 +501,10 @@ FORMATS: Mapping[str, type[Npy | Parquet]] = {"npy": Npy, "parquet": Parquet}
 """Formats with one file per shard, whose suffix is the format's name."""
 
 
-class Store(Protocol):
-    """Files of a job by their names within its folder, such as ``shards/00000.npy``. No name is a pattern."""
+class JobStore:
+    """Files of a job by their names within its folder, such as ``shards/00000.npy``. No name is a pattern.
 
-    @property
-    def address(self) -> str:
-        """The folder, for messages."""
-        ...
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names of what a folder holds, without the folder; none if it is missing."""
-        ...
-
-    def read(self, names: Sequence[str]) -> list[bytes]:
-        """Return the contents of files; raise a FileNotFoundError for one that is missing."""
-        ...
-
-    def open(self, name: str) -> IO[bytes]:
-        """Open a file to read parts of it."""
-        ...
-
-    def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
-        """Write a file that appears only once it is complete."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        ...
-
-    def clear(self) -> None:
-        """Remove temporary files of writers that died; call it only when nothing is being written."""
-        ...
-
-
-class LocalStore:
-    """A folder of this machine.
+    This one is a folder of this machine; others override its methods.
 
     Args:
         path: Its path; it need not exist yet.
@@ -585,7 +552,7 @@ class Folder:
         store: Its files.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: JobStore) -> None:
         self.store = store
 
     @property
@@ -676,18 +643,18 @@ class Folder:
                     raise BulkConflict(f"{self.address}/{name}: {other}")
                 yield receipt
 
-    def commit(self, spec: JobSpec, rows: Rows, receipt: Receipt) -> None:
+    def commit(self, spec: JobSpec, rows: ShardRows, receipt: Receipt) -> None:
         """Store a shard, and then its receipt; raise an OSError if that is not possible."""
         self.write_rows(spec, receipt.shard, rows)
         self._write_json(f"receipts/{receipt.shard:05d}.json", dataclasses.asdict(receipt))
         self.store.remove(f"failed/{receipt.shard:05d}.json")
 
-    def write_rows(self, spec: JobSpec, shard: int, rows: Rows) -> None:
+    def write_rows(self, spec: JobSpec, shard: int, rows: ShardRows) -> None:
         """Store the rows of a shard; raise an OSError if that is not possible."""
         written = FORMATS[spec.format]()
         self.store.write(f"shards/{shard:05d}.{spec.format}", lambda file: written.write(spec, rows, file))
 
-    def rows(self, spec: JobSpec, shard: int) -> Rows:
+    def rows(self, spec: JobSpec, shard: int) -> ShardRows:
         """Read the rows of a shard.
 
         Raises:

@@ -57,17 +57,14 @@ class PathlineError(Exception):
         attempts: How often the request was sent before it was abandoned.
         elapsed_s: Seconds from the first attempt to the last failure.
         retryable: Whether the same request may succeed later; the `RetryPolicy` then repeats it.
-        hint: What to do, if the message itself does not say so; appended to it.
     """
 
     retryable: bool = False
     attempts: int = 1
     elapsed_s: float = 0.0
-    hint: str = ""
 
     def __str__(self) -> str:
         text = str(self.args[0]) if self.args else type(self).__name__
-        text += f"; {self.hint}" if self.hint else ""
         spent = f" in {self.elapsed_s:.1f} s" if self.elapsed_s >= 0.05 else ""
         return f"{text} (gave up after {self.attempts} attempts{spent})" if self.attempts > 1 else text
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 0
     except PathlineError as error:
-        return _complain(flags_in(f"{error}{_advice(error, getattr(arguments, 'timeout', None))}"), _status(error))
+        return _complain(flags_in(f"{error}{_advice(error, getattr(arguments, 'timeout_s', None))}"), _status(error))
     except (ValueError, ImportError) as error:  # a .png needs matplotlib
         return _complain(flags_in(str(error)), 2)
     except OSError as error:

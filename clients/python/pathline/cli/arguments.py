@@ -13,43 +13,31 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pathline._calls import DEFAULT_URL, VERSION
-from pathline._compare import CANDIDATES, REFERENCE
+from pathline._fields import FIELDS
 from pathline._request import nearest
 from pathline.cli.output import FORMATS
 
-_NAMES = (
-    *("first_index", "grid", "start", "error_control", "controller", "first_step", "max_step", "max_nfe"),
-    *("noise_scale", "trace", "on_timeout", "priority"),
+_FLAGS = {"version": "--model-version", "timeout_s": "--timeout", "decode": "--no-decode"}
+"""Options named differently from the fields that they set."""
+
+_SOLVING = tuple(name for name, each in FIELDS.items() if name not in ("model", "conditions") and each.kind != "array")
+"""Fields of a request that are options; `--condition` sets `conditions`, too."""
+
+_MODEL = (
+    *("num_samples", "seed", "version", "condition", "negative", "shape", "guidance", "timeout_s", "noise_scale"),
 )
-_MODEL = ("version", "guidance")
-_HELP = {
-    "first_index": "index of the first sample in the seed's stream",
-    "grid": "time grid of fixed steps: uniform, shift, sway, power, logit_normal, karras",
-    "start": "start of a multistep method: ramp or rk",
-    "error_control": "sample: own steps for each sample; batch: one step size for the whole request",
-    "controller": "step-size controller: paper, i or pi",
-    "first_step": "first step of error control",
-    "max_step": "longest step of error control, in units of t",
-    "max_nfe": "maximum network evaluations per sample",
-    "noise_scale": "factor of the starting noise, its temperature",
-    "trace": "how much detail to report about the steps",
-    "on_timeout": "what to do when the time limit passes",
-    "priority": "bulk yields to interactive requests",
+"""Those that apply to several solvers alike."""
+
+_ABOUT = {
     "condition": "label, JSON such as [0.5, 1], or, for each of several, NAME=FILE.npy or NAME=JSON",
     "negative": "condition that replaces a null in guidance, in the same forms",
     "guidance": "strength of classifier-free guidance, or JSON with terms, interval, projection and rescale",
     "shape": "size of a free axis of the samples, such as T=344; can be repeated",
+    "decode": "return latent states instead of data",
+    "budget": "let the service choose the solver, by error=0.01 (1 % of the spread), nfe=8, ms=40, or several, "
+    "separated by commas",
 }
-_CHOICES = {
-    "trace": ("none", "summary", "full"),
-    "error_control": ("sample", "batch"),
-    "on_timeout": ("error", "partial"),
-    "priority": ("interactive", "bulk"),
-}
-
-
-_FLAGS = {"version": "--model-version", "bare_steps": "--steps", "decode": "--no-decode"}
-"""Options named differently from the attributes that they set."""
+"""Help for options that are written differently from the fields that they set."""
 
 _EXIT = (
     "Exit status: 0 done; 1 done, but samples did not reach the end, a replay gave different bits, or requests of "
@@ -88,14 +76,10 @@ def _value(text: str) -> Any:
 
 
 def _guidance(text: str) -> Any:
-    found = _value(text)
-    if isinstance(found, dict) or (isinstance(found, (int, float)) and not isinstance(found, bool)):
-        return found if isinstance(found, dict) else float(found)
+    value = _value(text)
+    if isinstance(value, dict) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return value if isinstance(value, dict) else float(value)
     raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor a JSON object")
-
-
-_KINDS = {"first_index": int, "max_nfe": int, "condition": _condition, "negative": _condition, "guidance": _guidance}
-_KINDS |= dict.fromkeys(("first_step", "max_step", "noise_scale"), float)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -115,7 +99,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def _meant(unknown: str, arguments: argparse.Namespace) -> str:
     """Return a hint at the option of the command that an unknown one probably means; empty if none is close."""
-    flags = {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in vars(arguments) if name != "command"}
+    flags = {name: _flag(name) for name in vars(arguments) if name != "command"}
     written = {flag[2:].replace("-", "_"): flag for flag in flags.values()} | flags
     near = nearest(unknown.partition("=")[0].lstrip("-").replace("-", "_"), list(written))
     return f"; did you mean {written[near]}?" if near and unknown.startswith("-") else ""
@@ -134,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
     sample = commands.add_parser(
         "sample", parents=[common], help="draw samples", epilog="Without -o, a summary is printed."
     )
-    _add_solving(sample, 256)
+    _add_model(sample, _SOLVING)
     sample.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
     sample.add_argument(
         "--batch", type=_count, help="samples per request (default: a tenth of all, from 2,000 to 10,000)"
@@ -149,45 +133,37 @@ def parser() -> argparse.ArgumentParser:
         help="a .json or .npz file written by `pathline sample -o`, or a response of the service",
     )
     replay.add_argument("--force", action="store_true", help="sample even if the same bits cannot be guaranteed")
-    for name in ("condition", "negative"):
-        replay.add_argument(f"--{name}", type=_condition, action="append", help=_HELP[name], metavar="X")
-    replay.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
+    for name in ("condition", "negative", "timeout_s"):
+        add_field(replay, name)
     replay.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
 
     commands.add_parser("models", parents=[common], help="list the models")
     frontier = commands.add_parser("frontier", parents=[common], help="plot each solver's cost and error as text")
     frontier.add_argument("model", metavar="MODEL", help="name of the model")
-    frontier.add_argument(
-        "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
-    )
+    add_field(frontier, "version")
     commands.add_parser("solvers", parents=[common], help="list the solvers")
 
-    compare = commands.add_parser("compare", parents=[common], help="run several solvers on the same noise")
-    _add_model(compare, 256)
+    compare = commands.add_parser("compare", parents=[common], help="measure solvers, and say which one a model needs")
+    _add_model(compare, _MODEL)
+    compare.set_defaults(num_samples=None)
     compare.add_argument(
         "--solvers",
         type=_solvers,
-        default=list(CANDIDATES),
-        help="comma-separated: dopri5, rk4-20 (steps), ab3-12/shift(3) (grid), dopri5@1e-6 (tolerance) (default: ten "
-        "solvers from euler-10 to dopri5@1e-5)",
-    )
-    compare.add_argument(
-        "--reference", default=REFERENCE, help="solver that all are scored against (default: %(default)s)"
+        help="comma-separated: rk4-20 (steps), ab3-12/shift(3) (grid), dopri5@1e-6 (tolerance) (default: the service's "
+        "candidates, cheapest first)",
     )
     compare.add_argument(
         "--within",
         type=_percent,
         default=0.01,
         metavar="PERCENT",
-        help="largest acceptable distance from the reference, in %% of the samples' spread (default: 1)",
+        help="error that 95 %% of samples may have, in %% of the samples' spread (default: 1)",
     )
-    _add_named(compare, "max_step")
-    compare.add_argument(
-        "--steps", dest="bare_steps", type=_count, default=20, help="steps for solvers named without any (default: 20)"
-    )
+    add_field(compare, "budget")
 
     bench = commands.add_parser("bench", parents=[common], help="measure throughput and latency under a small load")
-    _add_solving(bench, 16)
+    _add_model(bench, _SOLVING)
+    bench.set_defaults(num_samples=16)
     bench.add_argument("--concurrency", type=_within(1, 100), default=4, help="concurrent requests (default: 4)")
     bench.add_argument("--duration", type=_seconds, default=5.0, help="seconds, at most 600 (default: 5)")
     return top
@@ -206,63 +182,48 @@ def _common(default: Any) -> _Parser:
 
 
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `sample` that were given."""
-    found = {
-        name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", "budget", *_NAMES, *_MODEL)
-    }
-    found |= conditions(arguments)
-    found["shape"] = dict(arguments.shape or ()) or None
-    found["timeout_s"] = arguments.timeout
-    found["decode"] = None if arguments.decode else False
-    return {name: value for name, value in found.items() if value is not None}
+    """Return the options of `sample` that were given, except for those that commands name themselves."""
+    members = {name: getattr(arguments, name, None) for name in _SOLVING if name not in ("num_samples", "seed")}
+    members |= conditions(arguments) | {"shape": dict(arguments.shape or ()) or None}
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options that hold conditions."""
-    given, negative = dict(arguments.condition or ()), dict(arguments.negative or ())
-    found = {"condition": given.pop("", None), "conditions": given or None}
-    return {**found, "negative": negative.get("", negative) or None}
+    positive, negative = dict(arguments.condition or ()), dict(arguments.negative or ())
+    members = {"condition": positive.pop("", None), "conditions": positive or None}
+    return {**members, "negative": negative.get("", negative) or None}
 
 
-def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
+def _add_model(command: argparse.ArgumentParser, names: Sequence[str]) -> None:
     command.add_argument("model", metavar="MODEL", help="name of the model")
+    for name in names:
+        add_field(command, name)
+
+
+def add_field(command: argparse.ArgumentParser, name: str) -> None:
+    """Add the option for a field of a request."""
+    field = FIELDS[name]
+    about = _ABOUT.get(name, field.about).replace("%", "%%")
+    if field.kind == "boolean":
+        command.add_argument(_flag(name), dest=name, action="store_const", const=not field.default, help=about)
+        return
+    lists: dict[str, Any] = {"action": "append"} if name in ("condition", "negative", "shape") else {}
     command.add_argument(
-        "-n", "--num-samples", type=_count, default=num_samples, help="number of samples (default: %(default)s)"
-    )
-    command.add_argument("--seed", type=int, help="integer in [0, 2**63); drawn at random and printed if left out")
-    command.add_argument(
-        "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
-    )
-    for name in ("condition", "negative"):
-        command.add_argument(f"--{name}", type=_condition, action="append", help=_HELP[name], metavar="X")
-    command.add_argument("--shape", type=_size, action="append", help=_HELP["shape"], metavar="T=N")
-    _add_named(command, "guidance")
-    command.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
-    command.add_argument(
-        "--no-decode", dest="decode", action="store_false", help="return latent states instead of data"
+        *(("-n",) if name == "num_samples" else ()),
+        _flag(name),
+        dest=name,
+        type=_KINDS.get(name) or (_within(field.low, 2**63 - 1) if field.low is not None else _TYPES[field.kind]),
+        choices=field.choices or None,
+        default=field.default if name == "num_samples" else None,
+        metavar=None if field.choices else "X",
+        help=about if field.default is None else f"{about} (default: {field.default})",
+        **lists,
     )
 
 
-def _add_solving(command: argparse.ArgumentParser, num_samples: int) -> None:
-    _add_model(command, num_samples)
-    command.add_argument("--solver", help="a name, or with settings: rk4-20, ab3-12/shift(3), dopri5@1e-5")
-    command.add_argument("--steps", type=_count, help="number of fixed steps")
-    command.add_argument("--rtol", type=float, help="relative tolerance")
-    command.add_argument("--atol", type=float, help="absolute tolerance")
-    command.add_argument(
-        "--budget",
-        metavar="LIMITS",
-        help="let the service choose the solver, by error=0.01 (1 %% of the spread), nfe=8, ms=40, or several, "
-        "separated by commas",
-    )
-    for name in _NAMES:
-        _add_named(command, name)
-
-
-def _add_named(command: argparse.ArgumentParser, name: str) -> None:
-    flag, choices = "--" + name.replace("_", "-"), _CHOICES.get(name)
-    kind = _KINDS.get(name, str)
-    command.add_argument(flag, type=kind, choices=choices, help=_HELP[name], metavar=None if choices else "X")
+def _flag(name: str) -> str:
+    return _FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
 def _solvers(text: str) -> list[str]:
@@ -275,18 +236,15 @@ def flags_in(message: str) -> str:
 
     A name after a plus is kept: it is part of the text of a solver.
     """
-    flags = {"timeout_s": "--timeout", "version": "--model-version"}
-    flags |= {
-        name: "--" + name.replace("_", "-") for name in ("num_samples", "solver", "steps", "rtol", "atol", *_NAMES)
-    }
+    flags = {name: _flag(name) for name in _SOLVING if name not in ("decode", "condition", "negative")}
     named = "|".join(flags)
     message = re.sub(
-        rf"(?<!\+)\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda found: f"{flags[found[1]]} {found[3]}", message
+        rf"(?<!\+)\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda match: f"{flags[match[1]]} {match[3]}", message
     )
     message = re.sub(r"(timeout_s, or )?the client's timeout\b", "--timeout", message)  # one option sets both
     message = message.replace("send force true", "use --force")
     words = "|".join(name for name in flags if "_" in name)
-    return re.sub(rf"(?<![-+])\b({words})\b", lambda found: flags[found[1]], message)
+    return re.sub(rf"(?<![-+])\b({words})\b", lambda match: flags[match[1]], message)
 
 
 def _count(text: str) -> int:
@@ -314,6 +272,11 @@ def _seconds(text: str) -> float:
     if not 0 < value <= 600:
         raise argparse.ArgumentTypeError(f"{text} is not allowed; use seconds above 0, at most 600")
     return value
+
+
+_TYPES: dict[str, Any] = {"integer": int, "number": float, "string": str, "any": str, "object": str}
+_KINDS: dict[str, Any] = {"condition": _condition, "negative": _condition, "shape": _size, "guidance": _guidance}
+_KINDS["timeout_s"] = _seconds
 
 
 def _percent(text: str) -> float:

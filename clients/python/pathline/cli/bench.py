@@ -22,7 +22,7 @@ _AFTER_ERROR_S = 0.05  # so that a service that refuses everything is not floode
 
 
 @dataclass(frozen=True)
-class Report:
+class LoadReport:
     """Results of a load test.
 
     Attributes:
@@ -66,7 +66,7 @@ async def measure(
     seed: int | None,
     options: Mapping[str, Any],
     bar: Bar,
-) -> Report:
+) -> LoadReport:
     """Run the load test; nothing is retried, so that errors show.
 
     Args:
@@ -94,8 +94,8 @@ async def measure(
         async def ask() -> None:
             nonlocal sent
             first, sent = begun_at + sent * num_samples, sent + 1
-            given = {"trace": "none", **options, "first_index": first}
-            await client.sample(model, num_samples, seed=seed, **given)  # type: ignore[arg-type]  (sample checks them)
+            members = {"trace": "none", **options, "first_index": first}
+            await client.sample(model, num_samples, seed=seed, **members)  # type: ignore[arg-type]  (sample checks them)
 
         async def worker(end: float) -> None:
             while (start := time.perf_counter()) < end:
@@ -115,7 +115,7 @@ async def measure(
         elapsed = time.perf_counter() - start
     spread = np.percentile(latencies, _PERCENTILES).tolist() if latencies else []
     rate = len(latencies) / elapsed
-    return Report(
+    return LoadReport(
         len(latencies),
         dict(errors),
         elapsed,

@@ -9,7 +9,7 @@ import json
 import shlex
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,8 @@ def replay(arguments: argparse.Namespace) -> int:
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None
-        given = {"force": arguments.force, "timeout_s": arguments.timeout, **conditions(arguments)}
-        results = [client.replay(answer, **given) for answer in answers]
+        members = {"force": arguments.force, "timeout_s": arguments.timeout_s, **conditions(arguments)}
+        results = [client.replay(answer, **members) for answer in answers]
         tally = Tally(iter(results), sum(map(len, results)))
         if file:
             FORMATS[path.suffix.lower()](file, tally)
@@ -106,16 +106,16 @@ def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleRe
 def models(arguments: argparse.Namespace) -> int:
     """List the models."""
     with Client(arguments.url, api_key=arguments.api_key) as client:
-        found = client.models()
+        models = client.models()
     if arguments.json:
-        _print_json([info.fields for info in found])
+        _print_json([info.fields for info in models])
     else:
         rows = [
             (info.name, info.version, _shape(info.event_shape), _shape(info.data_shape), _status(info))
-            for info in found
+            for info in models
         ]
         _print_table(("model", "version", "state", "sample", "status"), rows)
-        for path, reason in found.passed_over.items():
+        for path, reason in models.passed_over.items():
             print(f"{path}: {reason}", file=sys.stderr)
     return 0
 
@@ -128,47 +128,54 @@ def _status(info: ModelInfo) -> str | None:
 def frontier(arguments: argparse.Namespace) -> int:
     """Show the cost and error of each solver on a model."""
     with Client(arguments.url, api_key=arguments.api_key) as client:
-        found = client.frontier(arguments.model, arguments.version)
+        frontier = client.frontier(arguments.model, arguments.version)
     if arguments.json:
-        _print_json(found.fields)
+        _print_json(frontier.fields)
     else:
-        show(str(found))
+        show(str(frontier))
     return 0
 
 
 def solvers(arguments: argparse.Namespace) -> int:
     """List the solvers."""
     with Client(arguments.url, api_key=arguments.api_key) as client:
-        found = client.solvers()
+        solvers = client.solvers()
     if arguments.json:
-        _print_json([info.fields for info in found])
+        _print_json([info.fields for info in solvers])
     else:
-        rows = [(info.name, info.order, "adaptive" if info.adaptive else "fixed", info.cost) for info in found]
+        rows = [(info.name, info.order, "adaptive" if info.adaptive else "fixed", info.cost) for info in solvers]
         _print_table(("solver", "order", "steps", "cost in NFE"), rows)
     return 0
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Run several solvers on the same noise."""
+    """Measure solvers on a model, and say which one it needs."""
+    measured = 0
+
+    def tell(point: Mapping[str, Any]) -> None:
+        nonlocal measured
+        measured += 1
+        sys.stderr.write(f"\r{measured} solvers measured, now {point['solver']:<24}")
+        sys.stderr.flush()
+
+    members = {"budget": {"max_error": arguments.within}, **options(arguments)}
     with Client(arguments.url, api_key=arguments.api_key) as client:
         table = client.compare(
             arguments.model,
             arguments.solvers,
             arguments.num_samples,
             seed=arguments.seed,
-            steps=arguments.bare_steps,
-            reference=arguments.reference,
-            progress=sys.stderr.isatty(),
-            **options(arguments),
+            progress=tell if sys.stderr.isatty() else None,
+            **members,
         )
-    advice = table.recommend(arguments.within)
+    if measured:
+        sys.stderr.write(f"\r{'':<60}\r")
     if arguments.json:
-        chosen = None if advice.row is None else advice.row.label
-        _print_json({**table.to_dict(), "within": advice.within, "recommended": chosen})
-    else:
-        show(f"{table.table()}\n{advice}")
-        if advice.row is not None:
-            show(f"draw with it: pathline sample {arguments.model} --solver {shlex.quote(advice.row.label)}")
+        _print_json(table.to_dict())
+        return 0
+    show(str(table))
+    if table.choice:
+        show(f"draw with it: pathline sample {arguments.model} --solver {shlex.quote(table.choice['solver'])}")
     return 0
 
 

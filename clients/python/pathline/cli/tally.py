@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pathline._results import SampleResult
-from pathline._solver_text import format_solver
 
 _OF_A_PAGE = ("first_index", "shape", "status", "digest", "request")
 _COLUMNS = ("sample", "t", "h", "error", "accepted")
@@ -67,7 +66,7 @@ class Tally:
         meta = self.describe()
         mean = np.concatenate(self._arrays["nfe"]).mean()
         return (
-            f"{meta['model']} v{meta['version']}, {meta['num_samples']} samples by {format_solver(meta['solver'])}, "
+            f"{meta['model']} v{meta['version']}, {meta['num_samples']} samples by {meta['solver']['text']}, "
             f"seed {meta['seed']}\nnfe {meta['nfe']} (mean {mean:.1f}), {1000 * meta['latency']['total_s']:.1f} ms "
             f"in the service, {meta['status']}"
         )

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from service.requests.members import SDK, sdk_text
+from service.sdk_fields import SDK, sdk_text
 
 
 def test_the_fields_of_the_sdk_are_those_of_the_schemas() -> None:
-    assert SDK.read_text() == sdk_text(), "run python -m service.requests.members"
+    assert SDK.read_text() == sdk_text(), "run python -m service.sdk_fields"
 
 
 @pytest.mark.anyio

@@ -1,0 +1,138 @@
+"""The SDK's ``_fields.py``, written from the schemas of requests: ``python -m service.sdk_fields``.
+
+The options of the clients, the flags of their command line and those of ``python -m fleet sample`` follow from it; a
+test compares the file with the schemas.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from service.replay import Answer
+from service.requests.densities import EncodeRequest, LogProbRequest
+from service.requests.diagnosis import DiagnoseRequest
+from service.requests.members import Member, members
+from service.requests.parsing import OTHER_NAMES
+from service.requests.replay import ReplayRequest
+from service.requests.schemas import SampleRequest, Solving
+from service.routes.frontier import FrontierRequest
+
+SDK = Path(__file__).parents[1] / "clients" / "python" / "pathline" / "_fields.py"
+"""The file that is written."""
+
+_POSITIONAL = {"model", "num_samples", "samples"}
+"""Arguments of the SDK's methods with a place of their own."""
+
+_HEAD = '''"""Fields of requests: the options of the clients, and the flags of the command line.
+
+``python -m service.sdk_fields`` of the server writes this file from its schemas; do not edit it.
+"""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pathline._request import Budget
+'''
+
+_FIELD = '''
+
+@dataclass(frozen=True)
+class RequestField:
+    """A field of a request for samples.
+
+    Attributes:
+        kind: Its JSON type, or ``any``.
+        about: One line about it.
+        default: Its value if a request has none.
+        choices: Its values, if they are words.
+        bulk: Whether it may be a setting of a bulk job.
+        low: The lowest value, if it is an integer with one.
+    """
+
+    kind: str
+    about: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    bulk: bool = False
+    low: int | None = None
+
+
+'''
+
+
+_TAIL = '''}
+# fmt: on
+
+OTHER_NAMES = {other: name for name, others in _OTHERS.items() for other in others.split()}
+"""Fields by the names that other samplers and solvers use for them."""
+'''
+
+
+def sdk_text() -> str:
+    """Return the content of the SDK's ``_fields.py``."""
+    common = members(Solving)
+    text = _HEAD + _options("SolverOptions", "TypedDict", "Options of every operation.", common)
+    for name, body, what in (
+        ("Sample", SampleRequest, "`sample`, `iter_samples` and `stream`"),
+        ("Encode", EncodeRequest, "`encode`"),
+        ("LogProb", LogProbRequest, "`log_prob`"),
+        ("Diagnose", DiagnoseRequest, "`diagnose`"),
+    ):
+        own = {key: member for key, member in members(body).items() if key not in {*common, *_POSITIONAL}}
+        about = f"Options of {what}, in addition to those of `SolverOptions`."
+        text += _options(f"{name}Options", "SolverOptions", about, own)
+    own = {key: m for key, m in members(FrontierRequest).items() if key not in {"solvers", *_POSITIONAL}}
+    text += _options("FrontierOptions", "TypedDict", "Options of `compare`.", own)
+    of_job = ("version", "seed", "first_index", "timeout_s")
+    own = {key: member for key, member in members(SampleRequest).items() if member.bulk or key in of_job}
+    text += _options("BulkOptions", "TypedDict", "Options of `bulk`.", own)
+    own = {key: member for key, member in members(ReplayRequest).items() if key not in Answer.model_fields}
+    text += _options("ReplayOptions", "TypedDict", "Options of `replay`.", own)
+    text += f"{_FIELD}# fmt: off\nFIELDS: dict[str, RequestField] = {{\n"
+    for key, each in members(SampleRequest).items():
+        more = {"default": each.default, "choices": each.choices, "bulk": each.bulk}
+        parts = [json.dumps(each.kind), json.dumps(each.about)]
+        parts += [f"{name}={_literal(value)}" for name, value in more.items() if value]
+        parts += [] if each.low is None else [f"low={each.low}"]
+        text += f"    {json.dumps(key)}: RequestField({', '.join(parts)}),\n"
+    text += "}\n\n_OTHERS = {\n"
+    text += "".join(f"    {json.dumps(key)}: {json.dumps(' '.join(names))},\n" for key, names in OTHER_NAMES.items())
+    return text + _TAIL
+
+
+def _options(name: str, base: str, about: str, own: Mapping[str, Member]) -> str:
+    lines = [
+        fill(f"{key}: {_sentence(each)}", 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
+        for key, each in own.items()
+    ]
+    types = [f"    {key}: {each.type}" for key, each in own.items()]
+    head = f'\n\nclass {name}({base}, total=False):\n    """{about} None stands for the default.\n\n    Attributes:\n'
+    return "\n".join((head + lines[0], *lines[1:], '    """\n', *types, ""))
+
+
+def _literal(value: Any) -> str:
+    """Return a value as the code formatter writes it."""
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_literal, value))})"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _sentence(member: Member) -> str:
+    """Return the line about a member as a sentence, which may begin with one of its values."""
+    values = ("true", *member.choices)
+    about = member.about
+    return f"{about}." if about.startswith(values) else f"{about[:1].upper()}{about[1:]}."
+
+
+if __name__ == "__main__":
+    SDK.write_text(sdk_text())
