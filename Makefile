@@ -17,7 +17,7 @@ help: ## list the targets
 # torch is pinned exactly: an open range would install gigabytes of CUDA libraries.
 $(VENV)/.serve: $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pathline needs Python >= 3.11; run make PYTHON=/path/to/python3.11")'
-	@echo "setup: installing into $(VENV) (a few minutes the first time)"
+	@echo "setup: installing into $(VENV), half a gigabyte the first time: torch alone takes a minute or more"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt) -e '.[training,fleet]' -e clients/python
 	@touch $@
@@ -48,8 +48,8 @@ setup: $(VENV)/.serve ## make .venv and install everything needed to serve and t
 models: setup ## train or write the models that the default repository lacks
 	@$(BIN)/python -m training defaults
 
-serve: models ## set up, train what is missing, serve on 127.0.0.1:8000
-	@exec $(BIN)/python -m service
+serve: setup ## set up, serve on 127.0.0.1:8000, and train the default models that are missing behind it
+	@exec $(BIN)/python -m training defaults --then $(BIN)/python -m service
 
 check: $(VENV)/.dev ## format, lint, types, import layers
 	@echo "check: ruff format"; $(BIN)/ruff format --check .

@@ -75,6 +75,11 @@ class EngineSettings(Protocol):
         ...
 
     @property
+    def prelude_cache_bytes(self) -> int:
+        """Bytes of results of preludes that are kept; 0 keeps none."""
+        ...
+
+    @property
     def max_queue(self) -> int:
         """Maximum number of jobs waiting or running."""
         ...
@@ -110,7 +115,7 @@ class Engine:
         self.device = choose_device(settings.device)
         self.threads = settings.threads or default_threads()
         self._tools = tools or device_of(self.device, settings.compile == "auto")
-        self._loop = Loop(self._tools, observer, clock)
+        self._loop = Loop(self._tools, observer, clock, settings.prelude_cache_bytes)
         self._thread: threading.Thread | None = None
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._setup_loading_thread, (10,))
         self._preparer = ThreadPoolExecutor(1, "pathline-preparer", self._setup_loading_thread, (0,))

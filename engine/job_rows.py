@@ -21,6 +21,7 @@ from models.named_conditions import Distinct, NamedConditions
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
+_ALIGNMENT = 64  # bytes; kernels may round otherwise where a row is not aligned like a fresh tensor
 
 Places = NDArray[np.int64]
 
@@ -37,6 +38,7 @@ class RowStore:
         self._bytes = max(1, int(np.prod(self._shape)) * dtype.itemsize)
         self._room = max(1, min(_BLOCK_BYTES // self._bytes, _BLOCK_ROWS))
         self._copies: Tensor | None = None
+        self._gathered: tuple[Places, Tensor] | None = None  # the last large copy, and the places of its rows
         self._blocks: list[Tensor] = []
         self._free: list[list[int]] = []  # places in each block
         self._first = np.empty(0, dtype=np.int64)  # place of the first row of each block
@@ -53,6 +55,7 @@ class RowStore:
             self._free.append(list(range(self._end + room - 1, self._end - 1, -1)))
             self._first = np.append(self._first, self._end)
             self._end += room
+        self._gathered = None
         free = self._free[number]
         places = np.array(free[len(free) - n :], dtype=np.int64)
         del free[len(free) - n :]
@@ -64,6 +67,7 @@ class RowStore:
     def remove(self, places: Places) -> None:
         """Remove the rows at these places, which must be all those of one call of `add`."""
         number = int(np.searchsorted(self._first, places[0], side="right")) - 1
+        self._gathered = None
         self._free[number] += places.tolist()
         self.held -= len(places)
         if not self.held:
@@ -75,8 +79,24 @@ class RowStore:
             self._blocks, self._free, self._first = [], [], self._first[:0]
 
     def take(self, places: Places) -> Tensor:
-        """A copy of the rows at these places; a large one is valid only until the next call."""
+        """The rows at these places, valid only until the next call.
+
+        A large copy serves again while the places stay the same, and a single large row needs none.
+        """
+        if self._gathered is not None and np.array_equal(self._gathered[0], places):
+            return self._gathered[1]
+        rows = self._gather(places)
+        if len(places) > 1 and rows.nbytes >= _BLOCK_BYTES:
+            self._gathered = places, rows
+        return rows
+
+    def _gather(self, places: Places) -> Tensor:
         block = np.searchsorted(self._first, places, side="right") - 1
+        if len(places) == 1 and self._room == 1:  # large rows have blocks of their own, which are aligned as copies are
+            at = int(places[0] - self._first[block[0]])
+            if (row := self._blocks[block[0]][at : at + 1]).data_ptr() % _ALIGNMENT == 0:
+                return row
+        self._gathered = None
         first, rows = int(block[0]), self._room_to_copy(len(places))
         if (block == first).all():
             return self._picked(first, places, rows)

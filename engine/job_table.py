@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.arena_queue import ActiveJob, ArenaQueue
 from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Outcome
+from engine.prelude_cache import PreludeCache
 from engine.stages import Pass, Stage, decoder_pass, prelude_pass
 from solvers.errors import Status
 from solvers.lanes import Finished
@@ -32,6 +33,10 @@ class Observer(Protocol):
 
     def cancelled(self, nfe: int) -> None:
         """Count calls spent on samples that will not be delivered."""
+        ...
+
+    def prelude(self, model: str, hits: int, misses: int) -> None:
+        """Count rows of a prelude whose results were kept, and rows that it computes."""
         ...
 
 
@@ -57,6 +62,7 @@ class JobTable:
         clock: the engine's clock.
         send: makes the engine's thread call `built`; may be called from any thread.
         begin: queues rows for a stage.
+        prelude_cache_bytes: see `PreludeCache`.
 
     Attributes:
         next_deadline: the earliest deadline, by the clock.
@@ -68,7 +74,9 @@ class JobTable:
         clock: Callable[[], float],
         send: Callable[[Future[JobResult], Outcome], object],
         begin: Callable[[Stage, Pass], object],
+        prelude_cache_bytes: int = 0,
     ) -> None:
+        self._preludes = PreludeCache(prelude_cache_bytes)
         self._observer, self._clock, self._send, self._begin = observer, clock, send, begin
         self._jobs: dict[Future[JobResult], ActiveJob] = {}
         self._due: dict[int, ActiveJob] = {}  # those with a deadline
@@ -103,13 +111,20 @@ class JobTable:
             active.job, active.going = job, None
             active.queue.release(active)
 
+        checkpoint = active.queue.arena.checkpoint
         try:
-            rows = prelude_pass(active.queue.arena.checkpoint, active, active.job, then)
+            rows = prelude_pass(checkpoint, active, active.job, then)
+            active.going, total = (prelude, rows), rows.rows
+            left, hits = self._preludes.split(checkpoint.digest, rows)
         except Exception as error:  # memory, most likely
+            active.going = None
             self.end(active, EngineFailed(f"the prelude failed: {type(error).__name__}: {error}"))
             return
-        active.going = prelude, rows
-        self._begin(prelude, rows)
+        if self._observer is not None:
+            self._observer.prelude(prelude.model, hits, total - hits)
+        if left is not None:
+            active.going = prelude, left
+            self._begin(prelude, left)
 
     def passed(self, ended: Sequence[Pass], failed: Mapping[Pass, str]) -> None:
         """Continue the jobs of rows that a stage has finished, and fail those of rows that made it fail."""

@@ -104,14 +104,20 @@ class Loop:
         closed: whether the loop has ended; a command put before this reads False is certain to be seen.
     """
 
-    def __init__(self, tools: Device, observer: Observer | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, tools: Device, observer: Observer | None, clock: Callable[[], float], prelude_cache_bytes: int = 0
+    ) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self.snapshot = EngineSnapshot()
         self.deliver: Callable[[Outcomes], object] = settle
         self.closed = False
         self._tools, self._observer, self._clock = tools, observer, clock
         self._table = JobTable(
-            observer, clock, lambda future, outcome: self.commands.put(Built(future, outcome)), self._begin
+            observer,
+            clock,
+            lambda future, outcome: self.commands.put(Built(future, outcome)),
+            self._begin,
+            prelude_cache_bytes,
         )
         self._stages: list[Stage] = []  # stages with waiting rows
         self._queues: dict[int, ArenaQueue] = {}

@@ -142,6 +142,7 @@ def _new(
     if arguments.shard_rows is not None and (arguments.shard_rows < BLOCK or arguments.shard_rows % BLOCK):
         raise UsageError(f"--shard-rows is {arguments.shard_rows}; it must be a multiple of {BLOCK}")
     version, card = find(settings, arguments.model, arguments.version)
+    decode = arguments.request.get("decode", True)
     arrays = fitted(arguments.arrays, total, card)
     conditions: RowConditions | None = arrays if arrays.sources else table
     with Maker(settings, arguments.model, version, threads) as maker:
@@ -170,6 +171,7 @@ def _new(
             shape=first.samples.shape[1:],
             dtype="float64" if first.samples.dtype == np.float64 else "float32",
             format=arguments.format or FORMATS[0],
+            columns=tuple(column.name for column in card.decoder.columns or ()) if decode else (),
             shard_rows=rows,
         )
     return spec, conditions

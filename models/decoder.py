@@ -1,7 +1,7 @@
 """The decoder, which turns samples of the flow into data, and its inverse."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -31,6 +31,8 @@ class Column(BaseModel):
         name: its name in the user's file, or its number from 0.
         kind: `number`; `whole` or `yes-no` (0 and 1), whose decoded values are rounded and kept from `low` to `high`.
         low, high: smallest and largest value in the training rows.
+        transform: how the flow sees it, before scaling: `log`, its natural logarithm, so that every decoded value is
+            above 0; `log1p`, that of 1 + value, so that none is below; None (not written) as it is.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,6 +41,11 @@ class Column(BaseModel):
     kind: Literal["number", "whole", "yes-no"] = "number"
     low: float = Field(allow_inf_nan=False)
     high: float = Field(allow_inf_nan=False)
+    transform: Literal["log", "log1p"] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value is not None}
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -192,6 +199,11 @@ class Decoder(nn.Module):
         # Of the config, so not buffers; made from arrays, as loading puts the buffers on the meta device first.
         whole = [(place, (config.columns or ())[place]) for place in config.rounded]
         self._whole = torch.from_numpy(np.array([place for place, _ in whole], dtype=np.int64))
+        columns = config.columns or ()
+        self._logs = {
+            kind: torch.from_numpy(np.array([k for k, each in enumerate(columns) if each.transform == kind], np.int64))
+            for kind in ("log", "log1p")
+        }
         self._limits = torch.from_numpy(np.array([(column.low, column.high) for _, column in whole]).reshape(-1, 2).T)
         self.program = None if config.program is None else Function(config.program)
 
@@ -304,13 +316,23 @@ class Decoder(nn.Module):
             return self._rounded(self._clipped(self._run(self.program, x, shape)))
         data, spread = x.double() if self.config.dtype else x, self.config.spread
         if self.config.kind == "affine":
-            data = data * self.scale.reshape(spread) + self.shift.reshape(spread)
+            data = self._powers(data * self.scale.reshape(spread) + self.shift.reshape(spread))
             if self.config.constants:
                 values = self.constants.to(data.dtype).expand(len(x), -1)
                 data = data.flatten(1).index_copy(1, self.constant_places, values)
         elif self.config.kind == "pca":
             data = (data.flatten(1) * self.latent_scale) @ self.components + self.mean
         return self._rounded(self._clipped(data).reshape(len(x), *shape))
+
+    def _powers(self, data: Tensor) -> Tensor:
+        """Undo the logarithms of columns of data (rows, columns), as far as float32 holds the result."""
+        for kind, places in self._logs.items():
+            if len(places):
+                places = places.to(data.device)
+                exponents = data[:, places].clamp(max=80.0)
+                values = exponents.exp() if kind == "log" else exponents.expm1().clamp(min=0.0)
+                data = data.index_copy(1, places, values)
+        return data
 
     def _run(self, program: Function, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         data = program({"x": x})["data"]
@@ -378,7 +400,7 @@ class Inverse:
         if config.kind == "program":
             raise InverseError("its decoder is a program, which cannot be run backwards")
         if config.kind == "affine":
-            self._scale, self._shift = decoder.scale, decoder.shift
+            self._scale, self._shift, self._logs = decoder.scale, decoder.shift, decoder._logs
             self._log_volume = _log_sum(decoder.scale, "scale")
         elif config.kind == "pca":
             components = decoder.components.double()
@@ -389,13 +411,30 @@ class Inverse:
             self._back = torch.linalg.pinv(components).to(decoder.components.dtype)
             self._log_volume = _log_sum(decoder.latent_scale, "latent_scale") + float(singular.log().sum())
 
-    def log_volume(self, event_shape: Sequence[int]) -> float:
-        """Return log abs det J of the decoder of samples of this shape.
+    def log_volume(self, data: Tensor) -> Tensor:
+        """Return log abs det J of the decoder at each of the samples that decode to data (rows, *data_shape): (rows,).
 
         For `pca`, this is the volume of the map onto the span of its components. Subtract it from the log-density of a
         sample to get that of its data.
         """
-        return self._log_volume * (math.prod(event_shape) // self._config.event_size)
+        size = data[0].numel() // self._config.data_size if self._kind != "identity" else 1
+        volume = torch.full((len(data),), self._log_volume * size, dtype=torch.float64)
+        for logarithms in self._logarithms(data).values():  # d exp(y) = d expm1(y) = exp(y) dy
+            volume += logarithms.double().sum(1)
+        return volume
+
+    def _logarithms(self, data: Tensor) -> dict[Literal["log", "log1p"], Tensor]:
+        """Return the logarithms of the columns of data that have a transform, (rows, columns) for each kind."""
+        found: dict[Literal["log", "log1p"], Tensor] = {}
+        for kind in ("log", "log1p"):
+            if self._kind == "affine" and len(places := self._logs[kind]):
+                values = data.flatten(1)[:, places.to(data.device)]
+                tiny, eps = (
+                    torch.finfo(data.dtype).tiny,
+                    torch.finfo(data.dtype).eps,
+                )  # data that no sample decodes to; the residual shows it
+                found[kind] = values.clamp(min=tiny).log() if kind == "log" else values.clamp(min=eps - 1).log1p()
+        return found
 
     def encode(self, data: Tensor) -> Tensor:
         """Turn data (rows, *data_shape) into samples (rows, *event_shape), in the dtype of the data.
@@ -405,6 +444,8 @@ class Inverse:
         shape = (len(data), *reshaped(self._config.data_shape, data.shape[1:], self._config.event_shape))
         if self._kind == "affine":
             spread = self._config.spread
+            for kind, logarithms in self._logarithms(data).items():
+                data = data.flatten(1).index_copy(1, self._logs[kind].to(data.device), logarithms)
             return (data.reshape(shape) - self._shift.reshape(spread)) / self._scale.reshape(spread)
         if self._kind == "pca":
             return (((data.flatten(1) - self._mean) @ self._back) / self._scale).reshape(shape)

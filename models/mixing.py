@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from models.named_conditions import NamedConditions
-from models.velocity import VelocityField
+from models.velocity import VelocityField, kind_of
 
 _BEYOND = 256.0
 _AT_LEAST = 2  # rows must differ: a single one may be where rounding decides between two branches
@@ -89,7 +89,7 @@ def find_mixing(
     x = torch.randn((_ROWS, *event_shape), generator=torch.Generator().manual_seed(2), dtype=dtype).to(device)
     x[_ROWS // 2 :] *= 3.0
     order = torch.randperm(_ROWS, generator=torch.Generator().manual_seed(0)).to(device)
-    t = torch.linspace(0.05, 0.95, _ROWS, dtype=dtype, device=device)[order]
+    t = kind_of(velocity).times(torch.linspace(0.05, 0.95, _ROWS, dtype=dtype, device=device)[order])
     given = () if condition is None else condition.unpack(condition.examples(_ROWS, dtype, device))
 
     def ask(arguments: Sequence[Tensor]) -> Tensor:

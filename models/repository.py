@@ -4,7 +4,10 @@ A repository is only read here. Names come from requests, so a name must match a
 the root once symbolic links are followed.
 """
 
+import contextlib
 import errno
+import fcntl
+import json
 import os
 import re
 import stat
@@ -26,6 +29,9 @@ _NO_VERSION = "passed over: has no version; put the model into a subfolder calle
 _BAD_VERSION = "passed over: not a version; use a whole number from 1, up to 18 digits, no leading zero"
 _OUTSIDE = "passed over: leads out of the repository; copy the folder here instead"
 _NOWHERE = "passed over: a broken link; copy the folder here instead"
+TRAINING_FOLDER = ".training"
+"""Folder of the repository in which each training of a model has a file, `<name>.json`, locked while it runs."""
+
 FILE = "passed over: a file; a model is a folder <name>/<version>/ with its card and weights"
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """The errors that mean that there is no such file; any other means only that it cannot be accessed now."""
@@ -172,6 +178,18 @@ class Repository:
             else:
                 found += [(path, _NO_VERSION), *self._odd_versions(path)]
         return found
+
+    def training(self) -> list[tuple[str, float | None]]:
+        """Return the models being trained now, and the seconds that their training will take; None if not yet known."""
+        names = []
+        for path in sorted(self.root.glob(f"{TRAINING_FOLDER}/*.json")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open_regular(path) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:  # its training runs; otherwise it was killed
+                    left = json.loads(file.read(_LONGEST_PATH))["left_s"]
+                    names.append((path.stem, None if left is None else float(left)))
+        return names
 
     def within(self, path: Path) -> str:
         """Return a path relative to the root, on one line whatever its name contains."""

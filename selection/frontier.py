@@ -165,23 +165,26 @@ class FrontierFile:
     """The frontier file of a loaded checkpoint, which may be written long after the weights were loaded.
 
     The file is read again only when it has changed, so a look-up usually costs two calls of `stat`.
+
+    Attributes:
+        folder: the checkpoint.
     """
 
     def __init__(self, folder: Path, card: Card) -> None:
         """Keep the path; nothing is read yet."""
-        self._folder, self._card = folder, card
+        self.folder, self._card = folder, card
         self._read: tuple[object, Frontier | None, str] = (None, None, "")
 
     def now(self) -> tuple[Frontier | None, str]:
         """Return the current frontier or None, and why an existing file cannot be used; from any thread."""
-        state = tuple(_state(self._folder / name) for name in (FRONTIER_FILE, PLANS_FILE))
+        state = tuple(_state(self.folder / name) for name in (FRONTIER_FILE, PLANS_FILE))
         before, frontier, fault = self._read
         if state != before:
             frontier, fault = None, ""
             try:
-                frontier = read_frontier(self._folder, self._card)
+                frontier = read_frontier(self.folder, self._card)
             except FrontierError as error:
-                fault = str(error).removeprefix(f"{self._folder}/")  # clients need not know the path
+                fault = str(error).removeprefix(f"{self.folder}/")  # clients need not know the path
             self._read = (state, frontier, fault)
         return frontier, fault
 

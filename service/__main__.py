@@ -16,10 +16,19 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the service until it is stopped; return the exit code."""
     open_closed_streams()
     parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
-    parser.parse_args(arguments)
+    for name, kind, text in (
+        ("host", str, "address to listen on"),
+        ("port", int, "port"),
+        ("models_dir", Path, "models"),
+    ):
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(
+            option, type=kind, help=f"{text} (PATHLINE_{name.upper()}, which has all other settings too)"
+        )
+    options = vars(parser.parse_args(arguments))
     log_to_stderr()
     try:
-        settings = load_settings()
+        settings = load_settings(**{name: value for name, value in options.items() if value is not None})
     except SettingsError as error:
         return _fail(str(error), USAGE)
     for name in unknown_variables():

@@ -160,6 +160,7 @@ MODEL_LIST = {
             "field": "velocity",
         }
     ],
+    "training": [{"name": "digits", "left_s": 41.5}],
     "passed_over": [
         {"path": "my model", "reason": "passed over: not a valid model name; use up to 64 of A-Z, a-z, 0-9, ..."}
     ],
@@ -178,6 +179,7 @@ MODEL = {
             "deterministic": True,
             "path": "fused",
             "path_reason": "",
+            "report": ["samples cannot be told from unseen data: a judge is right in 51% of cases (50% is guessing)"],
             "tuned": ["tuned-6", "ab4-9/tuned"],
             "tuned_fault": "",
             "frontier": True,

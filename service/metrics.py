@@ -211,6 +211,12 @@ class Metrics:
         self.cancelled_nfe = Counter(
             "pathline_cancelled_nfe", "Network evaluations spent on samples that were cancelled.", registry=registry
         )
+        self.prelude_rows = Counter(
+            "pathline_prelude_rows",
+            "Rows of preludes, by whether their results were kept from an earlier request: hit or miss.",
+            ("model", "result"),
+            registry=registry,
+        )
         self.model_loaded = Gauge(
             "pathline_model_loaded", "1 for each served version.", ("model", "version"), registry=registry
         )
@@ -294,6 +300,7 @@ class Metrics:
             self.model_path.labels(name, str(version), path).set(1)
             for seconds in (self.queue_seconds, self.solve_seconds, self.network_seconds):
                 seconds.add([], name)
+            self.prelude(name, 0, 0)
         else:
             self.model_loaded.remove(name, str(version))
             self.model_path.remove(name, str(version), path)
@@ -304,6 +311,11 @@ class Metrics:
             self.model_fallback.labels(name).set(1)
         else:
             self.model_fallback.remove(name)
+
+    def prelude(self, model: str, hits: int, misses: int) -> None:
+        """Count rows of a prelude whose results were kept, and rows that it computes."""
+        for result, rows in (("hit", hits), ("miss", misses)):
+            self.prelude_rows.labels(model, result).inc(rows)
 
     def cancelled(self, nfe: int) -> None:
         """Count evaluations spent on cancelled samples."""

@@ -187,6 +187,12 @@ class Settings(BaseSettings):
         description="maximum seconds between two checks for new model versions; changes that the file system reports "
         "are seen sooner: a number from 0 (never)",
     )
+    prelude_cache_bytes: int = Field(
+        default=256 * 2**20,
+        ge=0,
+        description="bytes of results of preludes kept for requests with the same conditions, of all models together: "
+        "an integer, 0 to keep none",
+    )
     max_model_bytes: int = Field(
         default=0,
         ge=0,

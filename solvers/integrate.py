@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -25,7 +28,11 @@ from solvers.tuned import TunedPlans
 IndexedVelocity = Callable[[Tensor, Tensor, NDArray[np.int64]], Tensor]
 
 
-@dataclass(frozen=True)
+_TIMES = {"t", "time", "times", "timestep", "timesteps"}
+"""Names of a first argument that is the time."""
+
+
+@dataclass(frozen=True, repr=False)
 class Solution:
     """The result of `integrate`.
 
@@ -46,6 +53,14 @@ class Solution:
     trace: Trace
     saved: Tensor | None
     settings: dict[str, object]
+
+    def __repr__(self) -> str:
+        """Return a line of numbers in place of the arrays."""
+        ends = ", ".join(f"{count} {status}" for status, count in Counter(map(str, self.status)).items())
+        nfe = f"nfe {self.nfe.min()} to {self.nfe.max()}, mean {self.nfe.mean():.1f}" if len(self.nfe) else "nfe 0"
+        return (
+            f"Solution({self.settings.get('name')}: x {tuple(self.x.shape)} {self.x.dtype}; {nfe}; {ends or 'empty'})"
+        )
 
 
 @torch.no_grad()
@@ -71,9 +86,13 @@ def integrate(
 ) -> Solution:
     """Solve dx/dt = velocity(x, t) for many samples at once, each on its own.
 
+    No gradients are passed: the result is detached from x0 and from the weights of the velocity. To differentiate
+    through a solver, use `torchdiffeq.odeint` or `odeint_adjoint`.
+
     Args:
         velocity: (rows, *event), (rows,) -> (rows, *event); any function or torch module. It sees only samples that are
-            still running. Its arguments and its result have x0's dtype and device.
+            still running. Its arguments and its result have x0's dtype and device. One whose first argument is called
+            `t` or `time` is called as velocity(t, x), as in torchdiffeq and SciPy.
         x0: (samples, *event) starting states, floating point; may be empty. Those of half precision are summed in
             float32, and the results rounded once.
         solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_step, max_nfe: see
@@ -90,16 +109,33 @@ def integrate(
     """
     if not isinstance(x0, Tensor) or not x0.is_floating_point() or x0.ndim < 1:
         raise SolverError("x0", "x0 must be a floating-point tensor of shape (samples, *event)")
+    if x0.requires_grad:
+        text = (
+            "x0 requires gradients, and integrate passes none; use torchdiffeq.odeint to differentiate through a solver"
+        )
+        warnings.warn(text, stacklevel=3)  # the caller of the function that no_grad wraps
     solve = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, grid=grid, start=start, error_control=error_control,
         controller=controller, first_step=first_step, max_step=max_step, max_nfe=max_nfe, t_span=t_span,
         dtype=x0.dtype, tuned=tuned,
     )  # fmt: skip
     points = check_save_at(solve, save_at)
-    asked, wide = widened(velocity, x0)
+    asked, wide = widened(_in_our_order(velocity), x0)
     solution = _drive(lambda x, t, _: asked(x, t), wide, solve, points, progress)
     saved = None if solution.saved is None else solution.saved.to(x0.dtype)
     return replace(solution, x=solution.x.to(x0.dtype), saved=saved)
+
+
+def _in_our_order(velocity: Velocity) -> Velocity:
+    """Return a function of (x, t), from one that takes (t, x) by the names of its arguments."""
+    try:
+        function = velocity.forward if isinstance(velocity, torch.nn.Module) else velocity
+        names = [name.lower() for name in inspect.signature(function).parameters][:2]
+    except (TypeError, ValueError):  # of a builtin
+        return velocity
+    if len(names) < 2 or names[0] not in _TIMES or names[1] in _TIMES:
+        return velocity
+    return lambda x, t: velocity(t, x)
 
 
 def integrate_indexed(

@@ -22,7 +22,7 @@ from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
 from solvers.grids import times
 from solvers.multistep import Exponential, adams_bashforth_weights, exponential_weights
-from solvers.spec import SolverSpec, given
+from solvers.spec import SolverSpec, stated
 from solvers.tableaus import Tableau
 from solvers.tuned import TUNED, TunedPlan, TunedPlans
 
@@ -279,7 +279,7 @@ def resolve(
         tuned: see `compile`.
         overrides: other fields of `SolverSpec`.
     """
-    return compile(SolverSpec.of(solver, **given(**overrides)), dtype, tuned)
+    return compile(SolverSpec.of(solver, **stated(**overrides)), dtype, tuned)
 
 
 @lru_cache(maxsize=64)

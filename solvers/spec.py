@@ -156,12 +156,14 @@ class SolverSpec:
                 raise SolverError(name, f"unknown {name} {value!r}; use one of {', '.join(OPTIONS[name].words)}")
 
     def _check_fixed(self, method: catalogue.Solver) -> None:
-        given = [name for name in ("rtol", "atol") if getattr(self, name) is not None]
-        if given and not method.adaptive:
-            raise SolverError(given[0], f"{self.solver} has no error estimate and takes no {given[0]}; give steps")
-        if given:
+        tolerances = [name for name in ("rtol", "atol") if getattr(self, name) is not None]
+        if tolerances and not method.adaptive:
             raise SolverError(
-                "steps", f"steps (or a list of times) and {given[0]} contradict each other; give one of them"
+                tolerances[0], f"{self.solver} has no error estimate and takes no {tolerances[0]}; give steps"
+            )
+        if tolerances:
+            raise SolverError(
+                "steps", f"steps (or a list of times) and {tolerances[0]} contradict each other; give one of them"
             )
         if self.steps is None and isinstance(self.grid, str):
             raise SolverError(
@@ -225,17 +227,17 @@ class SolverSpec:
             SolverError: for a field that contradicts the text, and as for `parse`.
         """
         parsed = read_solver(solver)
-        given: dict[str, Any] = {
+        others: dict[str, Any] = {
             name: value for name, value in overrides.items() if value is not None or DEFAULTS.get(name) is not None
         }
-        for name in parsed.keys() & given.keys():
-            if _normal(name, parsed[name]) != _normal(name, given[name]):
+        for name in parsed.keys() & others.keys():
+            if _normal(name, parsed[name]) != _normal(name, others[name]):
                 raise SolverError(
                     name,
                     f"solver {solver!r} says {name} = {_shown(name, parsed[name])}, but {name} = "
-                    f"{_shown(name, given[name])} was given too; leave one of them out",
+                    f"{_shown(name, others[name])} was given too; leave one of them out",
                 )
-        return cls(**(given | parsed))
+        return cls(**(others | parsed))
 
     def __str__(self) -> str:
         """The text form, which `parse` reads; fields at their defaults are left out, except for tolerances."""
@@ -262,7 +264,7 @@ class SolverSpec:
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(SolverSpec)}
 
 
-def given(**values: Any) -> dict[str, Any]:
+def stated(**values: Any) -> dict[str, Any]:
     """Return the values that differ from the defaults of a spec."""
     return {name: value for name, value in values.items() if not _is_default(name, value)}
 

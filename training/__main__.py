@@ -52,6 +52,16 @@ _RECIPE: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
         ("vectors",),
         {"action": "store_const", "const": False, "help": "do not round columns of whole numbers"},
     ),
+    "--nonnegative": (
+        "data.nonnegative",
+        ("vectors",),
+        {**_NAMES, "help": "columns learned by their logarithm, so that no sample is negative"},
+    ),
+    "--no-transform": (
+        "data.transforms",
+        ("vectors",),
+        {"action": "store_const", "const": "none", "help": "do not learn logarithms of skewed columns"},
+    ),
     "--conditional": (
         "data.conditional",
         ("digits", "mnist", "images"),
@@ -121,7 +131,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_places(fit)
     _add_evaluate(commands.add_parser("evaluate", help="measure how good a model is, and solvers on it"))
     _add_tune(commands.add_parser("tune", help="learn solvers for one model, to be served with it"))
-    _add_places(commands.add_parser("defaults", help="make the default models that the repository lacks"))
+    defaults = commands.add_parser("defaults", help="make the default models that the repository lacks")
+    _add_places(defaults)
+    then = "run a command, such as the service, as soon as the analytic models are written, and train behind it"
+    defaults.add_argument("--then", nargs=argparse.REMAINDER, metavar="COMMAND", help=then)
     return parser
 
 
@@ -240,7 +253,7 @@ def _fit(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from training.assess import evaluate_checkpoint
+    from training.measurement import evaluate_checkpoint
 
     path: Path = arguments.checkpoint
     out = arguments.out or Path("reports") / f"{path.resolve().parent.name}-{path.name}"
@@ -274,9 +287,13 @@ def _tune(arguments: argparse.Namespace) -> None:
 
 
 def _defaults(arguments: argparse.Namespace) -> None:
-    from training.defaults import make_defaults
+    from training.defaults import make_defaults, serve_meanwhile
 
-    make_defaults(arguments.models_dir, arguments.runs_dir, arguments.device)
+    places = arguments.models_dir, arguments.runs_dir, arguments.device
+    if arguments.then:
+        serve_meanwhile(arguments.then, *places)
+    else:
+        make_defaults(*places)
 
 
 def main(argv: list[str] | None = None) -> int:

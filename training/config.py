@@ -27,7 +27,7 @@ from training.errors import UsageError
 _RULES = 2
 """Increased when the trainer makes another model of the same recipe, so that old hashes no longer match."""
 
-_OWN_RULES = 3
+_OWN_RULES = 4
 """The same for user data: increased when a file is read differently."""
 
 _DEFAULT = ResidualMLPSize()
@@ -234,6 +234,9 @@ def _explain(problem: Any, path: Path, options: dict[str, str]) -> str:
     if problem["type"] == "extra_forbidden":
         kind = f" for {tag} {problem['loc'][1]!r}" if len(problem["loc"]) > len(loc) else ""
         return f"{where} is unknown{kind}; allowed there: {', '.join(_keys(problem['loc'][:-1]))}"
+    if field == "name" and problem["type"] == "string_pattern_mismatch":
+        rule = "a name has up to 64 letters, digits, dots, underscores and hyphens, a letter or digit first"
+        return f"{where} is {problem['input']!r}; {rule}"
     if problem["type"] == "missing":
         return f"{where} is missing; it is required"
     if problem["type"].startswith("union_tag"):

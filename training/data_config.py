@@ -91,6 +91,9 @@ class VectorsData(_OwnData):
         scale: `standard`, to mean 0 and standard deviation 1; or `robust`, to median 0 and interquartile range 1.349,
             for columns with a few values far from the others.
         round: whether samples are rounded in the columns that have whole numbers in every row.
+        transforms: `auto` learns the logarithm of columns without negative values that are skewed, and whose logarithm
+            is much less so; `none` learns only those of `nonnegative`.
+        nonnegative: columns whose logarithm is learned, so that no sample is negative.
     """
 
     name: Literal["vectors"]
@@ -101,6 +104,8 @@ class VectorsData(_OwnData):
     header: Literal["auto", "yes", "no"] = "auto"
     scale: Literal["standard", "robust"] = "standard"
     round: bool = True
+    transforms: Literal["auto", "none"] = "auto"
+    nonnegative: list[str] = []
 
     @field_validator("separator")
     @classmethod

@@ -1,11 +1,16 @@
 """Default models of a fresh model repository, made if they are missing."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from training import folders
 from training.data_config import CONFIGS
 from training.errors import TrainingError
+from training.folders import make_writable
 
 TRAINED = ("moons", "digits")
 """Models trained by the shipped recipes."""
@@ -25,29 +30,76 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
     """Make the default models that the repository at `models_dir` lacks, and print what happens, line by line.
 
     A model exists if it has any version. Each is published whole or not at all, and training that was killed resumes
-    from its last saved state, so the command can be repeated until it succeeds.
+    from its last saved state, so the command can be repeated until it succeeds. Analytic models are written first and
+    measured last.
 
     Raises:
         TrainingError: a folder cannot be used or a training failed.
     """
-    missing = [name for name in (*ANALYTIC, *TRAINED) if not folders.versions(models_dir, name)]
-    if not missing:
+    names = _unfinished(models_dir)
+    if not names:
         print(f"models: {models_dir} has {', '.join((*ANALYTIC, *TRAINED))}; nothing to do")
         return
-    print(f"models: {models_dir} lacks {', '.join(missing)}; making them", flush=True)
-    # Imported only now, because torch takes seconds to import.
-    from training.config import load_recipe
+    print(f"models: {models_dir} lacks {', '.join(names)}; making them", flush=True)
+    write_analytic(models_dir)
+    from training.config import load_recipe  # imports torch, which takes seconds
     from training.fit import Options, fit
 
-    for name in missing:
-        if name in ANALYTIC:
-            folder = _write_analytic(models_dir, name)
-            print(f"{name}: written to {folder}", flush=True)
-        else:
-            places = Options(models_dir, runs_dir, device=device, seconds=MEASURE_S)
-            folder = fit(load_recipe(CONFIGS / f"{name}.toml"), places)
-        if not (folder / "frontier.json").exists():
-            _measure(name, folder)
+    for name in TRAINED:
+        if not folders.versions(models_dir, name):
+            fit(load_recipe(CONFIGS / f"{name}.toml"), Options(models_dir, runs_dir, device=device, seconds=MEASURE_S))
+    for name in _unfinished(models_dir):
+        _measure(name, folders.versions(models_dir, name)[-1])
+
+
+def write_analytic(models_dir: Path) -> None:
+    """Write the analytic models that the repository lacks, in a few seconds.
+
+    Raises:
+        TrainingError: they cannot be written.
+    """
+    for name in ANALYTIC:
+        if not folders.versions(models_dir, name):
+            print(f"{name}: written to {_write_analytic(models_dir, name)}", flush=True)
+
+
+def serve_meanwhile(command: list[str], models_dir: Path, runs_dir: Path, device: str) -> None:
+    """Become a command, usually the service, while the models that it still lacks are made behind it.
+
+    Only the analytic models are made before. The other process is in this one's group, so that Ctrl-C stops both; it
+    writes to a log in `runs_dir`, and training resumes the next time.
+
+    Raises:
+        TrainingError: a folder cannot be written to, or the command cannot be run.
+    """
+    write_analytic(models_dir)
+    if names := _unfinished(models_dir):
+        make_writable(runs_dir, "run folder")
+        log = runs_dir / "defaults.log"
+        again = ["--models-dir", str(models_dir), "--runs-dir", str(runs_dir), "--device", device]
+        with log.open("ab") as output:
+            subprocess.Popen(  # noqa: S603  (this program)
+                [sys.executable, "-m", "training", "defaults", *again],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=partial(os.nice, 10),  # requests come first
+            )
+        print(
+            f"models: making {', '.join(names)} behind the service, which takes minutes and is logged in {log}; "
+            "each is served when it is done",
+            flush=True,
+        )
+    try:
+        os.execvp(command[0], command)  # noqa: S606  (the command of the user's own command line)
+    except OSError as error:
+        raise TrainingError(f"{command[0]} cannot be run: {error.strerror}") from None
+
+
+def _unfinished(models_dir: Path) -> list[str]:
+    """Return the default models without a version, or whose newest one was not measured yet."""
+    newest = {name: folders.versions(models_dir, name)[-1:] for name in (*ANALYTIC, *TRAINED)}
+    return [name for name, last in newest.items() if not last or not (last[0] / "frontier.json").exists()]
 
 
 def _measure(name: str, folder: Path) -> None:

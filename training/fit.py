@@ -20,7 +20,7 @@ from training.devices import Group, choose_device
 from training.draws import Purpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.flow_matching import Validation
-from training.folders import make_writable
+from training.folders import TrainingMark, make_writable
 from training.measurement import SECONDS, measure_published
 from training.parents import load_parent, pin_parent
 from training.progress import Board, Progress, StopRequest
@@ -90,7 +90,7 @@ def fit(recipe: Recipe, options: Options) -> Path:
         _resume(trainer, run, data)
         logs = None if options.tensorboard is None else options.tensorboard / run.folder.name
         with nullcontext() if logs is None else Board(logs, trainer.step) as board:
-            _train(trainer, run, data, options.save_every, board)
+            _train(trainer, run, data, options, board)
             group.leave()
             folder = _publish(trainer, data, options.models_dir)
             run.remove()
@@ -209,7 +209,7 @@ def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
         )
 
 
-def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, board: Board | None) -> None:
+def _train(trainer: Trainer, run: RunFolder, data: DataSet, options: Options, board: Board | None) -> None:
     """Run the remaining steps; on Ctrl-C or SIGTERM save and raise Stopped."""
 
     def write(trainer: Trainer) -> None:
@@ -218,9 +218,13 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, b
         run.write(*trainer.state(data.digest))
 
     recipe = trainer.recipe
-    with StopRequest() as stop, Progress(recipe.name, trainer.total_steps, trainer.step) as progress:
+    with (
+        StopRequest() as stop,
+        TrainingMark(options.models_dir, recipe.name) as mark,
+        Progress(recipe.name, trainer.total_steps, trainer.step, mark.update) as progress,
+    ):
         try:
-            hooks = Hooks(progress.step, write, lambda: bool(stop), save_every)
+            hooks = Hooks(progress.step, write, lambda: bool(stop), options.save_every)
             complete = trainer.run(replace(hooks, epoch=board.epoch) if board else hooks)
         except TrainingError as error:
             explained = isinstance(error, StateError) or not run.file.exists()  # a failed write says what is left

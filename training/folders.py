@@ -1,9 +1,11 @@
 """Folders that can be written to, and the versions of published models in them, read without importing torch."""
 
+import contextlib
+import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TextIO
 
 from models.regular import open_regular
 from training.errors import TrainingError
@@ -25,6 +27,42 @@ def make_writable(folder: Path, what: str) -> None:
 
 
 _CARD = "card.json"
+
+
+class TrainingMark:
+    """The file that tells a service that a model is being trained; see `models.repository.Repository.training`.
+
+    If it cannot be written, training goes on without it.
+    """
+
+    def __init__(self, models_dir: Path, name: str) -> None:
+        from models.repository import TRAINING_FOLDER  # imports torch
+
+        self._path = models_dir / TRAINING_FOLDER / f"{name}.json"
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.update(None)
+        return self
+
+    def update(self, left_s: float | None) -> None:
+        """Note how many seconds the training will take."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.truncate(0)
+                self._file.write(json.dumps({"left_s": left_s}))
+                self._file.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+                self._file.close()
+                self._path.parent.rmdir()  # unless another model is being trained
 
 
 def versions(models_dir: Path, name: str) -> list[Path]:

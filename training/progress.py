@@ -5,7 +5,7 @@ import importlib.util
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from training.evaluation import Quality
     from training.trainer import Trainer
 
-_LINE_EVERY = 10.0  # seconds between two lines in a log
+_LINE_EVERY, _TELL_EVERY = 10.0, 2.0  # seconds between two lines in a log, and between two calls of `tell`
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -30,12 +30,16 @@ class Progress:
         name: the model in training.
         total: total number of steps.
         initial: steps done before this process.
+        tell: called every two seconds with the seconds left.
     """
 
-    def __init__(self, name: str, total: int, initial: int = 0) -> None:
+    def __init__(
+        self, name: str, total: int, initial: int = 0, tell: Callable[[float], None] = lambda left_s: None
+    ) -> None:
         self._name, self._total, self._initial, self._done = name, total, initial, initial
         self._loss: float | None = None
-        self._begin = self._line = time.monotonic()
+        self._begin = self._line = self._told = time.monotonic()
+        self._tell = tell
         self._bar: tqdm | None = None
         if sys.stderr.isatty():
             self._bar = tqdm(total=total, initial=initial, desc=name, unit="step", dynamic_ncols=True, file=sys.stderr)
@@ -43,13 +47,17 @@ class Progress:
     def step(self, loss: float | None) -> None:
         """Count a step; `loss` is the mean of the last whole epoch, or None in the first."""
         self._done += 1
+        now = time.monotonic()
+        left = (now - self._begin) / (self._done - self._initial) * (self._total - self._done)
+        if now - self._told > _TELL_EVERY:
+            self._told = now
+            self._tell(left)
         if self._bar is not None:
             if loss != self._loss and loss is not None:
                 self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
             self._bar.update()
-        elif time.monotonic() - self._line > _LINE_EVERY:
-            self._line = time.monotonic()
-            left = (self._line - self._begin) / (self._done - self._initial) * (self._total - self._done)
+        elif now - self._line > _LINE_EVERY:
+            self._line = now
             shown = "" if loss is None else f", loss {loss:.4f}"
             print(
                 f"{self._name}: step {self._done}/{self._total}{shown}, {left:.0f} s left", file=sys.stderr, flush=True

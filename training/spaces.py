@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from scipy.special import ndtri
 
 from models.decoder import Column, Decoder
 from models.named_conditions import NamedCondition
+from training.data_config import VectorsData
 from training.errors import DataError
 
 Array = NDArray[np.float32]
@@ -22,6 +23,9 @@ MAX_COLUMNS = 10_000
 
 MAX_EXACT = 2**53
 """float64 represents every whole number up to this one, and no fractions beyond."""
+
+_SKEWED, _VALUES = 1.0, 12
+"""Smallest skewness, and number of different values, of columns whose logarithm may be learned."""
 
 _WHOLE = 2**24
 """float32 represents every whole number up to this one; the limit for columns of such."""
@@ -109,6 +113,9 @@ def standardised(
     Raises:
         DataError: all rows are the same.
     """
+    constants = _constants(train, np.float64)
+    logs = any(column.transform for column in columns)
+    train, held_out = (_transformed(part, columns) for part in (train, held_out))
     if robust:
         shift, scale = np.median(train, axis=0), _quartile_spread(train)
     else:
@@ -118,19 +125,44 @@ def standardised(
         raise DataError(f"data {path}: all samples are the same; there is nothing to learn")
     whole = [column.kind != "number" and max(-column.low, column.high) > _WHOLE for column in columns]
     far = np.where(scale > 0, np.abs(shift) > _FAR * scale, train[0] != train[0].astype(np.float32))
-    wide = bool(far.any()) or any(whole)
+    wide = bool(far.any()) or any(whole) or logs  # a power amplifies what float32 rounds off
     scale = np.where(scale > 0, scale, 1.0)  # a column that never changes is only shifted
     kind = np.float64 if wide else np.float32
     decoder = Decoder.affine(
         torch.from_numpy(scale.astype(kind)),
         torch.from_numpy(shift.astype(kind)),
         dtype="float64" if wide else None,
-        constants=_constants(train, kind),
+        constants=(constants[0], constants[1].to(torch.float64 if wide else torch.float32)),
         columns=columns or None,
     )
     scaled = [((part - shift) / scale).astype(np.float32) for part in (train, held_out)]
     to = "median 0 and interquartile range 1.349" if robust else "mean 0 and standard deviation 1"
     return Space(scaled[0], scaled[1], decoder, "scaling", {"scaling": f"each column to {to}"})
+
+
+def _transformed(rows: NDArray[np.float64], columns: Sequence[Column]) -> NDArray[np.float64]:
+    """Return rows (n, columns) with the logarithms of the columns that have a transform."""
+    rows = rows.copy()
+    for place, column in enumerate(columns):
+        if column.transform:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                rows[:, place] = np.log(rows[:, place]) if column.transform == "log" else np.log1p(rows[:, place])
+    return rows
+
+
+def skewness(column: NDArray[np.float64]) -> float:
+    """Return the third standardised moment; 0 for a column that never changes."""
+    spread = column.std()
+    return float((((column - column.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
+
+
+def _transform(column: NDArray[np.float64]) -> Literal["log", "log1p"] | None:
+    """Return the logarithm that makes a skewed column without negative values much less so, if one does."""
+    skewed = skewness(column)
+    if column.min() < 0 or skewed < _SKEWED or len(np.unique(column)) < _VALUES:
+        return None
+    kind, moved = ("log", np.log(column)) if column.min() > 0 else ("log1p", np.log1p(column))
+    return kind if abs(skewness(moved)) < skewed / 2 else None
 
 
 def _constants(train: NDArray[np.float64], kind: type[np.floating]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,9 +172,9 @@ def _constants(train: NDArray[np.float64], kind: type[np.floating]) -> tuple[tor
 
 
 def columns_of(
-    names: Sequence[str], train: NDArray[np.float64], held_out: NDArray[np.float64], rounding: bool
+    names: Sequence[str], train: NDArray[np.float64], held_out: NDArray[np.float64], config: VectorsData
 ) -> tuple[Column, ...]:
-    """Describe the columns of rows (n, columns); with `rounding`, those whose values are all whole are such columns.
+    """Describe the columns of rows (n, columns): which are whole, and of which the logarithm is learned.
 
     More columns than a card has room for are not described, and so not rounded.
     """
@@ -150,12 +182,27 @@ def columns_of(
         return ()
     low, high = train.min(0), train.max(0)
     whole = np.array([(part == np.floor(part)).all(0) for part in (train, held_out)]).all(0)
-    whole &= rounding & (np.maximum(-low, high) <= MAX_EXACT)
+    whole &= config.round & (np.maximum(-low, high) <= MAX_EXACT)
     yes_no = (low == 0) & (high == 1)
     kinds = np.where(whole, np.where(yes_no, "yes-no", "whole"), "number").tolist()
+    least = np.minimum(low, held_out.min(0))
+    transforms: list[str | None] = [
+        _transform(column) if config.transforms == "auto" and least[place] >= 0 and kinds[place] != "yes-no" else None
+        for place, column in enumerate(train.T)
+    ]
+    for name in config.nonnegative:
+        if name not in names:
+            raise DataError(f"data.nonnegative (--nonnegative) names {name!r}; the columns are {', '.join(names)}")
+        place = list(names).index(name)
+        if least[place] < 0:
+            raise DataError(f"column {name} has values down to {least[place]:g}; leave it out of --nonnegative")
+        if low[place] < high[place]:
+            transforms[place] = "log" if least[place] > 0 else "log1p"
+    transforms = ["log1p" if kind == "log" and least[k] == 0 else kind for k, kind in enumerate(transforms)]
+    described = zip(names, kinds, low.tolist(), high.tolist(), transforms, strict=True)
     return tuple(
-        Column.model_validate({"name": name, "kind": kind, "low": least, "high": most})
-        for name, kind, least, most in zip(names, kinds, low.tolist(), high.tolist(), strict=True)
+        Column.model_validate({"name": name, "kind": kind, "low": low, "high": high, "transform": transform})
+        for name, kind, low, high, transform in described
     )
 
 

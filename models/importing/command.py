@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from models.architectures import SIZES
+from models.checkpoint.card import read_card
 from models.compute import Compute
 from models.conventions import Predicts
 from models.importing.beside import PreludeSource
@@ -25,9 +26,13 @@ from models.messages import first_line, printable
 from models.named_conditions import NamedCondition
 from models.paths import PathName
 from models.shapes import NAME, Shape
+from models.velocity import FieldKind
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs to be imported and served."""
+
+
+_FIELDS = {"velocity": FieldKind.VELOCITY, "average": FieldKind.AVERAGE}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sign", type=int, choices=(1, -1), help="1: the network returns dx/dt in its own time; -1: the negative of it"
     )
     parser.add_argument("--predicts", choices=get_args(Predicts), help="what the network returns (default: velocity)")
+    parser.add_argument(
+        "--field",
+        choices=tuple(_FIELDS),
+        default="velocity",
+        help="what a program returns: average is the velocity over a step, with its end among --inputs: x,t,r",
+    )
     parser.add_argument("--path", choices=get_args(PathName), help="path that it was trained on (default: linear)")
     parser.add_argument("--schedule", help='noise of the path by time: JSON, such as {"kind": "steps"}, or a file')
     parser.add_argument(
@@ -131,9 +142,18 @@ def run(options: argparse.Namespace) -> int:
         _check_allowed()
     imported = take(options, declared, decoder)
     print(*imported.report, f"saved: {imported.path}", sep="\n")
+    print(*_next_steps(imported.path), sep="\n")
     if options.check:
         print(*preview(imported.path), sep="\n")
     return 0
+
+
+def _next_steps(path: Path) -> list[str]:
+    """Return what to type now."""
+    lines = []
+    if read_card(path).runs_programs:
+        lines.append(f"it holds a program, which a service refuses unless it was started with {ALLOW}=true")
+    return [*lines, f"now: pathline sample {path.parent.name}"]
 
 
 def _declared(options: argparse.Namespace) -> Declared:
@@ -180,6 +200,7 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         row_by_row=options.row_by_row,
         prelude=_prelude(options),
         axes=read_config(options.axes, "--axes"),
+        kind=_FIELDS[options.field],
     )
 
 

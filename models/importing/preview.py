@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from models.checkpoint.loading import Checkpoint, load
 from models.noise import noise
 from models.velocity import each
-from solvers import Status, integrate
+from solvers import SolverSpec, Status, compile  # noqa: A004
+from solvers.integrate import integrate_indexed
 
 _SAMPLES = {True: 1000, False: 16}  # True for points in the plane
-_STEPS = 25
+_CHEAP = "heun2-10"
 _FAR = 50.0  # states of sound models stay well below
 
 _SHADES = np.array(list(" .:-=+*#%@"))
@@ -23,7 +24,7 @@ Array = NDArray[np.floating]
 
 
 def preview(path: Path) -> list[str]:
-    """Draw samples of a checkpoint with RK4 and 25 steps, and describe them line by line.
+    """Draw samples of a checkpoint with its authors' solver, or a cheap one, and describe them line by line.
 
     Raises:
         CheckpointError: the checkpoint cannot be loaded.
@@ -33,7 +34,7 @@ def preview(path: Path) -> list[str]:
     count = _SAMPLES[card.data_shape == (2,)]
     data, states, ended = _draw(checkpoint, count)
     lines = [
-        f"{count} samples of {card.name} {card.version}, seed 0, rk4 with {_STEPS} steps, shape {list(data.shape)}",
+        f"{count} samples of {card.name} {card.version}, seed 0, {_solver(checkpoint)}, shape {list(data.shape)}",
         f"mean {float(data.mean()):.4g}, spread {float(data.std()):.4g}, "
         f"from {float(data.min()):.4g} to {float(data.max()):.4g}",
         sketch(data.numpy()),
@@ -46,20 +47,28 @@ def preview(path: Path) -> list[str]:
     return lines
 
 
+def _solver(checkpoint: Checkpoint) -> str:
+    """Return the text of the solver: the declared one, that of the field, or one of few evaluations."""
+    card, kind = checkpoint.card, checkpoint.card.field
+    return card.authors_solver(card.typical) or (f"{kind.solver}-{kind.steps}" if kind.solver else _CHEAP)
+
+
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
     given = checkpoint.examples(count)
     start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype)
 
-    def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        return (
-            checkpoint.velocity(x, t)
-            if given is None
-            else checkpoint.velocity(x, t, each(given, lambda a: a[: len(x)]))
-        )
+    def velocity(x: torch.Tensor, t: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:
+        with torch.no_grad():
+            if given is None:
+                return checkpoint.velocity(x, t)
+            return checkpoint.velocity(x, t, each(given, lambda a: a[torch.from_numpy(index)]))
 
-    solution = integrate(velocity, start, solver="rk4", steps=_STEPS)
+    text = _solver(checkpoint)
+    spec, ends = SolverSpec.parse(text), card.field.takes_ends
+    solve = compile(spec, start.dtype, checkpoint.plans)
+    solution = integrate_indexed(velocity, start, solve, step_ends=ends)
     with torch.no_grad():
         data = checkpoint.decoder.decode(solution.x)
     return data, solution.x, any(status is not Status.SUCCESS for status in solution.status)

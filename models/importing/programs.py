@@ -29,6 +29,7 @@ from models.named_conditions import NamedCondition
 from models.program.aten import OperationError, operation
 from models.program.steps import MAX_STEPS, names_in
 from models.shapes import NAME, Axis, Shape, check_axes, free_axes
+from models.velocity import FieldKind
 
 _UNBOUNDED_ROWS = 1 << 30
 _MEMORY_FORMATS = {1: "contiguous", 2: "channels_last", 4: "preserve"}
@@ -46,6 +47,7 @@ def read_program(
     inputs: Sequence[str] | None = None,
     conditions: Mapping[str, Mapping[str, Any]] | None = None,
     axes: Mapping[str, Mapping[str, Any]] | None = None,
+    kind: FieldKind = FieldKind.VELOCITY,
 ) -> Read:
     """Read an exported program.
 
@@ -56,12 +58,13 @@ def read_program(
         inputs: the names of its arguments in order: `x`, `t`, and the conditions; None to infer them.
         conditions: fields of `NamedCondition` that it cannot declare itself, by name of the condition.
         axes: fields of `Axis` that narrow the program's bounds on its free axes, by axis name.
+        kind: what it returns; an average velocity needs `inputs`, with `r`, the end of a step, or `d`, its length.
 
     Raises:
         ForeignError: it is not a program, or has content that is not allowed in one; the message says which.
     """
     with _opened(path) as reader:
-        return reader.read(event_shape, labels, inputs, conditions or {}, axes or {})
+        return reader.read(event_shape, labels, inputs, conditions or {}, axes or {}, kind)
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ class _Reader:
         self.first: list[dict[str, Any]] = []  # steps before those of the graph
         self.rows: list[int | None] = [1, None]
         self.time_dtype: str | None = None
+        self.end: str | None = None  # the name of the end of a step
+        self.times: tuple[str, ...] = ("x", "t")  # the inputs that are no conditions
         self.vectors: list[Any] = []  # the condition without a name, if it is of the dtype of the states
 
     def read(
@@ -163,9 +168,13 @@ class _Reader:
         names: Sequence[str] | None,
         declared: Mapping[str, Mapping[str, Any]],
         bounds: Mapping[str, Mapping[str, Any]],
+        kind: FieldKind,
     ) -> Read:
         inputs = self._inputs()
         output = self._output()
+        if kind.takes_ends:
+            self.end = self._end_of(names)
+            self.times = ("x", "t", self.end)
         order = self._arguments(inputs, output) if names is None else self._named(inputs, names)
         shape = self._states(event_shape)
         conditions = self._condition(labels, declared) if names is None else self._conditions(names, declared)
@@ -175,8 +184,10 @@ class _Reader:
         axes = self._bounds(shape, conditions, bounds)
         dtype = self._rows(output, shape)
         body = self._body()
-        unused = self._unused(body["steps"], [output], "x", "t")
+        unused = self._unused(body["steps"], [output], *self.times)
         config = {"event_shape": list(shape), "dtype": dtype, **body, "conditions": conditions}
+        if self.end is not None:
+            config |= {"field": kind, "end": self.end}
         if self.time_dtype is not None:
             config["time_dtype"] = self.time_dtype
         if self.rows != [1, None]:
@@ -194,7 +205,7 @@ class _Reader:
         for step in reversed(steps):
             if used.intersection(step["out"]) and not step["op"].startswith("torch.ops.aten.sym_"):
                 used |= names_in([*step["args"], *step["kwargs"].values()])
-        inputs = [ours for ours in self.names.values() if ours in ("x", "t") or ours.startswith("c_")]
+        inputs = [ours for ours in self.names.values() if ours in self.times or ours.startswith("c_")]
         unused = [ours.removeprefix("c_") for ours in inputs if ours not in used]
         for name in unused:
             if name in needed:
@@ -318,23 +329,33 @@ class _Reader:
 
     def _named(self, given: list[str], names: Sequence[str]) -> list[str]:
         """Give the arguments the user's names; return the names in order."""
-        if len(names) != len(given) or len(set(names)) != len(names) or not {"x", "t"} <= set(names):
+        if len(names) != len(given) or len(set(names)) != len(names) or not set(self.times) <= set(names):
             raise ForeignError(
                 f"{self.path}: takes {len(given)} tensors, and --inputs names {len(names)}, {','.join(names)}; name "
-                "each, x for states and t for times among them"
+                f"each, x for states and {' and '.join(self.times[1:])} for times among them"
             )
         wrong = [name for name in names if not re.fullmatch(NAME, name)]
         if wrong:
             raise ForeignError(f"--inputs: {wrong[0]!r} is not a name; use letters, digits and _, a letter first")
-        self.names.update(zip(given, (n if n in ("x", "t") else f"c_{n}" for n in names), strict=True))
+        self.names.update(zip(given, (n if n in self.times else f"c_{n}" for n in names), strict=True))
         return list(names)
+
+    def _end_of(self, names: Sequence[str] | None) -> str:
+        """The name of the end of a step among the arguments of a field of average velocity."""
+        ends = {"r", "d"}.intersection(names or ())
+        if len(ends) != 1:
+            raise ForeignError(
+                f"{self.path}: an average velocity takes the end of a step, r, or its length, d (both in its own time, "
+                "the length at least 0); name its arguments in their order, as in --inputs x,t,r"
+            )
+        return ends.pop()
 
     def _conditions(self, names: Sequence[str], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The conditions of the program in the form of a card, from the program itself and the user's declarations."""
         theirs = {ours: name for name, ours in self.names.items()}
         found: dict[str, dict[str, Any]] = {}
         for name in names:
-            if name in ("x", "t"):
+            if name in self.times:
                 continue
             meta = self._meta(theirs[f"c_{name}"])
             if meta["dtype"] not in SCALAR_TYPES:
@@ -450,7 +471,10 @@ class _Reader:
         theirs = {ours: name for name, ours in self.names.items()}
         x, t, v = self._meta(theirs["x"]), self._meta(theirs["t"]), self._meta(output)
         given = [self._meta(name) for ours, name in theirs.items() if ours.startswith("c_")]
-        self.rows = self._row_limits([meta["sizes"][0] for meta in (x, t, v, *given)])
+        ends = [] if self.end is None else [self._meta(theirs[self.end])]
+        self.rows = self._row_limits([meta["sizes"][0] for meta in (x, t, v, *ends, *given)])
+        if any(len(meta["sizes"]) != 1 or meta["dtype"] != t["dtype"] for meta in (t, *ends)):
+            raise ForeignError(f"{self.path}: {' and '.join(self.times[1:])} must be one number a row, of one type")
         answered = [size.get("as_int", "a free size") for size in v["sizes"][1:]]
         wanted = ["a free size" if isinstance(size, str) else size for size in shape]
         if answered != wanted:

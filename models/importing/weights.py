@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 
 from models.architectures import PROGRAM, ArchitectureError, build
+from models.checkpoint.card import read_card
 from models.checkpoint.saving import save
 from models.checkpoint.weights import finite
 from models.compute import HALVES, Cast, missing_instructions, to_half
@@ -29,6 +30,7 @@ from models.network import Network
 from models.prelude import Prelude
 from models.program.network import Program, ProgramConfig
 from models.shapes import Axis, Shape, sized, typical
+from models.velocity import FieldKind
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def import_program(
     row_by_row: bool = False,
     axes: Mapping[str, Mapping[str, Any]] | None = None,
     prelude: PreludeSource | None = None,
+    kind: FieldKind = FieldKind.VELOCITY,
 ) -> Imported:
     """Turn a program of `torch.export` into a checkpoint; only data is read from its archive, and only ATen is run.
 
@@ -111,6 +114,7 @@ def import_program(
         nulls: tensors that replace missing conditions, by name.
         row_by_row: whether to call the network with one row at a time, on every device, as it mixes rows.
         prelude: a program that makes some of the conditions from others, once for a request; None for none.
+        kind: what it returns, see `read_program`.
 
     Raises:
         ForeignError: the archive is not a program, has content not allowed in one, or the program mixes rows.
@@ -119,7 +123,7 @@ def import_program(
     nulls, stated = nulls or {}, _with_nulls(conditions or {}, nulls or {})
     before = None if prelude is None else prelude.read(inputs or (), stated)
     stated = stated if before is None else before.left(stated)
-    program = read_program(file, event_shape, labels, inputs, stated, axes)
+    program = read_program(file, event_shape, labels, inputs, stated, axes, kind)
     if row_by_row:
         program.config["rows"] = [1, 1]
     try:
@@ -255,7 +259,8 @@ def _store(
         axes=tried.axes,
         prelude=prelude,
     )
-    return path, report
+    authors = read_card(path).authors_solver(tried.typical)
+    return path, report if authors is None else [*report, f"solver of requests that name none: {authors}"]
 
 
 def _rows(tried: _Sized, called: nn.Module) -> list[str]:

@@ -29,16 +29,20 @@ _NAMES = frozenset(
     silu sin sinc sinh softplus softshrink special_entr special_erfcx special_i0e special_i1 special_i1e
     special_log_ndtr special_ndtri special_xlog1py sqrt square sub tan tanh threshold true_divide trunc where xlogy
 
-    _log_softmax _safe_softmax _softmax all amax amin any argmax argmin cumsum log_softmax max mean min prod softmax
-    sort sum topk var
+    _log_softmax _safe_softmax _softmax all amax amin any argmax argmin cummax cummin cumprod cumsum log_softmax
+    logcumsumexp max mean min prod softmax sort sum topk var
 
     addmm baddbmm bmm einsum linear matmul mm outer _cdist_forward scaled_dot_product_attention
+    _linalg_solve_ex linalg_solve
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d convolution embedding
     _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d avg_pool3d
     max_pool2d max_pool2d_with_indices max_pool3d_with_indices grid_sampler_2d
-    upsample_bicubic2d upsample_bilinear2d upsample_nearest1d upsample_nearest2d
+    upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    upsample_trilinear3d
     _conj complex imag polar real view_as_complex view_as_real
-    _fft_c2r _fft_r2c _native_batch_norm_legit_no_training batch_norm group_norm instance_norm layer_norm
+    _fft_c2c _fft_c2r _fft_r2c fft_fft fft_fft2 fft_fftn fft_ifft fft_ifft2 fft_ifftn fft_irfft fft_irfft2 fft_irfftn
+    fft_rfft fft_rfft2 fft_rfftn hann_window istft stft
+    _native_batch_norm_legit_no_training batch_norm group_norm instance_norm layer_norm
     native_group_norm native_layer_norm rms_norm alpha_dropout dropout feature_dropout
 
     _to_copy _unsafe_view alias broadcast_to cat chunk clone col2im concat concatenate constant_pad_nd contiguous detach
@@ -93,6 +97,30 @@ _SIZES: dict[str, Callable[..., Any]] = {
 }
 
 
+_TRAINING = (
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "_batch_norm_with_update",
+    "_batch_norm_with_update_functional",
+    "native_batch_norm",
+    "native_dropout",
+)
+"""Operations of networks in training mode."""
+
+
+def _remedy(target: str) -> str:
+    """Return what helps with an operation that is not ATen's."""
+    parts = target.split(".")
+    if target.startswith("torch.ops.higher_order."):
+        return "write the network without control flow, such as torch.cond"
+    if target.startswith("torch.ops.") and len(parts) > 3:
+        return (
+            f"it is a custom operation of {parts[2][:40]!r}, whose code is not in the file: write it with torch's own "
+            "operations, or let the network take its plain path before the export"
+        )
+    return "export with run_decompositions() and without control flow"
+
+
 @cache
 def operation(target: str) -> Callable[..., Any]:
     """Return the function named by a target of an exported graph.
@@ -105,19 +133,21 @@ def operation(target: str) -> Callable[..., Any]:
         return plain
     parts = _TARGET.fullmatch(target)
     if parts is None:
-        raise OperationError(
-            f"operation {target[:100]!r} is not an ATen operation; "
-            "export with run_decompositions() and without control flow"
-        )
+        raise OperationError(f"operation {target[:100]!r} is not an ATen operation; {_remedy(target)}")
     name, overload = parts.groups()
     packet = getattr(torch.ops.aten, name, None)
     if packet is None or overload not in packet.overloads():
         raise OperationError(f"operation {target} is unknown to torch {torch.__version__}")
     function = getattr(packet, overload)
     if function._schema.is_mutable:
-        raise OperationError(f"operation {target} changes its arguments; export with run_decompositions()")
+        raise OperationError(
+            f"operation {target} changes its arguments; call eval() on the network and export with run_decompositions()"
+        )
     if name not in _NAMES or any(argument.name == "generator" for argument in function._schema.arguments):
-        raise OperationError(f"operation {target} is not among those that a program may use (see docs/import.md)")
+        training = "; the network is in training mode: call eval() on it before the export" * (name in _TRAINING)
+        raise OperationError(
+            f"operation {target} is not among those that a program may use (see docs/import.md){training}"
+        )
     check = _CHECKS.get(name)
     return function if check is None else _checked(function, check)
 
@@ -136,6 +166,10 @@ def _checked(function: Any, check: Callable[..., None]) -> Callable[..., Any]:
 def _at_rest(train: bool = False, **_: Any) -> None:
     if train:
         raise OperationError("the program was exported in training mode; call eval() on the network first")
+
+
+def _not_in_training(training: bool = False, **_: Any) -> None:
+    _at_rest(training)
 
 
 def _without_dropout(dropout_p: float = 0.0, **_: Any) -> None:
@@ -159,7 +193,7 @@ def _sizes_of_groups(input: Any, N: int, C: int, HxW: int, **_: Any) -> None:  #
 
 def _known_scales(**given: Any) -> None:
     """A scale beside the size of the result decides which numbers are read, so the two must agree."""
-    scales = [given[name] for name in ("scales", "scales_h", "scales_w") if name in given]
+    scales = [given[name] for name in ("scales", "scales_d", "scales_h", "scales_w") if name in given]
     if not scales:
         return
     for scale, size, before in zip(scales, given["output_size"], given["self"].shape[-len(scales) :], strict=False):
@@ -192,10 +226,9 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "scaled_dot_product_attention": _without_dropout,
     "_native_batch_norm_legit_no_training": _sizes_of_statistics,
     "native_group_norm": _sizes_of_groups,
-    **dict.fromkeys(
-        ("upsample_bicubic2d", "upsample_bilinear2d", "upsample_nearest1d", "upsample_nearest2d"), _known_scales
-    ),
-    **dict.fromkeys(("_fft_c2r", "_fft_r2c"), _dimensions),
+    **dict.fromkeys((name for name in _NAMES if name.startswith("upsample_")), _known_scales),
+    **dict.fromkeys(("_fft_c2c", "_fft_c2r", "_fft_r2c"), _dimensions),
+    "batch_norm": _not_in_training,
     "grid_sampler_2d": _known_modes,
     "div": _no_truncated_integers,
 }

@@ -27,9 +27,12 @@ class ProgramConfig(NetworkConfig):
         dtype: dtype of states, times and velocities.
         time_dtype: dtype of times if it differs: float32 with half precision, or int64 for whole steps, to which times
             are rounded.
+        end: how a field of average velocity takes the end of a step: as a time, `r`, or as the length of the step, `d`;
+            None for a velocity.
         tensors: its weights and constants by name.
         steps: the steps in order; each uses only values already computed.
-        output: the name of the velocity. The names `x` and `t` denote states and times, and `c_name` a condition.
+        output: the name of the velocity. The names `x` and `t` denote states and times, and `c_name` a condition; of a
+            field of average velocity, `t` is the start of a step, and `r` its end, or `d` its length, in own time.
         conditions: its conditions by name.
         rows: minimum and maximum number of rows per call; None for no limit.
         alone_on_cpu: whether a CPU calls it with one row at a time, as a row costs hardly less in a batch.
@@ -39,6 +42,7 @@ class ProgramConfig(NetworkConfig):
     event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     dtype: str = Field(pattern="^(float(16|32|64)|bfloat16)$")
     time_dtype: Literal["float32", "int64"] | None = None
+    end: Literal["r", "d"] | None = None
     tensors: dict[str, Stored]
     steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     output: str
@@ -51,6 +55,7 @@ class ProgramConfig(NetworkConfig):
         usual = {
             "field": self.field is FieldKind.VELOCITY,
             "time_dtype": self.time_dtype is None,
+            "end": self.end is None,
             "conditions": not self.conditions,
             "rows": self.rows == (1, None),
             "alone_on_cpu": not self.alone_on_cpu,
@@ -72,7 +77,12 @@ class ProgramConfig(NetworkConfig):
         check_rows(self.rows)
         if any(isinstance(size, int) and size < 1 for size in self.event_shape):
             raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
-        check_steps(self.tensors, self.steps, ("x", "t", *self.inputs.values()), (self.output,))
+        if (self.end is None) == self.field.takes_ends:
+            raise ValueError(
+                f"field is {self.field}, and end is {self.end}; only an average velocity has an end, r or d"
+            )
+        times = ("t",) if self.end is None else ("t", self.end)
+        check_steps(self.tensors, self.steps, ("x", *times, *self.inputs.values()), (self.output,))
         return self
 
     def build(self) -> Program:
@@ -97,6 +107,16 @@ class Program(Network[ProgramConfig]):
         """See `ProgramConfig`."""
         return self.config.alone_on_cpu
 
+    def _times(self, t: Tensor) -> dict[str, Tensor]:
+        """The times by their names in steps; a single time is that of a step without length."""
+        if self.config.end is None:
+            times = {"t": t}
+        else:
+            start, end = t.unbind(1) if t.ndim == 2 else (t, t)
+            times = {"t": start, self.config.end: end if self.config.end == "r" else (end - start).abs()}
+        whole = self.config.time_dtype == "int64"
+        return {name: (time.round().long() if whole else time).contiguous() for name, time in times.items()}
+
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.named_conditions` for the condition.
 
@@ -106,7 +126,7 @@ class Program(Network[ProgramConfig]):
             VelocityError: the program does not take this condition, or a step fails.
         """
         doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
-        given: dict[str, Tensor] = {"x": x, "t": t.round().long() if self.config.time_dtype == "int64" else t}
+        given: dict[str, Tensor] = {"x": x} | self._times(t)
         if self.condition is None:
             refuse_condition(condition)
         else:

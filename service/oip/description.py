@@ -1,5 +1,6 @@
 """Descriptions under ``/v2``: the metadata of models, and the OpenAPI text of the endpoints."""
 
+import json
 from typing import Any
 
 from models.conditions import ONE
@@ -145,8 +146,11 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
             inputs.append(_tensor(key, _datatype(entry, number), -1, *entry.shape))
     times = [name for name, mark in tensor_fields(SampleRequest).items() if mark.axes == 1]
     inputs += [_tensor(name, "FP64", 2 if name == "t_span" else -1) for name in times]
+    samples = _tensor("samples", data, -1, *card.data_shape)
+    if card.decoder.columns:
+        samples["parameters"] = {"columns": json.dumps([column.name for column in card.decoder.columns])}
     outputs = [
-        _tensor("samples", data, -1, *card.data_shape),
+        samples,
         _tensor("nfe", "INT64", -1),
         _tensor("t", "FP64", -1),
         _tensor("status", "BYTES", -1),

@@ -131,6 +131,10 @@ class Registry:
         """Return the names of models without an answering version yet, but with an untried one."""
         return [name for name, entry in sorted(self._table.items()) if entry.pending]
 
+    def training(self) -> list[tuple[str, float | None]]:
+        """Return the models being trained into the repository, and the seconds that this will take, if known."""
+        return self._repository.training()
+
     def passed_over(self) -> dict[str, Any]:
         """Return the members of ``GET /v1/models`` about entries of the repository that are not models."""
         shown = [{"path": path, "reason": reason} for path, reason in self._passed_over[:MAX_PASSED_OVER]]

@@ -1,5 +1,6 @@
 """A loaded version of a model: the facts that requests read, and how it is loaded from its checkpoint."""
 
+import contextlib
 import logging
 import shlex
 import threading
@@ -17,6 +18,7 @@ from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PlansError, read_plans
+from models.checkpoint.report import ReportError, read_report
 from models.compute import HALVES, missing_instructions
 from models.decoder import Decoder, Inverse
 from models.forms.rows import RowCaller, RowFunction, independent_rows, most_rows
@@ -244,15 +246,15 @@ class ModelVersion:
         return self.card.decoder.program is not None
 
     @cached_property
-    def inverse(self) -> tuple[RowCaller, float]:
-        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder.
+    def inverse(self) -> tuple[RowCaller, Callable[[torch.Tensor], torch.Tensor]]:
+        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder there, (rows,).
 
         Raises:
             InverseError: decoding cannot be undone.
         """
         inverse = Inverse(self.decoder)
         encode = _row_caller(self.decoder, inverse.encode, self.card.data_shape, self.data_dtype, seed=1)
-        return encode, inverse.log_volume(self.event_shape)
+        return encode, inverse.log_volume
 
     def describe(self) -> dict[str, Any]:
         """Return the members of ``GET /v1/models/{name}`` about this version."""
@@ -269,9 +271,17 @@ class ModelVersion:
             "checkpoint": self.digest,
             "path_reason": self.path_reason,
             "frontier": self.frontier()[0] is not None,
+            "report": self._report(),
             **self._common(),
             "card": card,
         }
+
+    def _report(self) -> list[str]:
+        """Return what was found out about the quality of samples after training, in words; empty without a report."""
+        with contextlib.suppress(ReportError, KeyError, TypeError):
+            report: Any = read_report(self.frontier_file.folder, self.card)["report"]
+            return [str(sentence) for sentence in report["words"]]
+        return []
 
     def summary(self) -> dict[str, Any]:
         """Return the entry of this version in ``GET /v1/models``."""

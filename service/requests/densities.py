@@ -235,4 +235,4 @@ def _states_of(request: Given, model: ModelVersion) -> States:
         x = encode(given).to(model.dtype)
         again = model.decode(x)
         residual = (again - given).abs().flatten(1).amax(dim=1).double().numpy()
-    return States(x, residual, log_volume, encode.deterministic)
+    return States(x, residual, log_volume(given).numpy(), encode.deterministic)

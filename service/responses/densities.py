@@ -68,13 +68,13 @@ class States:
     Attributes:
         x: (n, *event_shape) states.
         residual: (n,) largest absolute difference of each sample from its decoded state; None without a decoder.
-        log_volume: log abs det J of the decoder.
+        log_volume: (n,) log abs det J of the decoder at each of the states; None without a decoder.
         deterministic: whether each state depends on its own sample alone, to the bit.
     """
 
     x: torch.Tensor
     residual: NDArray[np.float64] | None = None
-    log_volume: float = 0.0
+    log_volume: NDArray[np.float64] | None = None
     deterministic: bool = True
 
 
@@ -97,7 +97,9 @@ def log_prob_response(
     """Return the response with the log-density of each sample, and its standard error for two or more probes."""
     n = len(states.x)
     probes = job.num_samples // n
-    estimates = log_density(result).reshape(probes, n).T - states.log_volume
+    estimates = log_density(result).reshape(probes, n).T
+    if states.log_volume is not None:
+        estimates = estimates - states.log_volume[:, None]
     mean = _sums(estimates) / probes
     error = None
     if probes > 1:

@@ -61,6 +61,7 @@ def sample_response(
         "solver": job.solve.settings,
         **({} if budget is None else {"budget": budget}),
         **_class_of(model, job),
+        **_columns_of(model, decode),
         "shape": list(samples.shape),
         **outcome(result),
         "digest": digest_of(samples),
@@ -78,6 +79,12 @@ def sample_response(
         document["trace"] = trace.document
     limits = model.card.decoder.clip if decode else None
     return ArrayResponse(document, arrays, context.elapsed, timings(result), limits)
+
+
+def _columns_of(model: ModelVersion, decode: bool) -> dict[str, Any]:
+    """Return the member `columns`, for decoded rows whose columns the card describes."""
+    columns = model.card.decoder.columns if decode else None
+    return {"columns": [{"name": column.name, "kind": column.kind} for column in columns]} if columns else {}
 
 
 def _class_of(model: ModelVersion, job: Job) -> dict[str, Any]:

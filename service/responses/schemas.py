@@ -112,6 +112,13 @@ class Chosen(BaseModel):
     reason: str
 
 
+class NamedColumn(BaseModel):
+    """One column of samples that are rows."""
+
+    name: str
+    kind: Literal["number", "whole", "yes-no"] = Field(description="`yes-no` is 0 or 1; `whole` has no fractions")
+
+
 class SampleResponse(Solved):
     """Response of ``POST /v1/sample``. A sample that is not finite is a null row."""
 
@@ -126,6 +133,9 @@ class SampleResponse(Solved):
         alias="class",
         description="only of a model with classes: the name of the class, or a list with that of each sample; null is "
         "no class; by name if the model has several conditions",
+    )
+    columns: list[NamedColumn] | None = Field(
+        default=None, description="only for rows with named columns: the name and kind of each number of a sample"
     )
     digest: str = Field(description="SHA-256 of the samples' bytes, as in npz")
     request: dict[str, Any] = Field(
@@ -236,10 +246,18 @@ class PassedOver(BaseModel):
     reason: str
 
 
+class Training(BaseModel):
+    """A model that is being trained into the repository."""
+
+    name: str
+    left_s: float | None = Field(description="seconds that the training will take; null if not yet known")
+
+
 class ModelList(BaseModel):
     """Response of ``GET /v1/models``."""
 
     models: list[ModelSummary]
+    training: list[Training] = Field(default=[], description="models being trained now; they are served when done")
     passed_over: list[PassedOver] = Field(
         default=[], description="entries of the repository that are not models, the first 50"
     )

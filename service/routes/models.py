@@ -84,9 +84,10 @@ async def unload_is_posted(name: ModelName) -> Any:
     responses=answered(ModelList, models=examples.MODEL_LIST),
 )
 async def models(request: Request) -> Any:
-    """List all models with status, version and shapes, and repository entries that are not models."""
+    """List all models with status, version and shapes, trainings that run, and entries that are not models."""
     found = service_of(request).registry
-    return {"models": [found.summary(name) for name in found.names()]} | found.passed_over()
+    training = [{"name": name, "left_s": left_s} for name, left_s in await asyncio.to_thread(found.training)]
+    return {"models": [found.summary(name) for name in found.names()], "training": training} | found.passed_over()
 
 
 @read(

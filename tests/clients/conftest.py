@@ -61,7 +61,7 @@ def resolved(body: dict[str, Any]) -> dict[str, Any]:
     fixed = {} if steps is None else {"steps": int(steps)}
     fixed |= {key: body[key] for key in ("steps", "grid", "start") if key in body}
     if text == name:
-        text += f"-{fixed['steps']}" if fixed else f"@{body.get('rtol', 1e-5):g}".replace("e-0", "e-")
+        text += f"-{fixed['steps']}" if "steps" in fixed else f"@{body.get('rtol', 1e-5):g}".replace("e-0", "e-")
     if "max_step" in body:
         text += f"+max_step={body['max_step']:g}"
     coupled = {"error_control": "batch" if text.endswith("+batch") else "sample"}

@@ -1,16 +1,28 @@
 """The folder of a bulk job: fingerprints, receipts under the wrong number, and folders whose names are patterns."""
 
 import dataclasses
+import io
 import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pathline.bulk_folder import Folder, JobSpec, JobStore, Receipt, ShardRows, Summary, fingerprint, shard_rows
+from pathline.bulk_folder import (
+    Folder,
+    JobSpec,
+    JobStore,
+    Parquet,
+    Receipt,
+    ShardRows,
+    Summary,
+    fingerprint,
+    shard_rows,
+)
 from pathline.errors import BulkConflict
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
@@ -46,6 +58,15 @@ SPEC = JobSpec(
     model="net", version=1, checkpoint="sha256:0", path="fused", threads=0, noise="philox", request={}, plan="",
     seed=1, first_index=0, total=300, table="", arrays={}, shape=(3,), dtype="float32", format="npy", shard_rows=64,
 )  # fmt: skip
+
+
+def test_a_parquet_shard_names_the_columns_of_its_samples() -> None:
+    spec = dataclasses.replace(SPEC, format="parquet", columns=("rooms", "area", "price"))
+    assert JobSpec.from_json(json.dumps(spec.plain()).encode()) == spec
+    file = io.BytesIO()
+    Parquet().write(spec, ShardRows(0, ROWS[:64], np.full(64, 4, np.int32), np.full(64, "success")), file)
+    metadata = pq.read_schema(io.BytesIO(file.getvalue())).metadata
+    assert json.loads(metadata[b"pathline"])["columns"] == ["rooms", "area", "price"]
 
 
 @pytest.fixture

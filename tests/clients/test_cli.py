@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import re
@@ -501,3 +502,20 @@ class TestOthers:
 )
 def test_a_replay_takes_conditions_as_a_sample_does(given: list[str], found: dict[str, Any]) -> None:
     assert conditions(parse(["replay", "out.npz", *given])) == found
+
+
+def test_commands_of_the_server_run_where_it_is_installed(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    assert main(["train", "moons", "--steps", "0"]) == 2
+    assert "training: --steps is 0" in capsys.readouterr().err
+    assert main(["verify", "memory://empty"]) == 2
+    assert "holds no job" in capsys.readouterr().err
+
+    def absent(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.distribution", absent)
+    for command in ("serve", "train", "tune", "import", "check", "bulk", "verify"):
+        assert main([command, "x"]) == 2
+        message = capsys.readouterr().err
+        assert message.startswith(f"pathline {command}: the server is not installed beside this SDK; in a copy of the")
+        assert message.count("\n") == 1

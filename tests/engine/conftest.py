@@ -1,7 +1,7 @@
 """An engine with small real networks, and one with a field that fails on request."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Settings:
     threads: int = 1
     max_queue: int = 500
     compile: str = "auto"
+    prelude_cache_bytes: int = 0
 
 
 @dataclass
@@ -34,12 +35,16 @@ class Observed:
 
     batches: list[tuple[str, int, int, int]]
     cancelled_nfe: int = 0
+    preludes: list[tuple[int, int]] = field(default_factory=list)
 
     def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int) -> None:
         self.batches += [(model, rows, requests, solvers)] * calls
 
     def cancelled(self, nfe: int) -> None:
         self.cancelled_nfe += nfe
+
+    def prelude(self, model: str, hits: int, misses: int) -> None:
+        self.preludes.append((hits, misses))
 
 
 class Field(nn.Module):

@@ -14,6 +14,7 @@ from torch import Tensor
 from engine.device import Device
 from engine.engine import Engine
 from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Priority
+from engine.prelude_cache import PreludeCache
 from engine.stages import Pass, Stage, decoder_pass
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
@@ -21,7 +22,7 @@ from solvers import resolve
 from solvers.trace import Trace
 from tests.service.latent import HIGH, imported
 
-from .conftest import Settings
+from .conftest import Observed, Settings
 
 CPU = Device(torch.device("cpu"))
 
@@ -177,6 +178,42 @@ def test_jobs_are_decoded_beside_each_other(engine: Engine, latent: Checkpoint) 
         assert torch.equal(before.data, after.data)
         assert after.prelude_s is not None
         assert after.decoder_s is not None
+
+
+def test_results_of_the_prelude_are_kept_with_the_bits_of_a_miss(engine: Engine, latent: Checkpoint) -> None:
+    observed = Observed([])
+    running = Engine(Settings(prelude_cache_bytes=1 << 20), observed)
+    running.start()
+    try:
+        running.load("latent", 1, latent)
+        jobs = [job(n, latent, seed=n) for n in (3, 1, 3)]
+        for each in (*jobs, *jobs):
+            result = running.submit(each).result(60)
+            assert torch.equal(result.x, engine.submit(each).result(60).x)
+            assert result.prelude_s is not None
+    finally:
+        running.stop()
+    assert observed.preludes[0][0] == 0 < observed.preludes[0][1]
+    assert all(misses == 0 < hits for hits, misses in observed.preludes[3:])
+
+
+def test_a_prelude_cache_keeps_what_was_used_last_up_to_its_bytes() -> None:
+    cache = PreludeCache(limit=2 * 8)
+    results: list[list[float]] = []
+
+    def ask(*numbers: float, version: str = "v") -> int:
+        """Return the number of rows that were kept; the others are doubled."""
+        rows = Pass("job", [torch.tensor(numbers)[:, None]], lambda out: results.append(out[0][:, 0].tolist()))
+        left, hits = cache.split(version, rows)
+        if left is not None:
+            left.then([2 * left.given[0].double()])
+        assert results[-1] == [2 * number for number in numbers]
+        return hits
+
+    assert [ask(1, 2), ask(2, 1), ask(1, 3), ask(1), ask(3), ask(2)] == [0, 2, 1, 1, 1, 0]
+    assert (len(cache), cache.bytes) == (2, 16)
+    assert ask(2, version="another") == 0
+    assert PreludeCache(0).split("v", rows := Pass("job", [torch.zeros(1, 1)], print)) == (rows, 0)
 
 
 def test_a_small_request_does_not_wait_for_a_large_one_to_be_decoded(engine: Engine, latent: Checkpoint) -> None:

@@ -155,15 +155,12 @@ def test_tuned_plans_are_among_the_solvers(page: Page, service: str) -> None:
     sent = bodies(page)
     show(page, service, **MODEL, **ENOUGH, **RK4, num_samples=32, seed=3)
     assert page.locator("#a-solver optgroup.tuned option").all_inner_texts() == ["tuned-2", "ab2-3/tuned"]
-    for text, fields in {
-        "tuned-2": {"solver": "tuned", "steps": 2},
-        "ab2-3/tuned": {"solver": "ab2", "steps": 3, "grid": {"name": "tuned"}},
-    }.items():
+    for text in ("tuned-2", "ab2-3/tuned"):
         drawn_again(page)
         page.select_option("#a-solver", text)
         settled(page)
         assert page.locator("#problem").is_hidden()
-        assert {key: sent[-1].get(key) for key in fields} == fields
+        assert sent[-1]["solver"] == text
         assert page.locator("#cards h2").all_inner_texts() == [text]
         assert shown(page) == ask(service, solver=text, conditions=TOLD)["samples"]
 

@@ -10,6 +10,7 @@ from tests.processes import FORK, redirect
 
 def _run(arguments: list[str], log: Path, environment: dict[str, str]) -> None:
     """Run the command: set its environment, write its output to a file, and exit with its code."""
+    os.environ.clear()
     os.environ.update(environment)
     redirect(log)
     import torch
@@ -30,7 +31,9 @@ class Command:
 
     def __init__(self, arguments: list[str], log: Path, **environment: str) -> None:
         self.log = log
-        self.process: ForkServerProcess = FORK.Process(target=_run, args=(arguments, log, environment))
+        self.process: ForkServerProcess = FORK.Process(
+            target=_run, args=(arguments, log, {**os.environ, **environment})
+        )
         self.process.start()
 
     def finish(self, code: int = 0) -> str:

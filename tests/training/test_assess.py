@@ -13,10 +13,10 @@ from models.decoder import Decoder
 from selection.choice import Evidence, Limits, choose
 from selection.frontier import read_frontier
 from training.__main__ import main
-from training.assess import evaluate_checkpoint
 from training.config import Recipe
 from training.errors import TrainingError, UsageError
 from training.fit import Options, fit
+from training.measurement import evaluate_checkpoint
 
 from ..service.free import mel, picture
 

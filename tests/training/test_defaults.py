@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from models.checkpoint.frontier import read_frontier
 
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
+from models.repository import Repository
+from selection.frontier import read_frontier
 from training import defaults
+from training.__main__ import main
 from training.defaults import make_defaults
+from training.folders import TrainingMark
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(defaults, "CONFIGS", tmp_path)
     monkeypatch.setattr(defaults, "MEASURE_S", 1e-9)
     monkeypatch.setattr(defaults, "MEASURE_TO", 0.2)
-    monkeypatch.setattr("models.measure._SAMPLES", 8)
+    monkeypatch.setattr("selection.measure._SAMPLES", 8)
 
 
 @pytest.mark.usefixtures("quick")
@@ -38,7 +41,7 @@ def test_makes_all_then_nothing_then_only_what_is_missing(tmp_path: Path, capsys
         assert frontier is not None
         assert frontier.curves[0].points[0].nfe == 1
         assert not frontier.curves[0].complete
-        assert min(point.error_95 for point in frontier.curves[0].points) <= 0.2  # however slow the machine is
+        assert min(point.p95_high for point in frontier.curves[0].points) <= 0.2  # however slow the machine is
 
     capsys.readouterr()
     make_defaults(models, runs, "cpu")
@@ -55,6 +58,7 @@ def test_a_full_repository_is_seen_without_importing_torch(tmp_path: Path):
     for name in (*defaults.ANALYTIC, *defaults.TRAINED):
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "1" / "card.json").touch()
+        (tmp_path / name / "1" / "frontier.json").touch()
     script = (
         "import sys; from training.__main__ import main\n"
         "assert main(['defaults', '--models-dir', sys.argv[1]]) == 0\n"
@@ -62,3 +66,34 @@ def test_a_full_repository_is_seen_without_importing_torch(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_command_runs_at_once_and_the_missing_models_are_trained_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    started: list[list[str]] = []
+
+    def become(program: str, command: list[str]) -> None:
+        assert (program, command) == ("serve", ["serve", "--port", "1"])
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command))
+    monkeypatch.setattr(defaults.os, "execvp", become)
+    places = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
+    assert main(["defaults", *places, "--then", "serve", "--port", "1"]) == 1
+    assert "serve cannot be run: No such file" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["gaussian", "mixture"]
+    assert started == [[sys.executable, "-m", "training", "defaults", *places]]
+
+
+def test_a_training_is_seen_in_the_repository_while_its_process_lives(tmp_path: Path):
+    repository = Repository(tmp_path)
+    with TrainingMark(tmp_path, "moons") as mark:
+        assert repository.training() == [("moons", None)]
+        mark.update(41.5)
+        assert repository.training() == [("moons", 41.5)]
+        (tmp_path / ".training" / "dead.json").write_text('{"left_s": 3.0}')
+        assert repository.training() == [("moons", 41.5)], "nobody holds the lock of the other"
+    assert repository.training() == []
+    assert repository.passed_over() == []

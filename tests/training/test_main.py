@@ -147,3 +147,52 @@ def test_the_first_lines_of_a_run_say_what_was_read_and_skipped(
     assert first.startswith(f"wave: read 20 rows from {tmp_path}/wave.csv: column a from -0.99999")
     assert second.startswith("wave: left out the first column (without a name)")
     assert third.startswith("wave: training")
+
+
+def test_data_of_the_other_command_are_told_apart_and_no_run_folder_is_left(
+    tmp_path: Path, places: list[str], capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    for dataset, data, message in (
+        ("images", "t.csv", "is a table, so these are rows: use fit vectors"),
+        ("vectors", "pictures", "is a folder, so these are pictures: use fit images"),
+        ("vectors", "t.csv", "has 1 samples; at least 3 are needed"),
+    ):
+        assert main(["fit", dataset, "--data", str(tmp_path / data), *places]) == 1
+        assert message in capsys.readouterr().err
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_flags_choose_columns_separator_and_condition(
+    tmp_path: Path, places: list[str], capsys: pytest.CaptureFixture[str]
+):
+    from models.checkpoint.loading import load
+
+    lines = [f"{row % 7};{math.sin(row):.4f};{math.exp(row / 8):.4f};{row % 3}" for row in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["n;x;price;year", *lines]))
+    (tmp_path / "r.toml").write_text('name="t"\nsteps=2\n[data]\nname="vectors"\n[network]\nhidden=8\nblocks=1\n')
+    config = ["--config", str(tmp_path / "r.toml"), "--data", str(tmp_path / "t.csv"), *places]
+    assert main(["fit", "vectors", *config]) == 1
+    assert "has semicolons between its columns" in capsys.readouterr().err
+    more = ["--sep", ";", "--columns", "x, price,n", "--condition", "year", "--lr", "0.01", "--batch-size", "16"]
+    assert main(["fit", "vectors", *config, *more]) == 0
+    assert "learned by logarithm, so that no sample is negative: price (skewness " in capsys.readouterr().out
+    card = load(tmp_path / "models" / "t" / "1").card
+    columns = card.decoder.columns or ()
+    assert [(column.name, column.transform) for column in columns] == [("x", None), ("price", "log"), ("n", None)]
+    assert card.condition is not None
+    assert card.condition.shape == (1,)
+    assert main(["fit", "vectors", *config, *more, "--no-transform", "--name", "plain"]) == 0
+    columns = load(tmp_path / "models" / "plain" / "1").card.decoder.columns or ()
+    assert [column.transform for column in columns] == [None] * 3
+    for flags, message in (
+        (["--nonnegative", "x"], "column x has values down to -"),
+        (["--nonnegative", "rooms"], "names 'rooms'; the columns are x, price, n"),
+    ):
+        assert main(["fit", "vectors", *config, *more, *flags]) == 1
+        assert message in capsys.readouterr().err
+    assert main(["fit", "vectors", *config, "--sep", "ab"]) == 2
+    assert "--separator is 'ab'; use one character" in capsys.readouterr().err.replace("--sep ", "--separator ")
+    assert main(["fit", "vectors", *config, "--name", "my model"]) == 2
+    assert "a name has up to 64 letters, digits, dots" in capsys.readouterr().err

@@ -20,11 +20,11 @@ from models.velocity import FieldKind
 from tests.training.support import small
 from training import draws
 from training.__main__ import main
-from training.assess import evaluate_checkpoint
 from training.config import CONFIGS, Recipe, StudentConfig, load_recipe
 from training.data import prepare
 from training.errors import UsageError
 from training.fit import Options, fit, new_trainer
+from training.measurement import evaluate_checkpoint
 from training.parents import pin_parent
 from training.student import Teacher, take_over, with_teacher
 from training.trainer import Hooks

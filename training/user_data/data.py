@@ -13,7 +13,7 @@ from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
 from training.dataset import DataSet, Rows, split
 from training.errors import DataError
-from training.spaces import MAX_COLUMNS, Space, columns_of, components, conditioned, pixels, standardised
+from training.spaces import MAX_COLUMNS, Space, columns_of, components, conditioned, pixels, skewness, standardised
 from training.user_data.pictures import picture_files, read_images
 from training.user_data.read import Read, listed
 from training.user_data.rows import outliers, read_vectors
@@ -47,6 +47,10 @@ def content_hash(config: OwnData) -> str:
     if not config.path:
         raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
     path = Path(config.path)
+    if isinstance(config, VectorsData) and path.is_dir():
+        raise DataError(f"data {path} is a folder, so these are pictures: use fit images, or name a file of rows")
+    if isinstance(config, ImagesData) and path.suffix.lower() in (".csv", ".tsv"):
+        raise DataError(f"data {path} is a table, so these are rows: use fit vectors, or name a folder of pictures")
     digest = hashlib.sha256()
     files = picture_files(path)[0] if path.is_dir() and isinstance(config, ImagesData) else [path]
     if isinstance(config, ImagesData) and config.labels:
@@ -101,9 +105,9 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
 def _of_rows(read: Read, config: VectorsData, train: Rows, held_out: Rows) -> tuple[Space, list[str]]:
     """Scale rows of numbers; return lines on columns that the user should know of, too."""
     rows = read.samples.astype(np.float64, copy=False)
-    columns = columns_of(read.names, rows[train], rows[held_out], config.round)
+    columns = columns_of(read.names, rows[train], rows[held_out], config)
     space = standardised(rows[train], rows[held_out], columns, config.path, config.scale == "robust")
-    return space, [*_far(read, config), *_kept(columns, rows[held_out])]
+    return space, [*_far(read, config, columns), *_kept(columns, rows[held_out]), *_logs(columns, rows[train])]
 
 
 def _of_pictures(read: Read, config: ImagesData, train: Rows, held_out: Rows, as_picture: bool) -> Space:
@@ -133,14 +137,15 @@ def _only_trained(read: Read, held_out: Rows) -> list[str]:
     return [f"no sample is held out of {listed(small)}, so nothing is measured on them"]
 
 
-def _far(read: Read, config: VectorsData) -> list[str]:
+def _far(read: Read, config: VectorsData, columns: Sequence[Column]) -> list[str]:
     """Return lines on values that are far from the others of their column, of samples and of conditions."""
     advice = "correct or remove such rows if they are wrong"
     more = ', or use --scale robust (data.scale = "robust"), which scales by median and quartiles'
     robust = config.scale == "robust"
+    plain = [place for place in range(len(read.names)) if not columns or not columns[place].transform]
     lines = outliers(
-        read.samples.astype(np.float64, copy=False),
-        read.names,
+        read.samples.astype(np.float64, copy=False)[:, plain],
+        [read.names[place] for place in plain],
         read.lines,
         "it is scaled by quartiles" if robust else advice + more,
     )
@@ -149,6 +154,21 @@ def _far(read: Read, config: VectorsData) -> list[str]:
         names = config.condition if len(config.condition) == width else range(width)
         lines += outliers(read.conditions, [f"{name} of the condition" for name in names], read.lines, advice)
     return lines
+
+
+def _logs(columns: Sequence[Column], train: NDArray[np.float64]) -> list[str]:
+    """Return a line that names the columns of which the logarithm is learned."""
+    logs = [
+        f"{column.name} (skewness {skewness(values):.1f})"
+        for column, values in zip(columns, train.T, strict=bool(columns))
+        if column.transform
+    ]
+    if not logs:
+        return []
+    return [
+        f"learned by logarithm, so that no sample is negative: {listed(logs)}; --no-transform (data.transforms = "
+        '"none") learns all columns as they are'
+    ]
 
 
 def _kept(columns: Sequence[Column], held_out: NDArray[np.float64]) -> list[str]:

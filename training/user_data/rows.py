@@ -43,8 +43,6 @@ def read_vectors(config: VectorsData) -> Read:
             message names the row and column.
     """
     path = Path(config.path)
-    if path.is_dir():
-        raise DataError(f"data {path} is a folder: pictures are read by fit images, and rows from a file")
     if path.suffix.lower() not in (".npy", ".npz", ".csv", ".tsv"):
         raise DataError(f"data {path} is not a .npy, .npz, .csv or .tsv file; save your rows as one of these")
     if path.suffix.lower() in (".csv", ".tsv"):

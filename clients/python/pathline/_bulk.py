@@ -606,6 +606,7 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         noise=first.extra.get("noise", ""),
         shape=first.samples.shape[1:],
         dtype=str(first.samples.dtype),
+        columns=tuple(column["name"] for column in first.extra.get("columns") or ()),
         shard_rows=arguments.shard_rows or shard_rows(rows / seconds, arguments.total, arguments.workers, row_bytes),
     )
 

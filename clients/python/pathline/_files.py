@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import secrets
@@ -76,7 +78,9 @@ def write_csv(file: IO[bytes], columns: Mapping[str, np.ndarray], head: bool = T
         head: Whether to begin with a line of names.
     """
     if head:
-        file.write((",".join(columns) + "\n").encode())
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(columns)
+        file.write(text.getvalue().encode())
     texts = [_digits(column) for column in columns.values()]
     for row in zip(*texts, strict=True):
         file.write((",".join(row) + "\n").encode())

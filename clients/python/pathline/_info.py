@@ -95,11 +95,18 @@ class ModelList(list[ModelInfo]):
 
     Attributes:
         passed_over: Entries of the service's repository that are not models: path -> why not, and what to do.
+        training: Models being trained, and the seconds that this will take; None if not yet known.
     """
 
-    def __init__(self, models: Iterable[ModelInfo] = (), passed_over: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        models: Iterable[ModelInfo] = (),
+        passed_over: Mapping[str, str] | None = None,
+        training: Mapping[str, float | None] | None = None,
+    ) -> None:
         super().__init__(models)
         self.passed_over: Mapping[str, str] = passed_over or {}
+        self.training: Mapping[str, float | None] = training or {}
 
 
 @dataclass(frozen=True)
@@ -149,9 +156,13 @@ class ServiceLoad:
 def models_of(document: Any) -> ModelList:
     """Read the response of ``/v1/models``: an object with `models`, a list of descriptions."""
     models = [model_of(item) for item in _listed(document, "models")]
-    odd = document.get("passed_over")
-    entries = [each for each in odd if isinstance(each, dict)] if isinstance(odd, list) else []
-    return ModelList(models, {str(each.get("path")): str(each.get("reason")) for each in entries})
+    odd, runs = ([entry for entry in document.get(name) or () if isinstance(entry, dict)]
+                 for name in ("passed_over", "training"))  # fmt: skip
+    return ModelList(
+        models,
+        {str(entry.get("path")): str(entry.get("reason")) for entry in odd},
+        {str(run.get("name")): run.get("left_s") for run in runs},
+    )
 
 
 def model_of(item: Any) -> ModelInfo:

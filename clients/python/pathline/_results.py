@@ -174,14 +174,29 @@ class ArrayResult:
         return _plot.needed("pandas", "to_dataframe").DataFrame(self._columns())
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """Return the columns of the table; a main array with several numbers per sample becomes x0, x1, ..."""
+        """Return the columns of the table; a main array with several numbers per sample becomes columns (`named`)."""
         columns: dict[str, np.ndarray] = {}
         for name, array in self.arrays().items():
             if array.ndim > 1 and array is self._main:
-                flat = array.reshape(len(array), -1)
-                columns |= {f"x{place}": flat[:, place] for place in range(flat.shape[1])}
+                columns |= self.named(array)
             elif array.shape == (len(self),):
                 columns[name] = array
+        return columns
+
+    def named(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the numbers of rows (n, *shape) by column, (n,) each: x0, x1, ... or the names that the model has.
+
+        Whole and yes/no columns become int64. A name that an array of the result has too gets a line below.
+        """
+        flat = rows.reshape(len(rows), -1)
+        described = getattr(self, "extra", {}).get("columns") or []
+        if len(described) != flat.shape[1]:
+            return {f"x{place}": flat[:, place] for place in range(flat.shape[1])}
+        columns = {}
+        for place, column in enumerate(described):
+            whole = column["kind"] != "number" and np.isfinite(flat[:, place]).all()
+            name = column["name"] + "_" * (column["name"] in self.arrays())
+            columns[name] = flat[:, place].astype(np.int64) if whole else flat[:, place]
         return columns
 
     def save(self, path: str | PathLike[str]) -> Path:
@@ -209,6 +224,8 @@ class ArrayResult:
             for name in ("budget", "digest", "request", "environment", "digest_matches")
             if (found := getattr(self, name, None)) not in ("", None, {})
         }
+        if columns := getattr(self, "extra", {}).get("columns"):
+            values["columns"] = columns
         failed = [vars(failure) for failure in self.failed]
         return {**values, "failed": failed, "solver": dict(self.solver), "latency": vars(self.latency)}
 

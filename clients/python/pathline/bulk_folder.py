@@ -107,6 +107,7 @@ class JobSpec:
         table: SHA-256 of the table of conditions; empty without one.
         arrays: SHA-256 of each array of named conditions, by field and name.
         shape, dtype: Of one row's sample.
+        columns: Names of the numbers of a row's sample, if it has any; a Parquet shard has them in its metadata.
         format: Of the shards.
         shard_rows: ShardRows of each shard but the last, a multiple of `BLOCK`.
     """
@@ -128,17 +129,21 @@ class JobSpec:
     dtype: str
     format: str
     shard_rows: int
+    columns: tuple[str, ...] = ()
     bulk: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.shape, list):  # from JSON
-            object.__setattr__(self, "shape", tuple(self.shape))
+        for name in ("shape", "columns"):
+            if isinstance(getattr(self, name), list):  # from JSON
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         if not isinstance(self.shape, tuple) or not isinstance(self.request, dict) or not isinstance(self.arrays, dict):
             raise ValueError("shape must be a list, request and arrays objects")
         texts = (self.model, self.checkpoint, self.path, self.noise, self.plan, self.table, self.dtype, self.format)
         numbers = (self.version, self.threads, self.seed, self.first_index, self.total, self.shard_rows, *self.shape)
-        if not all(isinstance(text, str) for text in texts) or self.dtype not in ("float32", "float64"):
-            raise ValueError("a text is missing, or the dtype is not float32 or float64")
+        if not isinstance(self.columns, tuple) or not all(isinstance(text, str) for text in (*texts, *self.columns)):
+            raise ValueError("a text is missing")
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError("the dtype is not float32 or float64")
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or self.total < 1:
             raise ValueError("a number is missing or out of range")
         if self.bulk != 1 or self.shard_rows < BLOCK or self.shard_rows % BLOCK:
@@ -157,7 +162,7 @@ class JobSpec:
 
     def plain(self) -> dict[str, Any]:
         """Return the members as plain values."""
-        return dataclasses.asdict(self) | {"shape": list(self.shape)}
+        return dataclasses.asdict(self) | {"shape": list(self.shape), "columns": list(self.columns)}
 
     @cached_property
     def digest(self) -> str:
@@ -472,6 +477,8 @@ class Parquet:
         if (each := rows.condition) is not None:
             columns["condition"] = arrow.array(each) if each.ndim == 1 else self._lists(each)
         about = {"shape": list(spec.shape), "model": spec.model, "version": spec.version, "seed": spec.seed}
+        if spec.columns:
+            about["columns"] = list(spec.columns)
         table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(about | {"job": spec.digest})})
         self._parquet.write_table(table, file, compression="zstd")
 

@@ -25,7 +25,7 @@ def test_import_check_and_list(command: list[str], tmp_path: Path, capsys: pytes
     assert lines[0] == "weights: 21 tensors, raw, under the prefix 'model.'"
     assert lines[1] == "convention: noise at 0, time scale 1, sign +1"
     assert lines[2] == f"saved: {tmp_path / 'repository' / 'points' / '1'}"
-    assert lines[3].startswith("1000 samples of points 1, seed 0, rk4 with 25 steps, shape [1000, 2]")
+    assert lines[3].startswith("1000 samples of points 1, seed 0, heun2-10, shape [1000, 2]")
     spread = float(lines[4].split("spread ")[1].split(",")[0])
     assert spread == pytest.approx(2.0, abs=0.2)  # points at +-2
     assert any("@" in line for line in lines[5:])

@@ -1,11 +1,16 @@
 """The operations of programs: none reads memory that it should not, none is random, none runs away."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from models.importing.programs import read_function
 from models.program.aten import OperationError, operation
+from models.program.function import Function, FunctionConfig
 
 ONES = torch.ones
 
@@ -57,6 +62,9 @@ def test_what_is_not_listed_is_refused(name: str) -> None:
         ("grid_sampler_2d.default", (ONES(1, 1, 4, 4), ONES(1, 2, 2, 2), 7, 0, False), {}, "they are 0, 1 or 2"),
         ("_fft_c2r.default", (ONES(3, dtype=torch.complex64), [0], 0, 1000), {}, "do not make 1000 numbers"),
         ("_fft_r2c.default", (ONES(3), [7], 0, True), {}, "dimensions"),
+        ("_fft_c2c.default", (ONES(3, dtype=torch.complex64), [1], 0, True), {}, "dimensions"),
+        ("upsample_trilinear3d.default", (ONES(1, 1, 2, 2, 2), [4, 4, 4], False, 1e-30), {}, "a scale of 1e-30"),
+        ("batch_norm.default", (ONES(2, 3), None, None, None, None, True, 0.1, 1e-5, False), {}, "training mode"),
         ("dropout.default", (ONES(2), 0.5, True), {}, "training mode"),
         ("alpha_dropout.default", (ONES(2), 0.5), {"train": True}, "training mode"),
         (
@@ -85,6 +93,48 @@ def test_good_arguments_pass_the_checks() -> None:
     assert operation("torch.ops.aten.upsample_nearest2d.vec")(x[None], None, [2.0, 3.0]).shape == (1, 2, 8, 9)
     spectrum = operation("torch.ops.aten._fft_r2c.default")(x, [2], 0, True)
     torch.testing.assert_close(operation("torch.ops.aten._fft_c2r.default")(spectrum, [2], 2, 3), x)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * 2, n=8, dim=1), (8,)),
+        (lambda x: torch.fft.ifft2(torch.fft.fft2(x)).real, (4, 6)),
+        (lambda x: torch.stft(x, 8, window=torch.hann_window(8), return_complex=True).abs(), (32,)),
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode="trilinear"), (2, 3, 4, 2)),
+        (lambda x: torch.nn.functional.interpolate(x, size=9, mode="linear"), (2, 5)),
+        (lambda x: torch.cummax(x, 1).values + torch.cummin(x, 1).values + torch.logcumsumexp(x, 1), (6,)),
+        (lambda x: torch.linalg.solve(x @ x.mT + torch.eye(3), x), (3, 3)),
+    ],
+    ids=["rfft", "fft2", "stft", "trilinear", "linear", "cummax", "solve"],
+)
+def test_networks_of_these_operations_are_exported_read_and_run(
+    tmp_path: Path, function: Callable[[Tensor], Tensor], arguments: tuple[int, ...]
+) -> None:
+    class Module(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return function(x)
+
+    x, rows = torch.randn(3, *arguments), torch.export.Dim("rows", min=1, max=64)
+    torch.export.save(torch.export.export(Module(), (x,), dynamic_shapes=({0: rows},)), tmp_path / "net.pt2")
+    read = read_function(tmp_path / "net.pt2", ["data"], ["x"])
+    program = Function(FunctionConfig.model_validate(read.config))
+    program.load_state_dict({f"data_{name}": tensor for name, tensor in read.tensors.items()})
+    torch.testing.assert_close(program({"x": x})["data"], function(x))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("torch.ops.flash_attn.forward.default", "a custom operation of 'flash_attn'.*torch's own operations"),
+        ("torch.ops.higher_order.cond", "without control flow, such as torch.cond"),
+        ("torch.ops.aten._native_batch_norm_legit_functional.default", r"in training mode: call eval\(\)"),
+        ("torch.ops.aten.add_.Tensor", r"changes its arguments; call eval\(\)"),
+    ],
+)
+def test_a_refusal_says_what_helps(target: str, message: str) -> None:
+    with pytest.raises(OperationError, match=message):
+        operation(target)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ async def test_the_same_job_as_v1_sample(running: Any) -> None:
         "solver": "rk4",
         "failed": 0,
         "digest": other["digest"],
+        "path": other["path"],
     }
     np.testing.assert_array_equal(found["samples"], np.array(other["samples"], dtype=np.float32))
     assert found["nfe"].tolist() == [50, 51, 52]

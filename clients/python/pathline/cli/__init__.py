@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from pathline._calls import SERVICE_TIMEOUT_S
 from pathline._response import printable
-from pathline.cli import commands
+from pathline.cli import commands, server
 from pathline.cli.arguments import flags_in, parse, parser
 from pathline.cli.output import STDOUT
 from pathline.errors import (
@@ -31,9 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; by default those of the process.
     """
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given and given[0] in server.COMMANDS:
+        return server.run(given)
     arguments = None
     try:
-        arguments = parse(argv)
+        arguments = parse(given)
         if arguments.command is None:
             parser().print_help()
             return 0

@@ -16,6 +16,7 @@ from pathline._calls import DEFAULT_URL, VERSION
 from pathline._fields import FIELDS
 from pathline._request import nearest
 from pathline.cli.output import FORMATS
+from pathline.cli.server import COMMANDS
 
 _FLAGS = {"version": "--model-version", "timeout_s": "--timeout", "decode": "--no-decode"}
 """Options named differently from the fields that they set."""
@@ -43,6 +44,13 @@ _EXIT = (
     "Exit status: 0 done; 1 done, but samples did not reach the end, a replay gave different bits, or requests of "
     "bench failed; 2 invalid command or "
     "environment; 3 no valid response received; 4 the service refused or failed; 5 the output could not be written."
+)
+
+
+_EPILOG = (
+    "Where the server is installed, too: "
+    + "; ".join(f"{name}: {text}" for name, (_, _, text) in COMMANDS.items())
+    + f". {_EXIT}"
 )
 
 
@@ -110,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
     # These may come before or after the command; omitting one after it must not undo one given before it.
     common = _common(argparse.SUPPRESS)
     top = _Parser(
-        prog="pathline", description="Samples from a Pathline service.", epilog=_EXIT, parents=[_common(None)]
+        prog="pathline", description="Samples from a Pathline service.", epilog=_EPILOG, parents=[_common(None)]
     )
     top.add_argument("--version", action="version", version=f"pathline {VERSION}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")

@@ -115,6 +115,8 @@ def models(arguments: argparse.Namespace) -> int:
             for info in models
         ]
         _print_table(("model", "version", "state", "sample", "status"), rows)
+        for name, left_s in models.training.items():
+            print(f"{name}: training{'' if left_s is None else f', {left_s:.0f} s left'}", file=sys.stderr)
         for path, reason in models.passed_over.items():
             print(f"{path}: {reason}", file=sys.stderr)
     return 0

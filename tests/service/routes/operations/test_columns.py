@@ -1,9 +1,13 @@
 """Columns that never change or are whole: data come back so from every endpoint, and states are left as they are."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pathline._decode import decode_npz
+from pathline._request import sample_request
 
 from .conftest import Real
 
@@ -65,3 +69,23 @@ async def test_the_card_describes_the_columns(real: Real) -> None:
     (served,) = (await real.http.get("/v1/models/table")).json()["served"]
     card = served["card"]
     assert card["decoder"]["columns"][2] == {"name": "n", "kind": "whole", "low": 0.0, "high": 4.0}
+
+
+async def test_names_and_kinds_of_columns_come_with_data_through_every_door(real: Real, tmp_path: Path) -> None:
+    found = await real.sample("table", **FIXED)
+    names = [column["name"] for column in found["columns"]]
+    assert [column["kind"] for column in found["columns"]] == ["number", "number", "whole"]
+    assert "columns" not in await real.sample("table", **FIXED, decode=False)
+    body = {"model": "table", **FIXED}
+    answer = await real.http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
+    result = decode_npz(answer.content, sample_request("table", 60, {"seed": 3, "solver": "rk4", "steps": 4}))
+    table = result.named(result.samples)
+    assert (list(table), table["n"].dtype) == (names, np.int64)
+    result.save(tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_text().startswith(f"{','.join(names)},nfe,t,status\n")
+    (samples,) = [
+        output for output in (await real.http.get("/v2/models/table")).json()["outputs"] if output["name"] == "samples"
+    ]
+    assert json.loads(samples["parameters"]["columns"]) == names
+    answer = await real.http.post("/v1/replay", json=found)
+    assert answer.json()["digest_matches"] is True, answer.text
