@@ -94,8 +94,10 @@ class FakeService:
             return 200, JSON, json.dumps({"solvers": SOLVERS}).encode()
         if (method, path) == ("POST", "/v1/sample/stream"):
             return self._stream(request_in(body))
-        if (method, path) == ("POST", "/v1/models/moons/frontier"):
-            return self._measured(request_in(body))
+        if method == "POST" and path.endswith("/frontier"):
+            name = path.split("/")[3]
+            wrong = problem(404, "unknown-model", f"no model {name}; there is: moons")
+            return self._measured(request_in(body)) if name == "moons" else wrong
         if (method, path) != ("POST", "/v1/sample"):
             return problem(404, "no-such-route")
         return self._sample(request_in(body))
