@@ -122,6 +122,16 @@ async def test_the_candidates_are_those_of_a_stored_measurement(served: Any, mon
     assert last["tuned"].startswith("no plans were tuned for this model; python -m training tune ") or not last["tuned"]
 
 
+async def test_a_model_says_whether_it_is_measured_now(served: Any, root: Path) -> None:
+    http, _ = served
+    path = root / "mixture" / "1" / "frontier.json"
+    content = path.read_bytes()
+    for there in (True, False, True):
+        path.write_bytes(content) if there else path.unlink()
+        described = (await http.get("/v1/models/mixture")).json()["served"][0]
+        assert described["frontier"] == there
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
