@@ -1,27 +1,171 @@
-"""Admission: decides at once whether a job is accepted, off the thread that runs the jobs.
+"""Admission: what jobs cost, and whether one is accepted.
 
 A job is accepted if the work ahead of it (what runs, and waiting jobs with an earlier deadline) and its own fit into
 half of its time limit, at the rate that was measured. The other half is for what such a sum does not know: jobs with
 earlier deadlines that come later, samples that are harder than others of their kind, a machine that becomes slower.
 
-Only the submitting threads use it, one at a time: the engine's thread writes none of its state, and it writes none of
-that thread's. It reads the newest snapshot, and adds the jobs that it has accepted but that the snapshot does not show
-yet: those with a higher number than the newest job that the engine's thread has seen.
+The calls of a job (its NFE) are exact for plans; under error control, they are learned from jobs of the same kind.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from engine.cost import Cost, TickCostModel
 from engine.job import Job, Overloaded, Priority, TooSlow
-from engine.scheduler import BULK_SHARE, Entry, Place, SchedulerSnapshot
-from engine.snapshot import ArenaLoad, ArenaSnapshot, EngineSnapshot
+from engine.scheduler import BULK_SHARE, E, Entry, Scheduler, TickCostModel, ahead
 from models.guidance import network_rows
+
+_T = TypeVar("_T")
+
+_GUESSED_NFE = 80.0
+"""Calls of an adaptive sample before any has been seen."""
+
+_JOBS_KEPT = 32
+"""Maximum number of jobs remembered for each kind."""
+
+_CAUTIOUS = 0.9
+"""Quantile of those jobs that predicts the calls of a job's slowest sample."""
+
+_MAX_KINDS = 256
+
+
+class Cost(NamedTuple):
+    """Calls of a job's samples.
+
+    Attributes:
+        mean: expected calls of one sample.
+        slowest: expected calls of the slowest sample, estimated cautiously.
+        typical: median over earlier jobs of the slowest sample's calls; None if no similar job has run.
+    """
+
+    mean: float
+    slowest: float
+    typical: float | None
+
+
+class NfeEstimates:
+    """Calls that the jobs of one arena have taken.
+
+    Kinds are looked up from the most exact to the least: method, powers of tolerances and span, and number of samples
+    (the slowest of many takes longer); then without the number, then the method alone.
+    """
+
+    def __init__(self) -> None:
+        # For the newest jobs of each kind, the calls of a sample on average, and of the slowest; and the same,
+        # extrapolated from the first job of a kind while it runs.
+        self._seen: dict[tuple[str, ...], tuple[tuple[float, float], ...]] = {}
+        self._in_progress: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    def of(self, job: Job) -> Cost:
+        """The expected cost of a job."""
+        if (nfe := job.solve.nfe) is not None:
+            return Cost(nfe, nfe, nfe)
+        least, bound, kinds = float(job.solve.nfe_least), float(job.solve.nfe_bound), _kinds(job)
+
+        def possible(calls: float) -> float:
+            return min(max(calls, least), bound)  # the estimate may come from another kind
+
+        if kinds[1] not in self._seen and (early := self._in_progress.get(kinds[1])):
+            return Cost(possible(early[0]), possible(early[1]), None)
+        for exactness, kind in enumerate(kinds):
+            if pairs := self._seen.get(kind):
+                mean = sum([each for each, _ in pairs]) / len(pairs)
+                slowest = sorted([each for _, each in pairs])
+                cautious = slowest[min(len(slowest) - 1, int(_CAUTIOUS * len(slowest)))]
+                typical = possible(slowest[(len(slowest) - 1) // 2]) if exactness < 2 else None
+                return Cost(possible(mean), possible(cautious), typical)
+        guess = possible(_GUESSED_NFE)
+        return Cost(guess, guess, None)
+
+    def suspect(self, job: Job, mean: float, slowest: float) -> None:
+        """Note the calls that the first job of its kind will take, extrapolated from its progress."""
+        _renew(self._in_progress, _kinds(job)[1], (mean, slowest))
+
+    def learn(self, job: Job, mean: float, slowest: float) -> None:
+        """Learn the mean and the largest number of calls of the samples of a finished job."""
+        for kind in _kinds(job)[:2] if job.solve.spec.max_step is not None else _kinds(job):
+            _renew(self._seen, kind, (*self._seen.get(kind, ())[1 - _JOBS_KEPT :], (mean, slowest)))
+
+
+def _renew(table: dict[tuple[str, ...], _T], kind: tuple[str, ...], value: _T) -> None:
+    """Set the value of a kind, as the newest; if there are too many kinds, those set longest ago are dropped."""
+    table.pop(kind, None)
+    table[kind] = value
+    for old in list(islice(table, max(0, len(table) - _MAX_KINDS))):
+        del table[old]
+
+
+def _kinds(job: Job) -> tuple[tuple[str, ...], ...]:
+    """Kinds of a job, the most exact first.
+
+    A job with max_step is compared first to those that max_step forces to about as many steps, and does not predict
+    jobs without it.
+    """
+    spec, (start, end) = job.solve.spec, job.solve.t_span
+    powers = [f"{math.log10(each):.0f}" for each in (spec.rtol, spec.atol) if each is not None]
+    kind = (spec.solver, spec.error_control, *powers, f"{math.log2(abs(end - start)):.0f}")
+    bits = f"{job.num_samples.bit_length()} bits"
+    if spec.max_step is None:
+        return (*kind, bits), kind, (spec.solver,)
+    short = (*kind, f"least {job.solve.nfe_least:.1e}")
+    return (*short, bits), short, kind, (spec.solver,)
+
+
+class Queue:
+    """The jobs of one arena, and what they and its ticks cost.
+
+    Attributes:
+        schedulers: those of interactive and of bulk jobs.
+        ticks: seconds of its ticks.
+        nfe: calls of its jobs.
+    """
+
+    def __init__(self, budget: int, ticks: TickCostModel) -> None:
+        self.schedulers: tuple[Scheduler[Any], Scheduler[Any]] = Scheduler(budget), Scheduler(max(1, budget // 4))
+        self.ticks, self.nfe = ticks, NfeEstimates()
+
+    def work(self, bulk: bool) -> float:
+        """Network rows that the jobs of a priority still need."""
+        scheduler = self.schedulers[bulk]
+        return sum([each.work(scheduler.tick) for each in scheduler.entries.values()])
+
+    def seconds(self, bulk: bool) -> float:
+        """About how many seconds the jobs of a priority take together."""
+        scheduler = self.schedulers[bulk]
+        if not (entries := scheduler.entries.values()):
+            return 0.0
+        lanes = sum([each.width * (each.samples - each.admitted + each.active) for each in entries])
+        rows = min(scheduler.enough, lanes)
+        slowest = max([each.calls_left(scheduler.tick) for each in entries]) * self.ticks.seconds(1)
+        return max(slowest, self.work(bulk) * self.ticks.seconds(rows) / rows) if rows else slowest
+
+    def alone_s(self, calls: float, work: float, rows: float, bulk: bool) -> float:
+        """Seconds of a job that runs alone, given its calls, total rows, and rows per call."""
+        budget = self.schedulers[bulk].budget
+        return max(calls, work / budget) * self.ticks.seconds(min(rows, budget))
+
+
+class Work(Protocol):
+    """The work in hand, which its owner's lock guards, as it does everything else of `Gate`."""
+
+    @property
+    def queues(self) -> Mapping[int, Queue]:
+        """The queues by number."""
+        ...
+
+    @property
+    def stages_s(self) -> float:
+        """Seconds that preludes and decoders still need for their waiting rows."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of jobs."""
+        ...
+
 
 _SHARE = 0.5
 """Share of a job's time that the work ahead of it and its own may take up."""
@@ -32,262 +176,135 @@ _FULL = "the queue is full (PATHLINE_MAX_QUEUE)"
 _LATE = "at capacity: this request would miss its timeout_s"
 
 
-class _Coming(NamedTuple):
-    """A job on its way to the engine's thread."""
-
-    arena: int
-    priority: Priority
-    place: Place
-    here: ArenaSnapshot
-    since: float
-
-
-class Admission:
+class Gate:
     """Accepts jobs and numbers them.
 
     Args:
         max_queue: maximum number of jobs waiting or running.
         clock: the engine's clock.
-        latest: returns the newest snapshot.
+        work: the work in hand.
     """
 
-    def __init__(self, max_queue: int, clock: Callable[[], float], latest: Callable[[], EngineSnapshot]) -> None:
-        self._max_queue, self._clock, self._latest = max_queue, clock, latest
+    def __init__(self, max_queue: int, clock: Callable[[], float], work: Work) -> None:
+        self._max_queue, self._clock, self._work = max_queue, clock, work
         self._numbers = itertools.count()
-        self._fresh: dict[int, ArenaSnapshot] = {}  # arenas as they were opened
-        self._coming: deque[_Coming] = deque()
-        self._line_ends = dict.fromkeys(Priority, -math.inf)  # when the refused jobs would be done, if all come back
+        # When the refused jobs of each priority would be done, if all come back.
+        self._line_ends = [-math.inf, -math.inf]
 
-    def open(self, arena: int, fresh: ArenaSnapshot) -> None:
-        """Expect jobs for an arena."""
-        self._fresh[arena] = fresh
-
-    def close(self, arena: int) -> None:
-        """Expect no more jobs for an arena."""
-        del self._fresh[arena]
-
-    @property
-    def jobs(self) -> int:
-        """Jobs that wait or run."""
-        return self._snapshot().jobs + len(self._coming)
-
-    @property
-    def queued(self) -> int:
-        """Jobs with no sample running yet."""
-        return sum(queue.queued for queue in self._snapshot().queues) + len(self._coming)
-
-    @property
-    def lanes(self) -> int:
-        """Samples that are being solved."""
-        return sum(queue.lanes for queue in self._snapshot().queues)
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the last snapshot, or since the first job came after it; 0 without work."""
-        since = self._snapshot().working_since
-        if since is None:
-            since = self._coming[0].since if self._coming else self._clock()
-        return max(0.0, self._clock() - since)
-
-    def loads(self, arenas: Iterable[int]) -> tuple[dict[int, ArenaLoad], float]:
-        """Return the load of each of these open arenas, and about how many seconds all work takes."""
-        snapshot, loads = self._snapshot(), dict[int, ArenaLoad]()
-        for arena in arenas:
-            here = self._here(snapshot, arena)
-            interactive, bulk = (self._work(here, arena, each) for each in Priority)
-            ticks, budget = here.ticks, here.interactive.budget
-            tick_s = tuple((rows, ticks.stretch * cost) for rows, cost in ticks.sizes)
-            loads[arena] = ArenaLoad(interactive, bulk, budget, tick_s)
-        return loads, self._all_s(snapshot)
-
-    def take(self, arena: int, job: Job, stages_s: float = 0.0) -> Entry:
-        """Accept a job for an open arena; send it to the engine's thread before another is accepted.
+    def take(self, queue: Queue, job: Job, stages_s: float, entry: Callable[..., E]) -> E:
+        """Accept a job, to be added to this queue at once.
 
         Args:
-            arena: number of the arena.
+            queue: the jobs that it joins.
             job: the job.
             stages_s: seconds that it needs before and after its network calls.
+            entry: makes the entry from its numbers.
 
         Raises:
             TooSlow: it would be late even with the machine to itself, and a partial result is no use.
             Overloaded: the queue is full, or the job would be late; with the time until the same job would be accepted.
         """
-        snapshot, now = self._snapshot(), self._clock()
-        here = self._here(snapshot, arena)
-        budget = here.queue(job.priority).budget
-        cost = here.nfe.of(job)
-        entry = self._entry(here, job, cost, now, stages_s)
-        if self.jobs >= self._max_queue:
-            raise Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(snapshot, now)))
+        now, bulk = self._clock(), job.priority is Priority.BULK
+        if len(self._work) >= self._max_queue:
+            raise Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(now)))
+        cost = queue.nfe.of(job)
+        mean, slowest, typical = cost
+        calls, width = (slowest if slowest > mean else mean), network_rows(job.guidance)
+        deadline = math.inf
         if job.deadline is not None:
-            _check_speed(here, job, cost, job.deadline - now, stages_s)
-            self._check_time(snapshot, arena, here, job.priority, entry, now)
-        self._coming.append(_Coming(arena, job.priority, Place.of(entry, budget), here, now))
-        return entry
+            _check_speed(queue, job, cost, job.num_samples * width, job.deadline - now, stages_s)
+            deadline = max(now, job.deadline - stages_s)
+        if job.partial:  # it ends at its deadline, done or not
+            most = max(1.0, (deadline - now) / queue.ticks.seconds(job.num_samples * width))
+            mean, calls = min(mean, most), min(calls, most)
+        accepted = entry(
+            number=next(self._numbers),
+            samples=job.num_samples,
+            cost=mean,
+            whole=job.solve.batch,
+            width=width,
+            calls=calls,
+            certain=typical is not None,
+            deadline=deadline,
+            partial=job.partial,
+        )
+        if job.deadline is not None:
+            self._check_time(queue, bulk, accepted, now)
+        return accepted
 
-    def check_early(self, arena: int, rows: int, limit_s: float) -> None:
-        """Refuse an interactive job whose steps are not known yet, if what is ahead leaves too little time for any.
+    def check_early(self, queue: Queue, rows: int, limit_s: float) -> None:
+        """Refuse an interactive job whose steps are not known yet, if it would be late even as the shortest that waits.
 
         Raises:
             Overloaded: with the time until there is room.
         """
-        here, now = self._here(self._snapshot(), arena), self._clock()
-        queue, places = here.interactive, self._places(here, arena, Priority.INTERACTIVE)
-        if not places or not queue.is_small(rows):
+        scheduler, now = queue.schedulers[False], self._clock()
+        waiting = [each.calls for each in scheduler.entries.values() if each.admitted < each.samples]
+        if not waiting or not scheduler.is_small(rows):
             return
-        ahead, together = _ahead(places, Entry(-1, rows, cost=0.0, deadline=now + limit_s), queue)
-        ahead_s = ahead * here.ticks.seconds(together) / together
-        if ahead_s > _SHARE * limit_s:
-            own_s = ahead_s / len(places)
-            raise Overloaded(_LATE, ahead_s - _SHARE * limit_s + own_s + self._line_s(Priority.INTERACTIVE, now, own_s))
+        before, together = ahead(scheduler.entries.values(), Entry(-1, rows, 0.0, deadline=now + limit_s), scheduler)
+        tick_s = queue.ticks.seconds(together)
+        needed_s = before * tick_s / together + min(waiting) * tick_s
+        if before and needed_s > _SHARE * limit_s:
+            own_s = before * tick_s / together / len(waiting)
+            raise Overloaded(_LATE, needed_s - _SHARE * limit_s + self._line_s(False, now, own_s))
 
-    def pace(self, arena: int, calls: float, work: float, rows: float, priority: Priority) -> float:
-        """Return the seconds that a job would take alone, given its calls, total rows, and rows per call."""
-        here = self._here(self._snapshot(), arena)
-        group = priority if here.interactive.is_small(math.ceil(rows)) else Priority.BULK
-        return _alone_s(calls, work, rows, here.queue(group).budget, here.ticks)
+    def all_s(self) -> float:
+        """About how many seconds all work takes."""
+        return self._others_s(None, False, math.inf, self._clock())
 
-    def _snapshot(self) -> EngineSnapshot:
-        """The newest snapshot; the jobs that it shows are dropped from those on their way."""
-        snapshot, coming = self._latest(), self._coming
-        while coming and coming[0].place.entry.number <= snapshot.seen:
-            coming.popleft()
-        return snapshot
-
-    def _here(self, snapshot: EngineSnapshot, arena: int) -> ArenaSnapshot:
-        """An arena in the snapshot, or as it was opened if the engine's thread does not know it yet."""
-        here = snapshot.arenas.get(arena) or self._fresh.get(arena)
-        return here or next(each.here for each in self._coming if each.arena == arena)
-
-    def _entry(self, here: ArenaSnapshot, job: Job, cost: Cost, now: float, stages_s: float) -> Entry:
-        width, mean, calls = network_rows(job.guidance), cost.mean, max(cost.slowest, cost.mean)
-        deadline = math.inf if job.deadline is None else max(now, job.deadline - stages_s)
-        if job.partial:  # it ends at its deadline, done or not
-            most = max(1.0, (deadline - now) / here.ticks.seconds(job.num_samples * width))
-            mean, calls = min(mean, most), min(calls, most)
-        return Entry(
-            next(self._numbers),
-            job.num_samples,
-            mean,
-            whole=job.solve.batch,
-            width=width,
-            calls=calls,
-            known=cost.typical is not None,
-            deadline=deadline,
-            partial=job.partial,
-        )
-
-    def _places(self, here: ArenaSnapshot, arena: int, priority: Priority) -> list[Place]:
-        """The jobs of a queue, present or on their way."""
-        coming = [each.place for each in self._coming if each.arena == arena and each.priority is priority]
-        return [*here.queue(priority).places, *coming]
-
-    def _work(self, here: ArenaSnapshot, arena: int, priority: Priority) -> float:
-        """Network rows that the jobs of a queue still need."""
-        tick = here.queue(priority).tick
-        return sum([place.work(tick) for place in self._places(here, arena, priority)])
-
-    def _queue_s(self, here: ArenaSnapshot, arena: int, priority: Priority) -> float:
-        """About how many seconds the jobs of a queue take together."""
-        queue, places = here.queue(priority), self._places(here, arena, priority)
-        if not places:
-            return 0.0
-        rows = min(queue.enough, sum([place.entry.width * (place.waiting + place.active) for place in places]))
-        slowest = max([place.calls_left(queue.tick) for place in places]) * here.ticks.seconds(1)
-        return max(slowest, self._work(here, arena, priority) / _rate(here.ticks, rows))
-
-    def _other_s(self, snapshot: EngineSnapshot, arena: int, priority: Priority) -> Iterable[tuple[float, float]]:
-        """Seconds of each other queue and of the stages; and the time they get for each second of this queue."""
-        for number in {*snapshot.arenas, *(coming.arena for coming in self._coming)}:
-            here = self._here(snapshot, number)
-            for other in Priority:
-                if (number, other) == (arena, priority):
+    def _others_s(self, mine: Queue | None, bulk: bool, needed_s: float, now: float) -> float:
+        """Seconds that other queues and the stages take while a job of this queue gets `needed_s`."""
+        total = 0.0
+        for queue in self._work.queues.values():
+            for other in (False, True):
+                if queue is mine and other is bulk:
                     continue
-                seconds = self._queue_s(here, number, other)
-                if number == arena and other is Priority.INTERACTIVE:
-                    seconds += max(0.0, self._line_ends[other] - self._clock())  # those come back
+                seconds = queue.seconds(other) if queue.schedulers[other].entries else 0.0
+                if queue is mine and bulk:
+                    seconds += max(0.0, self._line_ends[False] - now)  # those come back
                 if seconds:
-                    weight = 1.0 if other is priority else BULK_SHARE - 1.0
-                    yield seconds, weight if priority is Priority.BULK else 1 / weight
-        if snapshot.stages_s:
-            yield snapshot.stages_s, 1.0
+                    weight = 1.0 if other is bulk else BULK_SHARE - 1.0
+                    total += min(seconds, needed_s * (weight if bulk else 1 / weight))
+        stages_s = self._work.stages_s
+        return total + stages_s if stages_s < needed_s else total + needed_s
 
-    def _all_s(self, snapshot: EngineSnapshot) -> float:
-        return sum(seconds for seconds, _ in self._other_s(snapshot, -1, Priority.INTERACTIVE))
-
-    def _until_one_ends(self, snapshot: EngineSnapshot, now: float) -> float:
+    def _until_one_ends(self, now: float) -> float:
         """Seconds until a job ends: the mean of all, but not after the first deadline."""
-        places = [
-            *(place for queue in snapshot.queues for place in queue.places),
-            *(each.place for each in self._coming),
-        ]
-        first = min((place.entry.deadline for place in places), default=math.inf)
-        return min(self._all_s(snapshot) / max(1, len(places)), first - now)
+        schedulers = [scheduler for queue in self._work.queues.values() for scheduler in queue.schedulers]
+        deadlines = [entry.deadline for scheduler in schedulers for entry in scheduler.entries.values()]
+        return min(self.all_s() / max(1, len(deadlines)), min(deadlines, default=math.inf) - now)
 
-    def _check_time(
-        self, snapshot: EngineSnapshot, arena: int, here: ArenaSnapshot, priority: Priority, entry: Entry, now: float
-    ) -> None:
+    def _check_time(self, queue: Queue, bulk: bool, entry: Entry, now: float) -> None:
         """Refuse a job for which the work ahead of it leaves too little time."""
-        left_s, queue, ticks = entry.deadline - now, here.queue(priority), here.ticks
-        ahead, rows = _ahead(self._places(here, arena, priority), entry, queue)
-        rate, own_work = rows / ticks.seconds(rows), entry.rows * entry.cost
-        alone_s = _alone_s(entry.calls, own_work, entry.rows, queue.budget, ticks)
-        needed_s = ahead / rate + max(alone_s, entry.calls * ticks.seconds(rows) if queue.is_small(entry.rows) else 0)
-        others = [min(total, weight * needed_s) for total, weight in self._other_s(snapshot, arena, priority)]
-        needed_s += sum(others) - (alone_s if entry.partial else 0.0)
+        left_s, scheduler, own_rows = entry.deadline - now, queue.schedulers[bulk], entry.samples * entry.width
+        before, rows = ahead(scheduler.entries.values(), entry, scheduler)
+        tick_s, own_work = queue.ticks.seconds(rows), own_rows * entry.cost
+        alone_s = queue.alone_s(entry.calls, own_work, own_rows, bulk)
+        shared_s = entry.calls * tick_s if scheduler.is_small(own_rows) else 0.0
+        needed_s = before * tick_s / rows + (alone_s if alone_s > shared_s else shared_s)
+        needed_s += self._others_s(queue, bulk, needed_s, now) - (alone_s if entry.partial else 0.0)
         # A job that hardly fits even alone is accepted if nothing holds it up.
-        if needed_s <= max(_SHARE * left_s, 1.1 * alone_s):
+        if needed_s <= _SHARE * left_s or needed_s <= 1.1 * alone_s:
             return
         wait_s = max(_LEAST_RETRY_S, min(needed_s - alone_s, needed_s - _SHARE * left_s))
-        raise Overloaded(_LATE, wait_s + self._line_s(priority, now, own_work / rate))
+        raise Overloaded(_LATE, wait_s + self._line_s(bulk, now, own_work * tick_s / rows))
 
-    def _line_s(self, priority: Priority, now: float, own_s: float) -> float:
+    def _line_s(self, bulk: bool, now: float, own_s: float) -> float:
         """Seconds of the jobs refused before, which come back too: each is told a time of its own."""
-        line_s = max(0.0, self._line_ends[priority] - now)
-        self._line_ends[priority] = now + (line_s + own_s) % _LONGEST_LINE_S
+        line_s = max(0.0, self._line_ends[bulk] - now)
+        self._line_ends[bulk] = now + (line_s + own_s) % _LONGEST_LINE_S
         return line_s
 
 
-def _rate(ticks: TickCostModel, rows: float) -> float:
-    """Network rows a second, in ticks of this many."""
-    return rows / ticks.seconds(rows)
-
-
-def _alone_s(calls: float, work: float, rows: float, budget: int, ticks: TickCostModel) -> float:
-    """Seconds of a job that runs alone, given its calls, total rows, and rows per call."""
-    return max(calls, work / budget) * ticks.seconds(min(rows, budget))
-
-
-def _ahead(places: Iterable[Place], entry: Entry, queue: SchedulerSnapshot) -> tuple[float, float]:
-    """The network rows that are solved before a new job runs, and the rows of the ticks in which it runs then.
-
-    A small job waits for those with an earlier deadline, as far as they do not find room at once, and shares its ticks
-    with what runs. Large jobs share all ticks equally: until one is done, each other gets as much as it needs at most.
-    """
-    if not queue.is_small(entry.rows):
-        work = entry.rows * entry.cost
-        return sum(min(place.entry.rows * place.entry.cost, work) for place in places), queue.budget
-    ahead = waiting = later = 0.0
-    running = float(entry.rows)
-    for place in places:
-        rows = place.waiting * place.entry.width
-        if place.small and (place.active or place.entry.deadline <= entry.deadline):
-            waiting, ahead = waiting + rows, ahead + rows * place.cost
-        else:
-            later += rows
-        running += place.active_rows
-    room = max(0.0, queue.enough - running)
-    return ahead * max(0.0, 1 - room / max(waiting, 1.0)), min(queue.enough, running + waiting + later)
-
-
-def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float, stages_s: float) -> None:
+def _check_speed(queue: Queue, job: Job, cost: Cost, rows: int, left_s: float, stages_s: float) -> None:
     calls = cost.typical
     if calls is None and job.solve.adaptive:
         calls = float(job.solve.nfe_least)
     if job.partial or job.follows or calls is None or left_s <= 0:
         return
-    rows, budget = job.num_samples * network_rows(job.guidance), here.queue(job.priority).budget
+    budget = queue.schedulers[job.priority is Priority.BULK].budget
     # The load on the cores may change: only the cost of the work itself proves that it never fits.
-    needed_s = stages_s + max(calls, rows * calls / budget) * here.ticks.cost(min(rows, budget))
+    needed_s = stages_s + max(calls, rows * calls / budget) * queue.ticks.cost(rows if rows < budget else budget)
     if needed_s > left_s:
         raise TooSlow(needed_s)

@@ -1,4 +1,7 @@
-"""The arena: the lanes of one operation of a model version, which share network calls."""
+"""The arena: the lanes of one operation of a model version, which share network calls.
+
+Only one thread uses it, in torch's inference mode and within `Device.scope`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from engine.cost import TickCostModel
 from engine.device import Device
 from engine.job import SAMPLE, Job, Operation, Sizes
 from engine.network import Network
+from engine.scheduler import TickCostModel
 from engine.stages import Stage, decoder_of, prelude_of
 from models.checkpoint.loading import Checkpoint
 from models.forms.rows import CALL_NUMBERS, rounded
@@ -33,7 +36,7 @@ _WORTHWHILE_RATIO = 1.5
 
 
 class Arena:
-    """Lanes of one operation of a model version, in groups (by priority), any of which may take part in a tick.
+    """Lanes of one operation of a model version, in two groups (interactive and bulk) that may share a tick.
 
     Attributes:
         checkpoint: the model version.
@@ -51,7 +54,6 @@ class Arena:
         self,
         checkpoint: Checkpoint,
         device: Device,
-        groups: Sequence[str] = ("",),
         operation: Operation = SAMPLE,
         sizes: Sizes = (),
         prelude: Stage | None = None,
@@ -62,7 +64,6 @@ class Arena:
         Args:
             checkpoint: the model version.
             device: the device that it runs on.
-            groups: names of the groups of lanes.
             operation: the operation of the lanes.
             sizes: sizes of the free axes.
             prelude, decoder: stages to share with another operation; None to make them.
@@ -81,7 +82,7 @@ class Arena:
         self.deterministic = all(each.deterministic for each in (self.network, *self.stages))
         plans = checkpoint.plans
         self._slots = max(catalogue.slots(), 0 if plans is None else plans.slots)
-        self.lanes = {group: self._empty() for group in groups}
+        self.lanes = [self._empty(), self._empty()]
 
     @property
     def path(self) -> str:
@@ -114,13 +115,11 @@ class Arena:
         ends = self.operation is SAMPLE and self.checkpoint.card.field.takes_ends
         return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends)
 
-    def __len__(self) -> int:
-        """Running lanes of all groups."""
-        return sum(map(self.count, self.lanes))
-
-    def count(self, group: str) -> int:
-        """Running lanes of a group."""
-        return len(self.lanes[group])
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Running lanes of each group."""
+        interactive, bulk = self.lanes
+        return len(interactive.records), len(bulk.records)
 
     def _measure_budget(self) -> int:
         """The maximum rows of a tick; the timings on the way there also serve forecasts of small requests."""
@@ -152,38 +151,33 @@ class Arena:
         drawn = noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
         return drawn if job.noise_scale == 1 else drawn * job.noise_scale
 
-    def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "") -> list[Finished]:
+    def admit(self, granted: Sequence[tuple[int, int, int, Job]], bulk: bool = False) -> list[Finished]:
         """Start lanes for each (owner, first sample, count, job); some may end at once, if max_nfe is too small."""
-        with torch.inference_mode(), self.device.scope():
-            admissions = self._admissions(granted)
-            for owner, _, _, job in granted:
-                self.network.add(owner, job)
-            self.lanes[group].admit(admissions)
-            return self._ended(group)
-
-    def _ended(self, group: str) -> list[Finished]:
-        """Remove and return the lanes of a group that have ended."""
-        finished = self.lanes[group].collect()
-        return [] if finished is None else [self._fetched(finished)]
-
-    def _admissions(self, granted: Sequence[tuple[int, int, int, Job]]) -> list[Admission]:
-        """Starting states on the device: given ones, or noise, which is made for all jobs at once."""
-        made = [(job.seed, job.first_index + first, count) for _, first, count, job in granted if job.x0 is None]
-        drawn = self.device.send(noise_of(made, self.event_shape, self.dtype, self._free))
-        admissions, used = [], 0
+        # Noise is made for all jobs at once.
+        blocks = [(job.seed, job.first_index + first, count) for _, first, count, job in granted if job.x0 is None]
+        drawn = self.device.send(noise_of(blocks, self.event_shape, self.dtype, self._free)) if blocks else None
+        admissions, used = list[Admission](), 0
         for owner, first, count, job in granted:
-            if job.x0 is None:
+            if job.x0 is not None:
+                start = self.device.send(job.x0[first : first + count])
+            else:
+                assert drawn is not None  # noqa: S101
                 start, used = drawn[used : used + count], used + count
                 start = start if job.noise_scale == 1 else start * job.noise_scale
-            else:
-                start = self.device.send(job.x0[first : first + count])
             admissions.append(Admission(job.solve, start, owner, first, job.save_at))
-        return admissions
+            self.network.add(owner, job)
+        self.lanes[bulk].admit(admissions)
+        return self._ended(bulk)
+
+    def _ended(self, bulk: bool) -> list[Finished]:
+        """Remove and return the lanes of a group that have ended."""
+        finished = self.lanes[bulk].collect()
+        return [] if finished is None else [self._fetched(finished)]
 
     def tick(
         self,
-        groups: Sequence[str] = ("",),
-        keep_going: Callable[[], bool] = lambda: False,
+        groups: Sequence[bool] = (False,),
+        proceed: Callable[[], bool] = lambda: False,
         at_once: int = 1,
         more: int = 0,
     ) -> tuple[list[Finished], dict[int, str], int]:
@@ -191,39 +185,29 @@ class Arena:
 
         Args:
             groups: the groups that take part.
-            keep_going: called after each call in which no lane ended; returns whether to make another.
-            at_once: maximum number of calls of a fused network between two checks of `keep_going`.
+            proceed: called after each call in which no lane ended; returns whether to make another.
+            at_once: maximum number of calls of compiled lanes between two checks of `proceed`.
             more: maximum number of those calls after the first lane has ended.
 
         Returns:
             The lanes that ended; owner -> error message, for owners with rows that made the network raise (their lanes
             are stopped); and the number of calls.
         """
-        chosen = [self.lanes[group] for group in groups if len(self.lanes[group])]
-        calls = 0
-        failed: dict[int, str] = {}
-        with torch.inference_mode(), self.device.scope():
-            while True:
-                ended, made = self._call(chosen, failed, at_once, more)
-                calls += made
-                if ended or failed or not keep_going():
-                    return [self._fetched(finished) for finished in ended], failed, calls
-
-    def _call(
-        self, chosen: Sequence[Lanes], failed: dict[int, str], at_once: int, more: int
-    ) -> tuple[list[Finished], int]:
-        """Make one network call, or up to `at_once` of a fused network; return ended lanes and the number of calls."""
-        if len(chosen) == 1:  # the usual case, in which nothing is copied
-            if (ran := self.network.run(chosen[0], at_once, more)) is not None:
-                finished, calls = ran
+        chosen = [self.lanes[group] for group in groups if len(self.lanes[group].records)]
+        calls, failed = 0, dict[int, str]()
+        while True:
+            if len(chosen) > 1:
+                x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
+                parts = self.network(x, t, chosen, failed).split([len(lanes) for lanes in chosen])
+                ended = [self._absorbed(*each, failed) for each in zip(chosen, parts, strict=True)]
+                calls += 1
+            elif (ran := self.network.run(chosen[0], at_once, more)) is not None:
+                ended, calls = [ran[0]], calls + ran[1]
             else:
-                v, calls = self.network(*chosen[0].query(), chosen, failed), 1
-                finished = self._absorbed(chosen[0], v, failed)
-            return [] if finished is None else [finished], calls
-        x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
-        parts = self.network(x, t, chosen, failed).split([len(lanes) for lanes in chosen])
-        ended = (self._absorbed(*each, failed) for each in zip(chosen, parts, strict=True))
-        return [finished for finished in ended if finished is not None], 1
+                v = self.network(*chosen[0].query(), chosen, failed)
+                ended, calls = [self._absorbed(chosen[0], v, failed)], calls + 1
+            if failed or any(each is not None for each in ended) or not proceed():
+                return [self._fetched(each) for each in ended if each is not None], failed, calls
 
     def forget(self, owner: int) -> None:
         """Remove the conditions and constants of a job once its lanes are gone."""
@@ -236,41 +220,40 @@ class Arena:
         finished = lanes.absorb(v)
         return lanes.collect() if failed and finished is None else finished
 
-    def stop(self, owner: int, status: Status, group: str = "") -> list[Finished]:
+    def stop(self, owner: int, status: Status, bulk: bool = False) -> list[Finished]:
         """End an owner's lanes now; return the lanes of the group that have ended."""
-        self.lanes[group].stop(owner, status)
-        with torch.inference_mode(), self.device.scope():
-            return self._ended(group)
+        self.lanes[bulk].stop(owner, status)
+        return self._ended(bulk)
 
-    def renew(self, group: str) -> None:
+    def renew(self, bulk: bool) -> None:
         """Drop all lanes of a group, as their state can no longer be trusted."""
-        self.lanes[group] = self._empty()
+        self.lanes[bulk] = self._empty()
         self.device.free()
 
     def take_saved(self) -> list[Saved]:
         """Return the states saved since the last call."""
-        saved = [saved for lanes in self.lanes.values() if lanes.saved for saved in lanes.take_saved()]
+        saved = [saved for lanes in self.lanes if lanes.saved for saved in lanes.take_saved()]
         return [replace(each, x=self.device.fetch(each.x)) for each in saved]
 
-    def reached(self, owner: int, group: str) -> tuple[int, float, float]:
+    def reached(self, owner: int, bulk: bool = False) -> tuple[int, float, float]:
         """Progress of an owner's running lanes: most calls, least t, and the sum of the shares of the span completed.
 
         The least t is that of the lane with the smallest share; (0, nan, 0) if none is running.
         """
-        every, shares = self.lanes[group].records, self.lanes[group].shares()
+        every, shares = self.lanes[bulk].records, self.lanes[bulk].shares()
         mine = every["owner"] == owner
         if not mine.any():
             return 0, float("nan"), 0.0
         share, records = shares[mine], every.compress(mine)
         return int(records["nfe"].max()), float(records["t"][share.argmin()]), float(share.sum())
 
-    def paces(self, group: str) -> dict[int, tuple[float, float, float]]:
+    def paces(self, bulk: bool = False) -> dict[int, tuple[float, float, float]]:
         """Progress of the lanes under error control, by owner.
 
         Returns:
             Owner -> mean calls so far, mean share of the span completed, and the share of the slowest lane.
         """
-        every, shares = self.lanes[group].records, self.lanes[group].shares()
+        every, shares = self.lanes[bulk].records, self.lanes[bulk].shares()
         adaptive = every["log"] >= 0
         share, records = shares[adaptive], every.compress(adaptive)
         owners, member = np.unique(records["owner"], return_inverse=True)

@@ -1,14 +1,15 @@
-"""Devices: where networks run, how data gets there and back, and what to do when memory runs out.
-
-The CPU needs none of this.
-"""
+"""Devices: where networks run, with how many threads, how data gets there and back, and what to do without memory."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -46,9 +47,8 @@ class Device:
         """A context in which the engine does its work."""
         return contextlib.nullcontext()
 
-    def seconds(self) -> float:
-        """A clock of this thread's work alone: CPU time used by others does not count."""
-        return time.thread_time()
+    seconds: Callable[[], float] = staticmethod(time.thread_time)
+    """A clock of this thread's work alone: CPU time used by others does not count."""
 
     def finish(self) -> None:
         """Wait until all work given to the device is done."""
@@ -100,9 +100,7 @@ class Cuda(Device):
         """A context in which all work of a thread goes to its own stream."""
         return torch.cuda.stream(self._stream)
 
-    def seconds(self) -> float:
-        """Wall-clock time: the device works while the thread waits."""
-        return time.perf_counter()
+    seconds = staticmethod(time.perf_counter)  # the device works while the thread waits
 
     def finish(self) -> None:
         """Wait for the stream."""
@@ -134,3 +132,49 @@ class Cuda(Device):
     def form(self, checkpoint: Checkpoint, condition: NamedConditions | None) -> Form:
         """Return the field as it is."""
         return Form(checkpoint.velocity, reason="fused forms are for the CPU")
+
+
+def default_threads() -> int:
+    """CPU threads of the networks if the settings give no number: the usable cores except one.
+
+    torch would take all of them, and leave none for HTTP and encoding, which go on while the network computes. Usable
+    are no more than the quota of a container grants: more threads would take turns and be stopped in between.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min(cores, cpu_quota())) - 1)
+
+
+_ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def cpu_quota(root: Path = _ROOT, own: Path = _OWN) -> float:
+    """Return the CPUs' worth of time of this process's control groups, version 1 or 2; infinite without a quota.
+
+    Args:
+        root: where control groups are mounted.
+        own: the file that names those of this process.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:  # not Linux
+        return math.inf
+    quotas = [math.inf]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "cpu" if controllers else root
+        inside = Path(path.lstrip("/"))  # in a container, the group may be mounted at the top
+        quotas += [_quota(top / each) for each in (inside, *inside.parents)]
+    return min(quotas)
+
+
+def _quota(group: Path) -> float:
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return math.inf

@@ -1,7 +1,7 @@
 """The engine's interface: load models, submit jobs, get futures of results.
 
-Any thread may call it. It sends commands to the engine's thread (`loop.py`), reads the snapshot that this thread
-publishes, and decides by it at once whether a job is accepted (`admission.py`).
+Any thread may call it. It decides at once whether a job is accepted (`admission.py`) and adds it to the job table
+(`table.py`), under the lock of the engine's thread (`loop.py`); all else is a command to that thread.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import torch
 
-from engine.admission import Admission
+from engine.admission import Gate
 from engine.arena import Arena
-from engine.arena_queue import ArenaQueue
-from engine.device import Device, choose_device, device_of
+from engine.device import Device, choose_device, default_threads, device_of
 from engine.job import (
     SAMPLE,
+    ArenaLoad,
     Draining,
     EngineFailed,
     Job,
@@ -35,20 +36,17 @@ from engine.job import (
     Priority,
     Sizes,
     TooManySamples,
+    Workload,
 )
-from engine.job_table import STOPPED, Observer, Outcomes, settle
-from engine.loop import Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
-from engine.quota import cpu_quota
+from engine.loop import Loop
 from engine.scheduler import part_of
-from engine.snapshot import Workload
 from engine.stages import decoder_sizes
+from engine.table import STOPPED, ActiveJob, ArenaQueue, Observer, Outcomes, settle
 from models.checkpoint.loading import Checkpoint
 from models.guidance import network_rows
 
 MAX_SIZES = 16
 """Maximum number of arenas that a version keeps for sizes of its free axes."""
-
-"""Divides the seconds of measuring for an arena for sizes, which is made while a request waits."""
 
 _BUSY_S = 0.5
 """Seconds after which a busy engine is checked again."""
@@ -85,16 +83,6 @@ class EngineSettings(Protocol):
         ...
 
 
-def default_threads() -> int:
-    """CPU threads of the networks if the settings give no number: the usable cores except one.
-
-    torch would take all of them, and leave none for HTTP and encoding, which go on while the network computes. Usable
-    are no more than the quota of a container grants: more threads would take turns and be stopped in between.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min(cores, cpu_quota())) - 1)
-
-
 class Engine:
     """Solves jobs for any number of models on one device.
 
@@ -120,12 +108,12 @@ class Engine:
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._setup_loading_thread, (10,))
         self._preparer = ThreadPoolExecutor(1, "pathline-preparer", self._setup_loading_thread, (0,))
         self._numbers = itertools.count()
-        # The rest belongs to the calling threads, one at a time; the engine's thread never touches it.
-        self._lock = threading.Lock()
+        self._lock, self._table = self._loop.lock, self._loop.table  # the lock guards all that follows, too
         self._draining = False
-        self._admission = Admission(settings.max_queue, clock, lambda: self._loop.snapshot)
+        self._clock = clock
+        self._gate = Gate(settings.max_queue, clock, self._table)
         self._versions: dict[tuple[str, int], Arena] = {}  # the newest loaded under a name and version
-        self._arenas: dict[Arena, dict[_What, tuple[int, Arena]]] = {}  # all arenas of each loaded version
+        self._queues: dict[Arena, dict[_What, ArenaQueue]] = {}  # all arenas of each loaded version
 
     @property
     def alive(self) -> bool:
@@ -135,8 +123,8 @@ class Engine:
     @property
     def turn_s(self) -> float:
         """Seconds that the thread has spent in its current turn (one or a few network calls); 0 without work."""
-        with self._lock:
-            return self._admission.silent_s
+        since = self._loop.working_since
+        return 0.0 if since is None else max(0.0, self._clock() - since)
 
     @property
     def device_name(self) -> str:
@@ -146,31 +134,44 @@ class Engine:
     @property
     def active_jobs(self) -> int:
         """Jobs that wait or run."""
-        with self._lock:
-            return self._admission.jobs
+        return len(self._table)
 
     @property
     def queue_depth(self) -> int:
         """Jobs with no sample running yet."""
         with self._lock:
-            return self._admission.queued
+            return sum(
+                not entry.admitted
+                for queue in self._table.queues.values()
+                for scheduler in queue.schedulers
+                for entry in scheduler.entries.values()
+            )
 
     @property
     def active_lanes(self) -> int:
         """Samples that are being solved."""
         with self._lock:
-            return self._admission.lanes
+            return sum(
+                entry.active
+                for queue in self._table.queues.values()
+                for scheduler in queue.schedulers
+                for entry in scheduler.entries.values()
+            )
 
     def workload(self) -> Workload:
         """Return the work left, for every arena."""
         with self._lock:
-            named = {
-                number: (*key, " ".join((operation.name, *(f"{axis}={size}" for axis, size in sizes))))
+            loads = {
+                (*key, " ".join((operation.name, *(f"{axis}={size}" for axis, size in sizes)))): ArenaLoad(
+                    queue.work(False),
+                    queue.work(True),
+                    queue.arena.budget,
+                    tuple((rows, queue.ticks.stretch * cost) for rows, cost in queue.ticks.sizes),
+                )
                 for key, loaded in self._versions.items()
-                for (operation, sizes), (number, _) in self._arenas[loaded].items()
+                for (operation, sizes), queue in self._queues[loaded].items()
             }
-            loads, seconds = self._admission.loads(named)
-            return Workload(self._admission.jobs, seconds, {named[number]: load for number, load in loads.items()})
+            return Workload(len(self._table), self._gate.all_s(), loads)
 
     def start(self) -> None:
         """Start the thread; a second call does nothing."""
@@ -199,14 +200,14 @@ class Engine:
     def give_up(self) -> None:
         """Accept no more jobs and end current ones with `Draining`."""
         self.drain()
-        self._loop.commands.put(GiveUp())
+        self._loop.commands.put(self._loop.give_up)
 
     def stop(self) -> None:
         """Give up all jobs and end the thread."""
         self.drain()
         for threads in (self._loader, self._preparer):
             threads.shutdown(wait=False, cancel_futures=True)
-        self._loop.commands.put(Stop())
+        self._loop.commands.put(self._loop.stop)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -216,35 +217,23 @@ class Engine:
         A separate thread measures it, with the engine's number of torch threads, which decides the bits, and at low
         priority, so that running jobs hardly notice. Errors of its network pass through.
         """
-        arena = self._loader.submit(self._made, checkpoint).result()
+        arena = self._loader.submit(self._make, checkpoint).result()
         with self._lock:
-            self._arenas[arena] = {(SAMPLE, ()): self._open(name, arena)}
+            self._queues[arena] = {(SAMPLE, ()): self._open(name, arena)}
             self._versions[name, version] = arena
         return arena
 
-    def _made(
-        self,
-        checkpoint: Checkpoint,
-        operation: Operation = SAMPLE,
-        sizes: Sizes = (),
-        loaded: Arena | None = None,
+    def _make(
+        self, checkpoint: Checkpoint, operation: Operation = SAMPLE, sizes: Sizes = (), loaded: Arena | None = None
     ) -> Arena:
+        """Make an arena, which shares its stages with those of the same version that have the same sizes."""
         with self._lock:
-            siblings = {} if loaded is None else dict(self._arenas[loaded])
-        same = next((arena for (_, others), (_, arena) in siblings.items() if others == sizes), None)
-        mine = decoder_sizes(checkpoint, sizes)
-        decoders = (
-            each.decoder for (_, others), (_, each) in siblings.items() if decoder_sizes(checkpoint, others) == mine
-        )
-        return Arena(
-            checkpoint,
-            self._tools,
-            tuple(Priority),
-            operation,
-            sizes,
-            None if same is None else same.prelude,
-            next(decoders, None),
-        )
+            queues = {} if loaded is None else self._queues[loaded]
+            siblings = {others: each.arena for (_, others), each in queues.items()}
+        same, decoded = siblings.get(sizes), decoder_sizes(checkpoint, sizes)
+        decoders = (arena.decoder for others, arena in siblings.items() if decoder_sizes(checkpoint, others) == decoded)
+        prelude = None if same is None else same.prelude
+        return Arena(checkpoint, self._tools, operation, sizes, prelude, next(decoders, None))
 
     def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
         """The arena of an operation of a loaded version for these sizes; None if `prepare` must make it first.
@@ -253,11 +242,11 @@ class Engine:
             KeyError: the version is not loaded.
         """
         with self._lock:
-            arenas = self._arenas[self._versions[name, version]]
-            _, arena = arenas.get((operation, sizes), (0, None))
-            if arena is not None and sizes:  # the last used comes last
-                arenas[operation, sizes] = arenas.pop((operation, sizes))
-            return arena
+            queues = self._queues[self._versions[name, version]]
+            queue = queues.get((operation, sizes))
+            if queue is not None and sizes:  # the last used comes last
+                queues[operation, sizes] = queues.pop((operation, sizes))
+            return None if queue is None else queue.arena
 
     def prepare(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena:
         """Make the arena of an operation of a loaded version, for a request that waits; a second call does nothing.
@@ -270,38 +259,34 @@ class Engine:
         """
 
         def make() -> Arena:
-            found = self.prepared(name, version, operation, sizes)
-            if found is None:
+            arena = self.prepared(name, version, operation, sizes)
+            if arena is None:
                 loaded = self._versions[name, version]
-                found = self._made(loaded.checkpoint, operation, sizes, loaded)
+                arena = self._make(loaded.checkpoint, operation, sizes, loaded)
                 with self._lock:
-                    siblings = self._arenas[loaded]
-                    siblings[operation, sizes] = self._open(name, found)
-                    self._retire_least_used(siblings)
-            return found
+                    siblings = self._queues[loaded]
+                    siblings[operation, sizes] = self._open(name, arena)
+                    sized = [key for key in siblings if key[1]]
+                    self._retire([siblings.pop(key) for key in sized[: max(0, len(sized) - MAX_SIZES)]])
+            return arena
 
         try:
-            making = self._preparer.submit(make)
+            arena = self._preparer.submit(make)
         except RuntimeError:  # it was shut down
             raise Draining from None
         try:
-            return making.result()
+            return arena.result()
         except CancelledError:
             raise Draining from None
 
-    def _retire_least_used(self, arenas: dict[_What, tuple[int, Arena]]) -> None:
-        sized = [key for key in arenas if key[1]]
-        gone = tuple(arenas.pop(key)[0] for key in sized[: max(0, len(sized) - MAX_SIZES)])
-        for number in gone:
-            self._admission.close(number)
-        if gone:
-            self._loop.commands.put(Retire(gone))
-
-    def _open(self, name: str, arena: Arena) -> tuple[int, Arena]:
+    def _open(self, name: str, arena: Arena) -> ArenaQueue:
         queue = ArenaQueue(next(self._numbers), name, arena)
-        self._admission.open(queue.number, queue.snapshot())
-        self._loop.commands.put(Open(queue))
-        return queue.number, arena
+        self._table.queues[queue.number] = queue
+        return queue
+
+    def _retire(self, queues: Iterable[ArenaQueue]) -> None:
+        """Let the engine's thread drop arenas once their jobs are done."""
+        self._loop.commands.put(partial(self._loop.retire, tuple(queues)))
 
     def unload(self, arena: Arena) -> None:
         """Free an arena that `load` returned, and those of its other operations, once their jobs are done.
@@ -309,14 +294,10 @@ class Engine:
         Returns at once. A version loaded later under the same name and number stays; a second call does nothing.
         """
         with self._lock:
-            arenas = self._arenas.pop(arena, None)
-            if arenas is None:
-                return
-            self._versions = {key: each for key, each in self._versions.items() if each is not arena}
-            numbers = tuple(number for number, _ in arenas.values())
-            for number in numbers:
-                self._admission.close(number)
-            self._loop.commands.put(Retire(numbers))
+            queues = self._queues.pop(arena, None)
+            if queues is not None:
+                self._versions = {key: each for key, each in self._versions.items() if each is not arena}
+                self._retire(queues.values())
 
     def submit(self, job: Job) -> Future[JobResult]:
         """Queue a job.
@@ -329,22 +310,24 @@ class Engine:
             EngineFailed: the thread has died.
             KeyError: the model version is not loaded, or its operation not prepared.
         """
+        loop = self._loop
         with self._lock:
             if self._draining:
                 raise Draining
-            if not self.alive:
+            if loop.closed or not self.alive:
                 raise EngineFailed(STOPPED)
-            arenas = self._arenas[self._versions[job.model, job.version]]
-            if job.sizes and (job.operation, job.sizes) not in arenas:  # retired since it was prepared
+            queues = self._queues[self._versions[job.model, job.version]]
+            if job.sizes and (job.operation, job.sizes) not in queues:  # retired since it was prepared
                 raise Overloaded("requests have too many different shapes at once", _BUSY_S)
-            arena, made = arenas[job.operation, job.sizes]
-            job = _grouped(job, made.budget)
-            entry = self._admission.take(arena, job, made.stages_s(job) if made.stages else 0.0)
-            future = Future[JobResult]()
-            self._loop.commands.put(Submit(arena, job, entry, future))
-        if self._loop.closed:  # it has ended meanwhile, perhaps without seeing this command
-            settle([(future, EngineFailed(STOPPED))])
-        return future
+            queue = queues[job.operation, job.sizes]
+            job, arena = _grouped(job, queue.arena.budget), queue.arena
+            make = partial(ActiveJob, job=job, queue=queue, bulk=job.priority is Priority.BULK)
+            active = self._gate.take(queue, job, arena.stages_s(job) if arena.stages else 0.0, make)
+            self._table.add(active)
+            if loop.working_since is None:
+                loop.working_since = self._clock()
+        loop.commands.put(partial(self._table.begin, active))
+        return active.future
 
     def check_early(self, name: str, rows: int, limit_s: float) -> None:
         """Refuse a job of samples that is not made yet, if what is ahead of it leaves too little time for any.
@@ -360,7 +343,7 @@ class Engine:
         with self._lock:
             loaded = [arena for (other, _), arena in self._versions.items() if other == name]
             if len(loaded) == 1:
-                self._admission.check_early(self._arenas[loaded[0]][SAMPLE, ()][0], rows, limit_s)
+                self._gate.check_early(self._queues[loaded[0]][SAMPLE, ()], rows, limit_s)
 
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
@@ -370,17 +353,18 @@ class Engine:
         Sizes without an arena are assumed to cost as much per number as those of the arena made at load.
         """
         with self._lock:
-            arenas = self._arenas[self._versions[name, version]]
-            key, rate = (SAMPLE, sizes), 1.0
-            if key not in arenas:
-                key = (SAMPLE, ())
-                made = arenas[key][1]
-                rate = math.prod(made.checkpoint.card.event_of(dict(sizes))) / math.prod(made.event_shape)
-            return self._admission.pace(arenas[key][0], calls, rate * work, rate * rows, priority)
+            queues, rate = self._queues[self._versions[name, version]], 1.0
+            queue = queues.get((SAMPLE, sizes))
+            if queue is None:
+                queue = queues[SAMPLE, ()]
+                arena = queue.arena
+                rate = math.prod(arena.checkpoint.card.event_of(dict(sizes))) / math.prod(arena.event_shape)
+            bulk = priority is Priority.BULK or not queue.schedulers[False].is_small(math.ceil(rate * rows))
+            return queue.alone_s(calls, rate * work, rate * rows, bulk)
 
     def cancel(self, future: Future[JobResult]) -> None:
         """Cancel a job; its lanes are removed before the next tick."""
-        self._loop.commands.put(Cancel(future))
+        self._loop.commands.put(partial(self._table.cancel, future))
 
     def _setup_loading_thread(self, niceness: int) -> None:
         """Set up a thread that makes arenas: its number of torch threads, and how far it gives way to the engine's."""

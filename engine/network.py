@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.conditions import Conditions, JobRows, RowStore
 from engine.device import Device
 from engine.job import Job, Operation, Sizes
-from engine.job_rows import Conditions, JobRows, RowStore
 from models.checkpoint.loading import Checkpoint
 from models.forms.form import Form
 from models.forms.rows import Chosen, RowCaller, field_rows
@@ -78,7 +78,7 @@ class Network:
         shape, dtype, place = card.event_of({**card.typical, **dict(sizes)}), self._dtype, self._device.device
         if operation.field is None:
             self.form = form = self._device.form(checkpoint, self._takes)
-            if form.path == "eager":
+            if form.reason:
                 level = logging.WARNING if form.failed else logging.INFO
                 _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, form.reason)
             more = {"independent": form.independent, "counted": checkpoint.velocity}
@@ -103,10 +103,10 @@ class Network:
         x = torch.zeros((rows, *self._row_shape), dtype=dtype, device=place)
         t = self._kind.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
-        given = [Chosen(_Shown(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
+        conditions = [Chosen(_Shown(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
         with torch.inference_mode():
-            self.call(x, t, *given)
+            self.call(x, t, *conditions)
             self._device.finish()
         return self._device.seconds() - begin
 
@@ -165,8 +165,8 @@ class Network:
         if self._conditions is not None and self._conditions.guided:
             return None
         begin, rows, before = time.perf_counter(), len(lanes), int(lanes.records["nfe"].sum())
-        given = [] if self._conditions is None else self._conditions.plain(*_owners([lanes]))
-        if (runner := self.form.runner(*(each.rows() for each in given), rows=rows)) is None:
+        conditions = [] if self._conditions is None else self._conditions.plain(*_owners([lanes]))
+        if (runner := self.form.runner(*[each.rows() for each in conditions], rows=rows)) is None:
             return None
         finished, done = lanes.run(runner, calls, more)
         after = int(lanes.records["nfe"].sum()) + (0 if finished is None else int(finished.nfe.sum()))

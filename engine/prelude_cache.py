@@ -46,7 +46,7 @@ class PreludeCache:
         """
         if not self._limit:
             return rows, 0
-        keys = [_digest(version, [tensor[row] for tensor in rows.given]) for row in range(rows.rows)]
+        keys = [_digest(version, [tensor[row] for tensor in rows.arguments]) for row in range(rows.rows)]
         results = dict[int, Row]()
         for row, key in enumerate(keys):
             if key in self._rows:
@@ -63,8 +63,8 @@ class PreludeCache:
         if not missing:
             finish([])
             return None, hits
-        given = [tensor[missing] for tensor in rows.given] if hits else rows.given
-        return replace(rows, given=given, then=finish), hits
+        arguments = [tensor[missing] for tensor in rows.arguments] if hits else rows.arguments
+        return replace(rows, arguments=arguments, then=finish), hits
 
     def _keep(self, key: bytes, row: Row) -> None:
         size = sum(tensor.nbytes for tensor in row)
@@ -77,9 +77,9 @@ class PreludeCache:
             self.bytes -= sum(tensor.nbytes for tensor in oldest)
 
 
-def _digest(version: str, given: list[Tensor]) -> bytes:
+def _digest(version: str, arguments: list[Tensor]) -> bytes:
     digest = sha256(version.encode())
-    for tensor in given:
+    for tensor in arguments:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()))
     return digest.digest()

@@ -1,20 +1,21 @@
-"""The scheduler: chooses which samples of which job become lanes. It knows rows and jobs, but no tensors.
+"""The scheduler: chooses which samples of which job become lanes, and knows what ticks cost; it knows no tensors.
 
 A model's arena holds lanes of at most `budget` network rows (a lane has one, or two if guided), so that a tick stays
 short. Small jobs (up to a quarter of the budget) enter by deadline, earliest first, as long as more rows make a tick
 more efficient. Large jobs enter in slices, share their rows equally, and never take the last quarter, so that the next
 small job finds room at once. While large jobs wait, small ones leave them a quarter too.
 
-Interactive and bulk jobs have a scheduler each; `Turns` decides when bulk lanes take part in a tick.
+Interactive and bulk jobs have a scheduler each; `BulkShare` decides when bulk lanes take part in a tick.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import deque
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 BULK_SHARE = 8
 """While interactive jobs use the device, bulk jobs get one part in this many of its time."""
@@ -26,20 +27,25 @@ _EARLY = 0.2
 """Share of its span after which a lane's calls so far predict its total, for lack of better data."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Entry:
-    """A job as accepted; it never changes.
+    """A job as the scheduler sees it: what it needs, and how far it is. Plain numbers, as all of them are summed often.
 
     Attributes:
         number: number of the job; later jobs have higher ones.
-        samples: number of samples.
+        samples: number of samples; fewer than the job has once no more are admitted.
         cost: expected calls of one sample.
         whole: admit all samples in the same tick or none.
         width: network rows of one call of one sample.
         calls: expected calls of its slowest sample; at least `cost`.
-        known: whether both rest on known facts about the solver rather than on a guess.
+        certain: whether both rest on facts about the solver rather than on a guess.
         deadline: when it is given up, in seconds of the engine's clock; infinite for never.
         partial: whether it then ends with what it has, instead of failing.
+        small: whether it is a small job of its scheduler.
+        admitted: number of samples that became lanes so far.
+        active: number of those lanes still running.
+        begun: the average tick in which the running lanes were admitted.
+        forecast: `cost` and `calls` as they were expected at first.
     """
 
     number: int
@@ -48,68 +54,34 @@ class Entry:
     whole: bool = False
     width: int = 1
     calls: float = 0.0
-    known: bool = True
+    certain: bool = True
     deadline: float = math.inf
     partial: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Network rows of one call of all its samples."""
-        return self.samples * self.width
-
-
-class Place(NamedTuple):
-    """A job's place in its scheduler; never changed, only replaced, so any thread may read it.
-
-    Attributes:
-        entry: the job.
-        small: whether it is a small job.
-        samples: number of samples; fewer than in the entry once no more are admitted.
-        cost, calls: as in the entry, or re-estimated since.
-        admitted: number of samples that became lanes so far.
-        active: number of those lanes still running.
-        begun: the average tick in which the running lanes were admitted.
-    """
-
-    entry: Entry
-    small: bool
-    samples: int
-    cost: float
-    calls: float
+    small: bool = True
     admitted: int = 0
     active: int = 0
     begun: float = 0.0
-
-    @classmethod
-    def of(cls, entry: Entry, budget: int) -> Place:
-        """The place of a new job in a scheduler with this budget."""
-        calls = max(entry.calls, entry.cost)
-        return cls(entry, entry.rows <= part_of(budget), entry.samples, entry.cost, calls)
-
-    @property
-    def waiting(self) -> int:
-        """The number of samples that are not lanes yet."""
-        return self.samples - self.admitted
-
-    @property
-    def active_rows(self) -> int:
-        """Network rows of its lanes that take part in a tick."""
-        return self.active * self.entry.width
+    forecast: tuple[float, float] = (0.0, 0.0)
 
     def calls_left(self, tick: int) -> float:
         """Calls until the slowest running lane has ended, at least one."""
         return max(1.0, self.calls - (tick - self.begun)) if self.active else self.calls
 
-    def left(self, tick: int) -> float:
-        """Calls that a running lane still needs, at least one; half of all if old and new lanes run together."""
-        if self.waiting:
-            return max(1.0, 0.5 * self.cost)
-        slowest = self.calls_left(tick)  # lanes that still run after most have ended are the slow ones
-        return min(slowest, max(1.0, self.cost - (tick - self.begun), 0.5 * slowest if self.calls > self.cost else 0.0))
-
     def work(self, tick: int) -> float:
-        """Network rows that the job still needs."""
-        return self.entry.width * (self.waiting * self.cost + self.active * self.left(tick))
+        """Network rows that the job still needs.
+
+        A running lane needs half of its calls if old and new lanes run together. Lanes that still run after most have
+        ended are the slow ones.
+        """
+        waiting = self.samples - self.admitted
+        if waiting or not self.active:
+            return self.width * (waiting * self.cost + self.active * max(1.0, 0.5 * self.cost))
+        slowest = self.calls_left(tick)
+        left = max(1.0, self.cost - (tick - self.begun), 0.5 * slowest if self.calls > self.cost else 0.0)
+        return self.width * self.active * min(slowest, left)
+
+
+E = TypeVar("E", bound=Entry)
 
 
 def part_of(budget: int) -> int:
@@ -117,36 +89,7 @@ def part_of(budget: int) -> int:
     return max(1, budget // 4)
 
 
-class SchedulerSnapshot(NamedTuple):
-    """A scheduler at one moment.
-
-    Attributes:
-        budget, enough, tick: see `Scheduler`.
-        places: the places of all jobs, in order of arrival.
-    """
-
-    budget: int
-    enough: int
-    tick: int
-    places: tuple[Place, ...]
-
-    @property
-    def queued(self) -> int:
-        """The number of jobs without a running sample yet."""
-        return sum(not place.admitted for place in self.places)
-
-    @property
-    def lanes(self) -> int:
-        """The number of samples being solved."""
-        return sum(place.active for place in self.places)
-
-    def is_small(self, rows: int) -> bool:
-        """Whether a job is small, by the network rows of one call of all its samples."""
-        return rows <= part_of(self.budget)
-
-
-@dataclass
-class Scheduler:
+class Scheduler(Generic[E]):
     """The jobs of one arena and one priority.
 
     Attributes:
@@ -154,83 +97,74 @@ class Scheduler:
         enough: rows beyond which a row costs hardly less: more lanes would only make all end later, so small jobs wait
             for those before them, unless they are much shorter.
         tick: number of ticks that its lanes have taken.
-        held: jobs that are not ready to become lanes.
+        entries: the jobs by number, in order of arrival.
+        held: those that are not ready to become lanes.
+        active_rows: network rows of the running lanes.
     """
 
-    budget: int
-    enough: int = 2**62
-    tick: int = 0
-    held: set[int] = field(default_factory=set)
-    _places: dict[int, Place] = field(default_factory=dict)
-    _listed: tuple[Place, ...] | None = ()  # the places as a tuple; None after a change
-    _small: list[tuple[float, int]] = field(default_factory=list)  # deadline and number of waiting small jobs
-    _large: deque[int] = field(default_factory=deque)
-    _active: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    def __init__(self, budget: int) -> None:
+        self.budget = self.enough = budget
+        self.tick = self.active_rows = 0
+        self.entries: dict[int, E] = {}
+        self.held: set[int] = set()
+        self._part = part_of(budget)
+        self._small: list[tuple[float, int, E]] = []  # waiting small jobs by deadline and number
+        self._large: deque[E] = deque()  # waiting large jobs
+        self._large_rows = 0  # of the running lanes
 
-    def __len__(self) -> int:
-        """Jobs present, waiting or running."""
-        return len(self._places)
+    def is_small(self, rows: float) -> bool:
+        """Whether a job is small, by the network rows of one call of all its samples."""
+        return rows <= self._part
 
-    @property
-    def active_rows(self) -> int:
-        """Network rows of the running lanes."""
-        return self._active[True] + self._active[False]
-
-    def snapshot(self) -> SchedulerSnapshot:
-        """The current state; has no cost per job unless one has changed."""
-        if self._listed is None:
-            self._listed = tuple(self._places.values())
-        return SchedulerSnapshot(self.budget, min(self.enough, self.budget), self.tick, self._listed)
-
-    def _room(self) -> int:
-        """Network rows that small jobs may still take; large lanes are not pushed out for them."""
-        reserved = self.budget // 4 if self._large else 0
-        return min(self.budget - self.active_rows, self.budget - reserved - self._active[True])
-
-    def add(self, entry: Entry, held: bool = False) -> None:
-        """Queue a job; a `held` one is visible but waits until released."""
-        place = Place.of(entry, self.budget)
-        self._put(place)
+    def add(self, entry: E, held: bool = False) -> None:
+        """Queue a job; a `held` one counts but waits until released."""
+        entry.small = entry.samples * entry.width <= self._part
+        if entry.calls < entry.cost:
+            entry.calls = entry.cost
+        entry.forecast = entry.cost, entry.calls
+        self.entries[entry.number] = entry
         if held:
             self.held.add(entry.number)
         else:
-            self._queue(place)
+            self._queue(entry)
 
-    def release(self, number: int) -> None:
+    def release(self, entry: E) -> None:
         """Release a held job."""
-        self.held.remove(number)
-        self._queue(self._places[number])
+        self.held.remove(entry.number)
+        self._queue(entry)
 
-    def _queue(self, place: Place) -> None:
-        if place.small:
-            insort(self._small, (place.entry.deadline, place.entry.number))
+    def _queue(self, entry: E) -> None:
+        if entry.small:
+            insort(self._small, (entry.deadline, entry.number, entry))
         else:
-            self._large.append(place.entry.number)
+            self._large.append(entry)
 
-    def remove(self, number: int) -> None:
-        """Remove a job that was given up; its lanes must be stopped too."""
-        place = self._places.get(number)
-        if place is not None:
-            self._unqueue(place)
-            self._activate(place, 0)
-            self._drop(place)
+    def remove(self, entry: E) -> None:
+        """Remove a job that was given up, unless it is gone; its lanes must be stopped too."""
+        if entry.number in self.entries:
+            self._unqueue(entry)
+            self.ended(entry, entry.active)
+            self.entries.pop(entry.number, None)
 
-    def ended(self, number: int, lanes: int) -> bool:
+    def ended(self, entry: E, lanes: int) -> bool:
         """Note that some lanes of a job have ended.
 
         Returns:
             Whether the job is complete; it is then removed. False for a job already removed.
         """
-        place = self._places.get(number)
-        if place is None:
+        if entry.number not in self.entries:
             return False
-        place = self._activate(place, place.active - lanes)
-        if place.active or place.waiting:
+        entry.active -= lanes
+        rows = lanes * entry.width
+        self.active_rows -= rows
+        if not entry.small:
+            self._large_rows -= rows
+        if entry.active or entry.admitted < entry.samples:
             return False
-        self._drop(place)
+        del self.entries[entry.number]
         return True
 
-    def reprice(self, number: int, nfe: float, share: float, least: float) -> Place | None:
+    def reprice(self, number: int, nfe: float, share: float, least: float) -> E | None:
         """Re-estimate how many calls the samples of a job under error control need.
 
         Args:
@@ -240,122 +174,130 @@ class Scheduler:
             least: the same share for the slowest lane.
 
         Returns:
-            Its place if the estimate has replaced a guess.
+            The job if the estimate has replaced a guess.
         """
-        place = self._places.get(number)
-        if place is None or least <= (0.0 if place.entry.known else _EARLY):
+        entry = self.entries.get(number)
+        if entry is None or least <= (0.0 if entry.certain else _EARLY):
             return None
-        entry, before = place.entry, max(place.entry.calls, place.entry.cost)
         # What is known from other jobs applies to the rest of the span; a guess is replaced by the rate so far.
-        cost = nfe + (1 - share) * entry.cost if entry.known else nfe / share
-        calls = max(cost, nfe + (1 - least) * before if entry.known else nfe / least)
-        place = self._put(place._replace(cost=cost, calls=calls))
-        return None if entry.known else place
+        cost, calls = entry.forecast
+        entry.cost = nfe + (1 - share) * cost if entry.certain else nfe / share
+        entry.calls = max(entry.cost, nfe + (1 - least) * calls if entry.certain else nfe / least)
+        return None if entry.certain else entry
 
-    def grant(self) -> list[tuple[int, int, int]]:
+    def grant(self) -> list[tuple[E, int, int]]:
         """Choose the samples that become lanes now.
 
         Returns:
             (job, first sample, count) in the order of admission.
         """
-        granted: list[tuple[int, int, int]] = []
-        if not self._small and not self._large:
-            return granted
+        granted: list[tuple[E, int, int]] = []
         if self._small:
             self._feed_small(granted)
-        self._feed_large(self.budget - self.budget // 4, granted)
+        if self._large:
+            self._feed_large(self.budget - self.budget // 4, granted)
         return granted
 
-    def _feed_small(self, granted: list[tuple[int, int, int]]) -> None:
-        room, waiting = self._room(), list[tuple[float, int]]()
+    def _feed_small(self, granted: list[tuple[E, int, int]]) -> None:
+        # Large lanes are not pushed out for small jobs.
+        reserved, small_rows = (self.budget // 4 if self._large else 0), self.active_rows - self._large_rows
+        room = min(self.budget - self.active_rows, self.budget - reserved - small_rows)
         enough, short = room - (self.budget - min(self.enough, self.budget)), -1.0
-        for key in self._small:
-            place = self._places[key[1]]
-            width = place.entry.width
+        queue, waiting = self._small, list[tuple[float, int, E]]()
+        for place, line in enumerate(queue):
             if room <= 0 or (enough <= 0 and short < 0 and (short := self._short()) <= 0):
-                waiting.append(key)
-                continue
-            free = room if place.calls <= short or (place.entry.whole and not self._active[True]) else enough
-            count = min(place.waiting, free // width)
-            if count <= 0 or (place.entry.whole and count < place.waiting):
+                waiting += queue[place:]
+                break
+            entry = line[2]
+            width, missing = entry.width, entry.samples - entry.admitted
+            fits = room if entry.calls <= short or (entry.whole and self.active_rows == self._large_rows) else enough
+            count = min(missing, fits // width)
+            if count <= 0 or (entry.whole and count < missing):
                 enough = 0  # others do not overtake it, unless they are short
-                waiting.append(key)
+                waiting.append(line)
                 continue
             room, enough = room - count * width, enough - count * width
-            if self._take(place, count, granted).waiting:
+            self._take(entry, count, granted)
+            if count < missing:
                 enough = 0
-                waiting.append(key)
+                waiting.append(line)
         self._small = waiting
 
     def _short(self) -> float:
         """The calls of a job that is much shorter than what runs; 0 if nothing does."""
-        running = [place.calls_left(self.tick) for place in self._places.values() if place.small and place.active]
+        running = [each.calls_left(self.tick) for each in self.entries.values() if each.small and each.active]
         return _MUCH_SHORTER * sum(running) / len(running) if running else 0.0
 
-    def _feed_large(self, limit: int, granted: list[tuple[int, int, int]]) -> None:
+    def _feed_large(self, limit: int, granted: list[tuple[E, int, int]]) -> None:
         for _ in range(len(self._large)):
-            place = self._places[self._large[0]]
-            width = place.entry.width
-            share = max(1, limit // (len(self._large) * width))
-            room = min(limit - self._active[False], self.budget - self.active_rows) // width
+            entry = self._large[0]
+            share = max(1, limit // (len(self._large) * entry.width))
+            room = min(limit - self._large_rows, self.budget - self.active_rows) // entry.width
             if not self.active_rows:
                 room = max(1, room)  # an arena of one row still takes a single guided sample
-            count = min(place.waiting, share - place.active, room)
+            count = min(entry.samples - entry.admitted, share - entry.active, room)
             if count > 0:
-                place = self._take(place, count, granted)
-            if place.waiting:
+                self._take(entry, count, granted)
+            if entry.admitted < entry.samples:
                 self._large.rotate(-1)
             else:
                 self._large.popleft()
 
-    def _take(self, place: Place, count: int, granted: list[tuple[int, int, int]]) -> Place:
-        granted.append((place.entry.number, place.admitted, count))
-        begun = place.begun + (self.tick - place.begun) * count / (place.active + count)
-        return self._activate(place, place.active + count, admitted=place.admitted + count, begun=begun)
+    def _take(self, entry: E, count: int, granted: list[tuple[E, int, int]]) -> None:
+        granted.append((entry, entry.admitted, count))
+        rows = count * entry.width
+        self.active_rows += rows
+        if not entry.small:
+            self._large_rows += rows
+        entry.admitted += count
+        entry.active += count
+        entry.begun += (self.tick - entry.begun) * count / entry.active
 
-    def _activate(self, place: Place, lanes: int, **changes: float) -> Place:
-        after = place._replace(active=lanes, **changes)
-        self._active[place.small] += after.active_rows - place.active_rows
-        return self._put(after)
+    def _unqueue(self, entry: E) -> None:
+        if entry.number in self.held:
+            self.held.remove(entry.number)
+        elif entry.admitted < entry.samples:
+            if entry.small:
+                self._small.remove((entry.deadline, entry.number, entry))
+            else:
+                self._large.remove(entry)
 
-    def _put(self, place: Place) -> Place:
-        self._places[place.entry.number] = place
-        self._listed = None
-        return place
-
-    def _drop(self, place: Place) -> None:
-        del self._places[place.entry.number]
-        self._listed = None
-
-    def _unqueue(self, place: Place) -> None:
-        number, deadline = place.entry.number, place.entry.deadline
-        if number in self.held:
-            self.held.remove(number)
-            return
-        if not place.waiting:
-            return
-        if place.small:
-            self._small.remove((deadline, number))
-        else:
-            self._large.remove(number)
-
-    def first_waiting(self, number: int) -> int:
-        """Return the first sample of a job that is not a lane yet; its number of samples if all are."""
-        return self._places[number].admitted
-
-    def drop_waiting(self, number: int) -> None:
+    def drop_waiting(self, entry: E) -> None:
         """Admit no more of a job's samples."""
-        place = self._places[number]
-        self._unqueue(place)
-        self._put(place._replace(samples=place.admitted))
+        self._unqueue(entry)
+        entry.samples = entry.admitted
+
+
+def ahead(entries: Iterable[Entry], entry: Entry, scheduler: Scheduler[E]) -> tuple[float, float]:
+    """The network rows that are solved before a new job runs, and the rows of the ticks in which it runs then.
+
+    A small job waits for those with an earlier deadline, as far as they do not find room at once, and shares its ticks
+    with what runs. Large jobs share all ticks equally: until one is done, each other gets as much as it needs at most.
+    """
+    rows = entry.samples * entry.width
+    if not scheduler.is_small(rows):
+        work = rows * entry.cost
+        sizes = [each.width * each.samples * each.forecast[0] for each in entries]
+        return sum([min(size, work) for size in sizes]), scheduler.budget
+    before = waiting = later = 0.0
+    running = float(rows)
+    for each in entries:
+        rows = (each.samples - each.admitted) * each.width
+        if each.small and (each.active or each.deadline <= entry.deadline):
+            waiting, before = waiting + rows, before + rows * each.cost
+        else:
+            later += rows
+        running += each.active * each.width
+    room = max(0.0, scheduler.enough - running)
+    return before * max(0.0, 1 - room / max(waiting, 1.0)), min(scheduler.enough, running + waiting + later)
 
 
 @dataclass
-class Turns:
-    """The turns of bulk lanes: every tick if they are alone, else one part in `BULK_SHARE` of the time.
+class BulkShare:
+    """When bulk lanes take part: in every tick if they are alone, else in one part in `BULK_SHARE` of the time.
 
     Attributes:
-        interactive_s, bulk_s: time that each has used since both are present.
+        interactive_s, bulk_s: time that each priority has used since both are present.
         tick_s: duration of the last tick of bulk lanes; their next turn comes once they have earned that much.
     """
 
@@ -363,7 +305,7 @@ class Turns:
     bulk_s: float = 0.0
     tick_s: float = 0.0
 
-    def bulk(self, interactive: int, bulk: int) -> bool:
+    def takes_part(self, interactive: int, bulk: int) -> bool:
         """Whether bulk lanes take part now, given the number of lanes of each priority."""
         if not interactive or not bulk:
             self.interactive_s = self.bulk_s = 0.0
@@ -377,3 +319,113 @@ class Turns:
         self.bulk_s += share
         if bulk:
             self.tick_s = share
+
+
+_NEWEST = 0.15
+"""Weight of the newest tick in the mean cost of its size."""
+
+_EFFICIENT = 1.1
+"""Times the least cost of a row that is about as little."""
+
+_WORST = 3.0
+"""A tick counts for at most this many means: the first ones touch new memory, and any may be held up."""
+
+_HORIZON_S = 3.0
+"""Seconds over which the ratio of time to cost is taken."""
+
+_PRIOR_S = 0.3
+"""Weight, in seconds, of a ratio of 1 before any tick."""
+
+_LONGEST_STALL_S = 0.5
+"""Longest stall counted for one tick: a longer one (process stopped, machine asleep) says nothing about the next."""
+
+_STALE_S = 30.0
+"""Seconds without a tick after which the machine's load may have changed."""
+
+
+class TickCostModel:
+    """Seconds of a whole tick (network, lanes, delivery) by its rows: a mean for each power of two, and one ratio.
+
+    Two things are learned, separately. The cost of a tick of a given size is steady, and is measured as CPU time of the
+    engine's thread, in which stalls do not show. How much longer a tick lasts because other threads want the same cores
+    (or Python's lock) varies, and hits a few ticks hard and most not at all; it is one ratio for all sizes, over the
+    last seconds. Between the sizes seen it interpolates; above the largest, seconds are proportional to rows.
+
+    Attributes:
+        stretch: how many times its cost a tick has recently lasted.
+    """
+
+    def __init__(self) -> None:
+        self.stretch = 1.0
+        self._means: list[tuple[float, float, bool] | None] = [None] * 64  # mean rows, mean cost, whether from ticks
+        self._sizes: list[tuple[float, float]] | None = None
+        self._elapsed = self._cost = _PRIOR_S
+        self._last = 0.0
+
+    def measured(self, rows: int, cost: float) -> None:
+        """Take in a measurement of the network alone, before any tick."""
+        self._means[rows.bit_length()] = float(rows), cost, False
+        self._sizes = None
+
+    def learn(self, rows: int, cost: float, elapsed: float, now: float, ticks: int = 1) -> None:
+        """Take in some ticks of the same lanes.
+
+        Args:
+            rows: of each network call.
+            cost: their CPU time in seconds; the same as `elapsed` if another device does the work.
+            elapsed: seconds from their beginning to their end.
+            now: their end, in seconds of a monotonic clock.
+            ticks: their number.
+        """
+        size, one = rows.bit_length(), cost / ticks
+        mean_rows, mean, _ = self._means[size] or (float(rows), one, True)
+        newest = one if one < _WORST * mean else _WORST * mean
+        self._means[size] = mean_rows + _NEWEST * (rows - mean_rows), mean + _NEWEST * (newest - mean), True
+        self._sizes = None
+        if now - self._last > _STALE_S:
+            self._elapsed = self._cost = _PRIOR_S
+        self._last = now
+        elapsed = min(max(elapsed, cost), cost + _LONGEST_STALL_S)
+        share = 1 - elapsed / _HORIZON_S if elapsed < _HORIZON_S else 0.0
+        self._elapsed, self._cost = self._elapsed * share + elapsed, self._cost * share + cost
+        self.stretch = self._elapsed / self._cost if self._elapsed > self._cost else 1.0
+
+    def seconds(self, rows: float) -> float:
+        """How long a tick of this many rows will last."""
+        return self.stretch * self.cost(rows)
+
+    def cost(self, rows: float) -> float:
+        """How long it would last with the cores to itself."""
+        sizes = self._sizes or self.sizes
+        if not sizes:
+            return 1e-3
+        place = bisect_right(sizes, (rows, math.inf))
+        if place == 0:
+            return sizes[0][1]  # a smaller tick costs about as much as the smallest seen, at most
+        r0, s0 = sizes[place - 1]
+        if place == len(sizes):
+            return s0 * rows / r0
+        r1, s1 = sizes[place]
+        return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
+
+    def enough(self, budget: int) -> int:
+        """The rows, up to a budget, from which on a row costs about as little as it ever does."""
+        best = _EFFICIENT * min((cost / rows for rows, cost in self.sizes if rows <= budget), default=0.0)
+        return next((int(rows) for rows, cost in self.sizes if rows <= budget and cost <= best * rows), budget)
+
+    @property
+    def sizes(self) -> list[tuple[float, float]]:
+        """(rows, cost) of the sizes seen, rising in both."""
+        if self._sizes is None:
+            means = [each for each in self._means if each is not None]
+            costs, ceiling, floor = [0.0] * len(means), math.inf, 0.0
+            for place in range(len(means) - 1, -1, -1):
+                _, cost, ticked = means[place]
+                costs[place] = cost = cost if cost < ceiling else ceiling  # no tick costs more than a larger one
+                ceiling = cost if ticked else ceiling  # (a measurement lacks what is beside the network)
+            sizes = list[tuple[float, float]]()
+            for (rows, _, _), cost in zip(means, costs, strict=True):
+                floor = cost if cost > floor else floor
+                sizes.append((rows, floor))
+            self._sizes = sizes
+        return self._sizes

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from engine.conditions import variants_of
 from engine.device import Device
 from engine.job import Job, JobResult, Priority, Sizes
-from engine.job_rows import variants_of
 from engine.scheduler import BULK_SHARE
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Checkpoint
@@ -45,7 +45,7 @@ class Pass:
 
     Attributes:
         owner: the object that the rows belong to.
-        given: arguments (rows, ...) on the host.
+        arguments: tensors (rows, ...) on the host.
         then: called with the results once all rows are done.
         bulk: whether the rows yield to those of other passes.
         solver: name of the job's solver.
@@ -55,7 +55,7 @@ class Pass:
     """
 
     owner: Any
-    given: Sequence[Tensor]
+    arguments: Sequence[Tensor]
     then: Callable[[list[Tensor]], None]
     bulk: bool = False
     solver: str = ""
@@ -66,7 +66,7 @@ class Pass:
     @property
     def rows(self) -> int:
         """The number of rows."""
-        return len(self.given[0])
+        return len(self.arguments[0])
 
     @property
     def left(self) -> int:
@@ -101,6 +101,7 @@ class Stage:
         row_s: seconds per row in a full slice.
         used_s: device time used, for fairness among stages and arenas.
         passes: waiting passes.
+        left_s: the estimated time of their rows, in seconds, which any thread may read.
     """
 
     def __init__(
@@ -125,37 +126,41 @@ class Stage:
             fetch: whether to copy the results to the host.
         """
         self.name, self.model = name, checkpoint.card.name
-        self.used_s = 0.0
+        self.used_s = self.left_s = 0.0
         self.passes: deque[Pass] = deque()
         self._device, self._fetch, self._turns = device, fetch, 0
         with device.scope(), torch.inference_mode():
             self._kinds = [(tuple(each.shape[1:]), each.dtype) for each in function(*examples(rows[0]))]
             self._packed = len(self._kinds) > 1 or self._kinds[0][1].itemsize == 1
-            call = (lambda *given: _pack(function(*given))) if self._packed else (lambda *given: function(*given)[0])
+
+            def call(*arguments: Tensor) -> Tensor:
+                tensors = function(*arguments)
+                return _pack(tensors) if self._packed else tensors[0]
+
             least, most = rows
             numbers = max(1, sum(math.prod(shape) for shape, _ in self._kinds))
-            wanted = max(least, min(MOST_ROWS, CALL_NUMBERS // numbers))
-            wanted = wanted if most is None else min(wanted, most)
-            self._call = independent_rows([call], examples, wanted, least)
+            at_once = max(least, min(MOST_ROWS, CALL_NUMBERS // numbers))
+            at_once = at_once if most is None else min(at_once, most)
+            self._call = independent_rows([call], examples, at_once, least)
             self.at_once, self.row_s = self._measure(examples(_SHOWN))
 
     def _measure(self, shown: Sequence[Tensor]) -> tuple[int, float]:
         """The maximum number of rows in a slice, and the seconds per row."""
         rows = 1
         while True:
-            given = [each[torch.arange(rows, device=each.device) % len(each)] for each in shown]
-            took = self._timed(given)
+            arguments = [each[torch.arange(rows, device=each.device) % len(each)] for each in shown]
+            took = self._timed(arguments)
             if took > SLICE_S:  # something else may have slowed a single measurement
-                took = min(took, self._timed(given))
+                took = min(took, self._timed(arguments))
             if took > SLICE_S and rows > 1:
                 return rows // 2, took / rows
             if 2 * took > SLICE_S or rows >= self._call.limit:
                 return min(rows, self._call.limit), took / rows
             rows *= 2
 
-    def _timed(self, given: Sequence[Tensor]) -> float:
+    def _timed(self, arguments: Sequence[Tensor]) -> float:
         begin = self._device.seconds()
-        self._call(*given)
+        self._call(*arguments)
         self._device.finish()
         return self._device.seconds() - begin
 
@@ -164,10 +169,18 @@ class Stage:
         """Whether a row has the same bits in all calls."""
         return self._call.deterministic
 
-    @property
-    def left_s(self) -> float:
-        """The estimated time of the waiting rows, in seconds."""
-        return self.row_s * sum(each.left for each in self.passes)
+    def put(self, rows: Pass) -> None:
+        """Let rows wait for a slice."""
+        self.passes.append(rows)
+        self._count()
+
+    def drop(self, rows: Pass) -> None:
+        """Drop rows that wait."""
+        self.passes.remove(rows)
+        self._count()
+
+    def _count(self) -> None:
+        self.left_s = self.row_s * sum([each.left for each in self.passes])
 
     def turn(self) -> Turn:
         """Call the program for one slice of the waiting rows; there must be at least one."""
@@ -177,8 +190,7 @@ class Stage:
                 where = torch.device("cpu") if self._fetch else self._device.device
                 each.out = [torch.empty((each.rows, *shape), dtype=dtype, device=where) for shape, dtype in self._kinds]
         begin = time.perf_counter()
-        with torch.inference_mode(), self._device.scope():
-            failed = self._run(chosen)
+        failed = self._run(chosen)
         took = time.perf_counter() - begin
         for each, part in chosen:
             each.seconds += took
@@ -186,6 +198,7 @@ class Stage:
         ended = [each for each, _ in chosen if not each.left and each not in failed]
         for each in (*ended, *failed):
             self.passes.remove(each)
+        self._count()
         rows = sum(part.stop - part.start for _, part in chosen)
         solvers = len({each.solver for each, _ in chosen})
         return Turn(rows, len(chosen), solvers, ended, failed, all(each.bulk for each, _ in chosen))
@@ -236,9 +249,11 @@ class Stage:
         return {}
 
     def _fill(self, chosen: Sequence[tuple[Pass, slice]]) -> None:
-        columns = zip(*([tensor[part] for tensor in each.given] for each, part in chosen), strict=True)
-        found = self._call(*(self._device.send(parts[0] if len(parts) == 1 else torch.cat(parts)) for parts in columns))
-        results = _unpack(found, self._kinds) if self._packed else [found]
+        columns = zip(*([tensor[part] for tensor in each.arguments] for each, part in chosen), strict=True)
+        output = self._call(
+            *(self._device.send(parts[0] if len(parts) == 1 else torch.cat(parts)) for parts in columns)
+        )
+        results = _unpack(output, self._kinds) if self._packed else [output]
         results = [self._device.fetch(each) for each in results] if self._fetch else results
         self._device.finish()
         begin = 0
@@ -256,12 +271,14 @@ def _pack(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _unpack(packed: Tensor, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-    begin, found = 0, []
+    begin, tensors = 0, []
     for shape, dtype in kinds:
         end = begin + math.prod(shape) * dtype.itemsize
-        found.append(packed[:, begin:end].clone(memory_format=torch.contiguous_format).view(dtype).reshape(-1, *shape))
+        tensors.append(
+            packed[:, begin:end].clone(memory_format=torch.contiguous_format).view(dtype).reshape(-1, *shape)
+        )
         begin = end
-    return found
+    return tensors
 
 
 def prelude_of(checkpoint: Checkpoint, device: Device, sizes: Sizes = ()) -> Stage | None:
@@ -269,13 +286,13 @@ def prelude_of(checkpoint: Checkpoint, device: Device, sizes: Sizes = ()) -> Sta
     prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
     if prelude is None or requested is None or takes is None:
         return None
-    given, makes = requested.sized(dict(sizes)), takes.sized(dict(sizes))
+    arguments, makes = requested.sized(dict(sizes)), takes.sized(dict(sizes))
 
     def function(*conditions: Tensor) -> tuple[Tensor, ...]:
         return prelude.call(makes, *conditions)
 
     def examples(rows: int) -> tuple[Tensor, ...]:
-        return prelude.examples(given, rows, checkpoint.dtype, device.device)
+        return prelude.examples(arguments, rows, checkpoint.dtype, device.device)
 
     rows = rows_of(prelude.program, device.device)
     return Stage("prelude", function, examples, checkpoint, device, rows)
@@ -328,12 +345,12 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
     for variant in variants:
         key = tuple(id(part) for name in prelude.inputs for part in (variant[name].rows, variant[name].index))
         if key not in places:
-            found, index = combinations(variant, prelude.inputs)
-            rows.append(found)
-            places[key] = slice(begun, begun + len(found[0])), index
-            begun += len(found[0])
+            distinct, index = combinations(variant, prelude.inputs)
+            rows.append(distinct)
+            places[key] = slice(begun, begun + len(distinct[0])), index
+            begun += len(distinct[0])
         of.append(places[key])
-    made = set(prelude.outputs)
+    outputs = set(prelude.outputs)
 
     def finish(out: list[Tensor]) -> None:
         each: dict[tuple[int, int], dict[str, Distinct]] = {}
@@ -341,13 +358,13 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
             results = zip(prelude.outputs, out, strict=True)
             each.setdefault((part.start, part.stop), {name: Distinct(rows[part], index) for name, rows in results})
         all_of = [
-            {name: each[part.start, part.stop][name] if name in made else variant[name] for name in takes.inputs}
+            {name: each[part.start, part.stop][name] if name in outputs else variant[name] for name in takes.inputs}
             for variant, (part, _) in zip(variants, of, strict=True)
         ]
         then(replace(job, conditions=None, negative=None, guidance=guidance, variants=tuple(all_of)))
 
-    given = [torch.cat(column) for column in zip(*rows, strict=True)]
-    return Pass(owner, given, finish, job.priority is Priority.BULK, job.solve.name)
+    arguments = [torch.cat(column) for column in zip(*rows, strict=True)]
+    return Pass(owner, arguments, finish, job.priority is Priority.BULK, job.solve.name)
 
 
 def decoder_pass(
@@ -365,18 +382,18 @@ def decoder_pass(
     n, saved, card = len(result.x), result.saved, checkpoint.card
     shape = card.data_of(dict(job.sizes))
     flat = result.x if saved is None else torch.cat((result.x, saved.flatten(0, 1)))
-    there = flat.flatten(1).isfinite().all(dim=1)
-    whole = bool(there.all())
+    finite = flat.flatten(1).isfinite().all(dim=1)
+    whole = bool(finite.all())
 
     def decoded(out: Sequence[Tensor]) -> None:
         data = out[0] if whole else torch.full((len(flat), *shape), torch.nan, dtype=DTYPES[card.data_dtype])
         if not whole:
-            data[there] = out[0]
-        kept = None if saved is None else data[n:].reshape(n, -1, *shape)
-        then(replace(result, data=data[:n], saved_data=kept))
+            data[finite] = out[0]
+        saved_data = None if saved is None else data[n:].reshape(n, -1, *shape)
+        then(replace(result, data=data[:n], saved_data=saved_data))
 
-    if not there.any():
+    if not finite.any():
         decoded([flat.new_empty((0, *shape), dtype=DTYPES[card.data_dtype])])
         return None
-    given = [flat if whole else flat[there]]
-    return Pass(owner, given, decoded, job.priority is Priority.BULK, job.solve.name)
+    arguments = [flat if whole else flat[finite]]
+    return Pass(owner, arguments, decoded, job.priority is Priority.BULK, job.solve.name)

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.job import Job, JobResult, Operation, Priority, Sizes
-from engine.snapshot import Workload
+from engine.job import Job, JobResult, Operation, Priority, Sizes, Workload
 from models.checkpoint.loading import Checkpoint
 
 Pace = Callable[[float, float, float, Priority, Sizes], float]

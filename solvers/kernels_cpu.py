@@ -29,8 +29,8 @@ from solvers.clocks import (
 from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
 from solvers.errors import RUNNING
 from solvers.plan import CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID
-from solvers.state import Attempts, Limits, Runner, States
-from solvers.trace import StepLog, write_attempts
+from solvers.state import Attempts, States
+from solvers.trace import write_attempts
 
 Data = NDArray[Any]
 """An array of the states' dtype."""
@@ -251,7 +251,7 @@ def _settle(lanes: Records, index: Index, after: Data, accepted: Flags, rows: Re
 def control(
     lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, kinds: Index, present: int, log: Any
 ) -> tuple[int, bool]:
-    """Do after one call what `Lanes.decide` does, for lanes without save times.
+    """Do after one call what `Lanes.absorb` does under error control, for lanes without save times.
 
     Args:
         lanes, x, k, weights, rows: see the top of this module.
@@ -300,7 +300,7 @@ class HostStates(States):
         super()._hold(lanes)
         if self._shared is not self._room_k:  # (converting a tensor to NumPy takes longer than slicing an array)
             self._shared, self._all_x, self._all_k = self._room_k, self._room_x.numpy(), self._room_k.numpy()
-        self._x, self._k = self._all_x[:lanes], self._all_k[:lanes]
+        self.arrays = self._x, self._k = self._all_x[:lanes], self._all_k[:lanes]
 
     def _take_out(self, gone: Index, stay: Index) -> Tensor:
         lanes, slots, width = self._k.shape
@@ -315,11 +315,6 @@ class HostStates(States):
     def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
         v = v.contiguous().resolve_neg()
         return receive(lanes, self._x, self._k, bank.weights, bank.rows, bank.times, v.data_ptr(), kinds, False)
-
-    def run(
-        self, runner: Runner, lanes: Records, bank: Bank, log: StepLog, kinds: Index, limits: Limits
-    ) -> tuple[int, int, int, bool]:
-        return runner(lanes, self._x, self._k, bank, log, kinds, limits)
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
         m = len(index)

@@ -23,9 +23,9 @@ from solvers.compiled import Index, Numbers, Records
 from solvers.errors import CODES, Status
 from solvers.kernels_cpu import HostStates
 from solvers.kernels_torch import DeviceStates
-from solvers.plan import CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, Plan
+from solvers.plan import CONTROLLED_KINDS, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, Plan
 from solvers.saving import Saved, save, save_grid, save_passed
-from solvers.state import LANE, SMALLEST_ROOM, Attempts, Limits, Runner, States, checked, first_record, plain
+from solvers.state import LANE, SMALLEST_ROOM, Limits, Runner, States, checked, first_record, plain
 from solvers.trace import StepLog
 
 _ON_GRIDS = 1 << MID | 1 << END_FIXED
@@ -81,11 +81,13 @@ class Finished:
 
 @dataclass
 class _Ticket:
-    """One admission: what it holds in the bank, and how many of its lanes are still running."""
+    """What lanes of one plan, admitted together, hold in the bank; their first record; how many are still running."""
 
     solve: Plan
     save_at: NDArray[np.float64] | None
-    lanes: int
+    words: NDArray[np.int64]
+    alone: bool
+    lanes: int = 0
 
 
 @dataclass
@@ -151,32 +153,43 @@ class Lanes:
 
         If memory runs out, none has started and nothing has changed; try again with fewer.
         """
-        admissions = [admission for admission in admissions if len(admission.x0)]
+        admissions = [admission for admission in admissions if admission.x0.shape[0]]
         if not admissions:
             return
-        self._widen(max(admission.solve.rows.slots for admission in admissions))
-        before, after = len(self), len(self) + sum(len(admission.x0) for admission in admissions)
+        self._widen(max([admission.solve.rows.slots for admission in admissions]))
+        before = len(self.records)
+        after = before + sum([admission.x0.shape[0] for admission in admissions])
         if after > len(self._room):
             room = np.zeros(max(2 * before, after, SMALLEST_ROOM), dtype=LANE)
             plain(room)[:before] = plain(self.records)
             self._room, self.records = room, room[:before]
-        tickets: dict[int, _Ticket] = {}
-        saved: list[Saved] = []
+        words, owners, indices = plain(self._room), self._room["owner"], self._room["index"]
+        tickets, saved = list[_Ticket](), list[Saved]()
         with ExitStack() as undo:
             last = before
             for admission in admissions:
-                first, last = last, last + len(admission.x0)
-                records, number = self._room[first:last], self._next_ticket + len(tickets)
-                tickets[number] = self._write(admission, records, number, undo)
+                first, last = last, last + admission.x0.shape[0]
+                shares = tickets and not tickets[-1].alone and admission.save_at is None
+                if not shares or tickets[-1].solve is not admission.solve:
+                    tickets.append(self._ticket(admission, self._next_ticket + len(tickets), undo))
+                tickets[-1].lanes += last - first
+                words[first:last] = tickets[-1].words
+                owners[first:last] = admission.owner
+                indices[first:last] = np.arange(admission.first_index, admission.first_index + last - first)
+                if admission.solve.times is None:
+                    self._room["log"][first:last] = places = self.log.open(last - first)
+                    undo.callback(self.log.free, places)
                 times = admission.save_at
                 if times is not None and len(times) and times[0] == admission.solve.t_span[0]:
-                    saved.append(save(records, np.arange(len(records)), self.states.start_of(admission.x0)))
+                    start = self.states.start_of(admission.x0)
+                    saved.append(save(self._room[first:last], np.arange(last - first), start))
             self.states.admit([(admission.x0, admission.solve.rows.origin) for admission in admissions])
             undo.pop_all()
         self.records = self._room[:after]
-        self._tickets |= tickets
-        self._next_ticket += len(tickets)
-        self.saving += sum(ticket.save_at is not None for ticket in tickets.values())
+        for ticket in tickets:
+            self._tickets[self._next_ticket] = ticket
+            self._next_ticket += 1
+            self.saving += ticket.save_at is not None
         self.saved += saved
 
     def _widen(self, slots: int) -> None:
@@ -184,25 +197,20 @@ class Lanes:
             self.states.widen(slots)
             self.bank.widen(slots)
 
-    def _write(self, admission: Admission, records: Records, ticket: int, undo: ExitStack) -> _Ticket:
-        """Write the records of an admission and hold what it needs; `undo` releases it."""
-        plan, n = admission.solve, len(admission.x0)
+    def _ticket(self, admission: Admission, number: int, undo: ExitStack) -> _Ticket:
+        """Hold in the bank what an admission needs; `undo` releases it."""
+        plan, times = admission.solve, admission.save_at
         first_row, first_time = self.bank.hold(plan)
         undo.callback(self.bank.release, plan)
         one = first_record(plan, first_row, first_time)
-        one["ticket"], one["owner"] = ticket, admission.owner
+        one["ticket"] = number
         if plan.batch:
-            one["group"] = ticket
-        if admission.save_at is not None:
-            one["save"] = one["save_first"] = first = self.bank.hold_times(admission.save_at)
-            undo.callback(self.bank.release_times, admission.save_at)
-            one["save_end"] = first + len(admission.save_at)
-        plain(records)[:] = plain(one[None])
-        records["index"] = np.arange(admission.first_index, admission.first_index + n)
-        if plan.adaptive:
-            records["log"] = places = self.log.open(n)
-            undo.callback(self.log.free, places)
-        return _Ticket(plan, admission.save_at, n)
+            one["group"] = number
+        if times is not None:
+            one["save"] = one["save_first"] = first = self.bank.hold_times(times)
+            undo.callback(self.bank.release_times, times)
+            one["save_end"] = first + len(times)
+        return _Ticket(plan, times, plain(one[None]), times is not None or plan.batch)
 
     def query(self) -> tuple[Tensor, Tensor]:
         """Return the states and times at which to evaluate the network in this tick.
@@ -229,22 +237,12 @@ class Lanes:
         Raises:
             SolverError: `v` has another shape, dtype or device; the lanes are unchanged.
         """
-        kinds, present, ended = self.receive(v)
-        return self._finish(kinds, present, ended)
-
-    def receive(self, v: Tensor) -> tuple[Index, int, int]:
-        """Take in velocities as `absorb` does, but finish only steps on grids.
-
-        Returns:
-            (n,) kind of the row that each lane has just done, a bit mask of these kinds, and how many lanes ended.
-        """
         n = len(self.records)
         v = checked(v, (n, *self.event_shape), self.dtype, self.states.x.device)
-        v = v if self._flat else v.reshape(n, self.width)
         kinds = self._room_for_kinds()
+        v = v if self._flat else v.reshape(n, self.width)
         present, ended = self.states.receive(v, self.records, self.bank, kinds)
-        self._save(kinds, present)
-        return kinds, present, ended
+        return self._finish(kinds, present, ended)
 
     def run(self, runner: Runner, calls: int, more: int = 0) -> tuple[Finished | None, int]:
         """Let a network run the lanes: `query`, network and `absorb` up to `calls` times in one call.
@@ -256,11 +254,12 @@ class Lanes:
             The lanes that ended, or None, and the number of calls.
         """
         until = ~(1 << MID) & _ALL_KINDS if self.saving else 0
+        if self.states.arrays is None:
+            raise TypeError("states on a device have no runner")
         kinds, limits = self._room_for_kinds(), Limits(calls, until, more)
-        present, ended, done, full = self.states.run(runner, self.records, self.bank, self.log, kinds, limits)
+        present, ended, done, full = runner(self.records, *self.states.arrays, self.bank, self.log, kinds, limits)
         if full:
             self.log.move_full(self.records)
-        self._save(kinds, present)
         return self._finish(kinds, present, ended), done
 
     def _room_for_kinds(self) -> Index:
@@ -268,66 +267,45 @@ class Lanes:
             self._kinds = np.empty(len(self.records), dtype=np.int64)
         return self._kinds
 
-    def _save(self, kinds: Index, present: int) -> None:
-        """Save the states of lanes on grids that have just reached a save time."""
+    def _finish(self, kinds: Index, present: int, ended: int) -> Finished | None:
+        """Save states of lanes on grids, and complete what ends with this call under error control.
+
+        Args:
+            kinds: (n,) kind of the row that each lane has just done.
+            present: bit mask of these kinds.
+            ended: how many lanes have ended on grids.
+
+        Returns:
+            The lanes that ended.
+        """
         if self.saving and present >> END_FIXED & 1:
             self.saved += save_grid(self.records, self.states, self.bank, clocks.of_kind(kinds, END_FIXED))
-
-    def _finish(self, kinds: Index, present: int, ended: int) -> Finished | None:
-        """Complete the steps under error control that end with this call; return the lanes that ended."""
         if present & ~_ON_GRIDS:
             for kind in CONTROLLED_KINDS:
                 if present >> kind & 1:
-                    index = clocks.of_kind(kinds, kind)
-                    sums, found = self.measure(kind, index)
-                    norms = [self._norms(index, each, kind == END_ADAPTIVE) for each in sums]
-                    ended += self.decide(kind, index, found, norms)
+                    ended += self._control(kind, clocks.of_kind(kinds, kind))
         return self.collect() if ended else None
 
-    def _norms(self, index: Index, sums: Numbers, errors: bool) -> Numbers:
-        return clocks.norms(self.records, index, sums, self.width, errors)
-
-    def measure(self, kind: int, index: Index) -> tuple[Sequence[Numbers], Attempts | None]:
-        """Measure lanes `index` (m,) at the end of a row of this kind, for error control.
-
-        Returns:
-            Sums of squares (m,), from which the norms for `decide` follow, and the attempted steps, if any.
-        """
+    def _control(self, kind: int, index: Index) -> int:
+        """Choose the first step of lanes `index` (m,), or accept or reject an attempt; return how many lanes ended."""
+        records, bank, states, width = self.records, self.bank, self.states, self.width
         if kind == FIRST_SLOPE:
-            return self.states.slopes(index, self.records), None
+            d0, d1 = (clocks.norms(records, index, sums, width, False) for sums in states.slopes(index, records))
+            return clocks.first_slope(records, index, d0, d1, bank.rows)
         if kind == FIRST_STEP:
-            return (self.states.change(index, self.records),), None
-        found = self.states.attempt(index, self.records, self.bank)
-        return (found.sums,), found
-
-    def decide(self, kind: int, index: Index, found: Attempts | None, norms: Sequence[Numbers]) -> int:
-        """Choose the first step, or accept or reject an attempt and choose the next one.
-
-        Args:
-            kind: kind of the row that ended.
-            index: (m,) the lanes.
-            found: their attempts, if `measure` returned any.
-            norms: root mean squares (m,) of the scaled values; infinite for an attempt that is not finite.
-
-        Returns:
-            How many lanes ended.
-        """
-        records, bank, states = self.records, self.bank, self.states
-        if kind == FIRST_SLOPE:
-            return clocks.first_slope(records, index, norms[0], norms[1], bank.rows)
-        if kind == FIRST_STEP:
-            states.wipe(index[~np.isfinite(norms[0])])
-            return clocks.end_first_step(records, index, norms[0], bank.rows)
-        assert found is not None  # noqa: S101  (an attempt ended)
-        error = norms[0]
-        self.log.record(records, index, error, found.rho)
+            d2 = clocks.norms(records, index, states.change(index, records), width, False)
+            states.wipe(index[~np.isfinite(d2)])
+            return clocks.end_first_step(records, index, d2, bank.rows)
+        attempts = states.attempt(index, records, bank)
+        error = clocks.norms(records, index, attempts.sums, width, True)
+        self.log.record(records, index, error, attempts.rho)
         if self.saving:
             passed = error <= 1
-            after = found.after[torch.from_numpy(passed).to(found.after.device)]
+            after = attempts.after[torch.from_numpy(passed).to(attempts.after.device)]
             self.saved += save_passed(records, states, bank, index[passed], after)
         accepted = np.empty(len(index), dtype=np.bool_)
         ended = clocks.end_adaptive(records, index, error, bank.rows, accepted)
-        states.settle(index, found.after, accepted, records, bank)
+        states.settle(index, attempts.after, accepted, records, bank)
         return ended
 
     def stop(self, owner: int, status: Status) -> None:

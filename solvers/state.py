@@ -191,7 +191,12 @@ class States(ABC):
 
     Both are the front of larger tensors, so lanes come and go without allocation. Every operation works on each
     lane in an order fixed by the lane alone, so its last bit cannot depend on other lanes.
+
+    Attributes:
+        arrays: x (n, D) and K (n, S, D) for a `Runner`; None for states that are not in host memory.
     """
+
+    arrays: tuple[NDArray[Any], NDArray[Any]] | None = None
 
     def __init__(self, width: int, slots: int, dtype: torch.dtype, device: torch.device | str) -> None:
         self._room_x = torch.empty((0, width), dtype=dtype, device=device)
@@ -211,12 +216,6 @@ class States(ABC):
         Returns:
             A bit mask of the kinds of rows that occur, see `clocks.next_rows`, and how many lanes ended.
         """
-
-    def run(
-        self, runner: Runner, lanes: Records, bank: Bank, log: StepLog, kinds: Index, limits: Limits
-    ) -> tuple[int, int, int, bool]:
-        """Run lanes within one compiled call, see `Runner`; only for states in host memory."""
-        raise TypeError("states on a device have no runner")
 
     @abstractmethod
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
@@ -259,28 +258,28 @@ class States(ABC):
 
         If memory runs out, nothing has changed.
         """
-        before, after = self._lanes, self._lanes + sum(len(start) for start, _ in starts)
-        if after > len(self._room_x):
+        before, after = self._lanes, self._lanes + sum([start.shape[0] for start, _ in starts])
+        if after > self._room_x.shape[0]:
             self._grow(max(2 * before, after, SMALLEST_ROOM))
-        fresh = slice(before, after)
-        torch.add(torch.cat([self._fitting(start) for start, _ in starts]), 0.0, out=self._room_x[fresh])
-        self._room_k[fresh] = 0.0
+        parts = [self._fitting(start) for start, _ in starts]
+        # Adding zero turns -0.0 into +0.0; then adding a zero-weighted slot never changes a bit.
+        torch.add(parts[0] if len(parts) == 1 else torch.cat(parts), 0.0, out=self._room_x[before:after])
+        self._room_k[before:after] = 0.0
         last = before
         for start, origin in starts:
-            first, last = last, last + len(start)
+            first, last = last, last + start.shape[0]
             if origin >= 0:
                 self._room_k[first:last, origin] = self._room_x[first:last]
         self._hold(after)
 
     def start_of(self, start: Tensor) -> Tensor:
         """Return a copy of starting states (m, *event) as lanes store them, (m, D)."""
-        # Adding zero turns -0.0 into +0.0; then adding a zero-weighted slot never changes a bit.
         return self._fitting(start) + 0.0
 
     def _fitting(self, start: Tensor) -> Tensor:
         room = self._room_x
         if start.ndim != 2 or start.dtype != room.dtype or start.device != room.device:
-            start = start.to(room.device, room.dtype).reshape(len(start), room.shape[1])
+            start = start.to(room.device, room.dtype).reshape(start.shape[0], room.shape[1])
         return start
 
     def take(self, gone: Index, stay: Index) -> Tensor:

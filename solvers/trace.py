@@ -76,11 +76,14 @@ class Trace:
 
 
 class StepLog:
-    """Attempts of running lanes: a fixed place for each lane, so that recording is one vectorised write."""
+    """Attempts of running lanes: a fixed place for each lane, so that recording is one vectorised write.
+
+    Attributes:
+        arrays: (places, COLUMNS, 5) the attempts in place, and (places,) how many; for `write_attempts`.
+    """
 
     def __init__(self) -> None:
-        self._values = np.zeros((0, COLUMNS, 5))
-        self._counts = np.zeros(0, dtype=np.int64)
+        self.arrays = np.zeros((0, COLUMNS, 5)), np.zeros(0, dtype=np.int64)
         self._free: list[int] = []
         self._moved: dict[int, list[NDArray[np.float64]]] = {}
 
@@ -88,15 +91,15 @@ class StepLog:
         """Reserve places for this many lanes."""
         missing = lanes - len(self._free)
         if missing > 0:
-            size = len(self._counts)
+            values, counts = self.arrays
+            size = len(counts)
             grown = max(2 * size, size + missing, 64)
-            values = np.concatenate([self._values, np.zeros((grown - size, COLUMNS, 5))])
-            self._counts = np.concatenate([self._counts, np.zeros(grown - size, dtype=np.int64)])
-            self._values = values
+            more = np.zeros((grown - size, COLUMNS, 5)), np.zeros(grown - size, dtype=np.int64)
+            self.arrays = np.concatenate([values, more[0]]), np.concatenate([counts, more[1]])
             self._free.extend(range(grown - 1, size - 1, -1))
         places = np.array(self._free[len(self._free) - lanes :], dtype=np.int64)
         del self._free[len(self._free) - lanes :]
-        self._counts[places] = 0
+        self.arrays[1][places] = 0
         return places
 
     def free(self, places: Index) -> None:
@@ -108,17 +111,13 @@ class StepLog:
         if write_attempts(lanes, index, error, rho, *self.arrays):
             self.move_full(lanes[index])
 
-    @property
-    def arrays(self) -> tuple[Numbers, Index]:
-        """(places, COLUMNS, 5) the attempts in place, and (places,) how many; for `write_attempts`."""
-        return self._values, self._counts
-
     def move_full(self, lanes: Records) -> None:
         """Move the history of lanes out of full places, which happens once in COLUMNS attempts."""
+        values, counts = self.arrays
         for place in lanes["log"].tolist():
-            if place >= 0 and self._counts[place] == COLUMNS:
-                self._moved.setdefault(place, []).append(self._values[place].copy())
-                self._counts[place] = 0
+            if place >= 0 and counts[place] == COLUMNS:
+                self._moved.setdefault(place, []).append(values[place].copy())
+                counts[place] = 0
 
     def close(self, lanes: Records) -> tuple[Index, Numbers]:
         """Remove and return the attempts of lanes, and free their places.
@@ -126,7 +125,7 @@ class StepLog:
         Returns:
             The number of attempts of each lane (n,), and their columns (sum, 5), lane by lane.
         """
-        attempts, values = _read(lanes, self._values, self._counts)
+        attempts, values = _read(lanes, *self.arrays)
         places = [place for place in lanes["log"].tolist() if place >= 0]
         self._free.extend(places)
         if self._moved and not self._moved.keys().isdisjoint(places):

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from engine.conditions import Conditions
 from engine.engine import Engine
 from engine.job import Job
-from engine.job_rows import Conditions
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save

@@ -2,7 +2,8 @@
 
 A profile hook counts the calls of Python's and of C's functions and the files that they are in, so that the figures
 depend on no clock. The service has one untrained model with the network of `moons`; the clients are in another process.
-With `tick` it counts only what the engine does while two long requests run, and none begins or ends.
+With `tick` it counts only what the engine does while long requests run, and none begins or ends; with `refused`,
+requests that are refused because what waits leaves them no time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -73,7 +74,11 @@ class Profile:
             self.calls["engine"].hook(frame, event, argument)
 
 
-async def _client(port: int, requests: Iterator[Request]) -> None:
+MANY: list[Request] = [{"num_samples": 64, "timeout_s": 60, "solver": "euler", "steps": 2_000}] * 60
+"""More than can be done in time, so that the last ones are refused."""
+
+
+async def _client(port: int, requests: Iterable[Request], statuses: Sequence[bytes] = (b"200",)) -> None:
     """Send requests, each after the answer to the last."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
@@ -83,7 +88,7 @@ async def _client(port: int, requests: Iterator[Request]) -> None:
         body = json.dumps({"model": "moons", **request}).encode()
         writer.write(head % len(body) + body)
         answer = await reader.readuntil(b"\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 200"), answer
+        assert answer.split(b" ", 2)[1] in statuses, answer
         length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
         await reader.readexactly(int(length.split(b":")[1]))
     writer.close()
@@ -104,13 +109,14 @@ async def _clients(port: int, workload: Workload, requests: int, server: int) ->
     await asyncio.sleep(0.2)
 
 
-async def _long(port: int, server: int) -> None:
-    """Let the service count while it does nothing but tick."""
-    running = asyncio.gather(*(_client(port, iter([request])) for request in LONG))
-    await asyncio.sleep(0.5)
+async def _beside(port: int, waiting: Sequence[Request], refused: int, server: int) -> None:
+    """Let the service count while some requests run or wait, and others are refused, or none come."""
+    running = asyncio.gather(*(_client(port, [each], (b"200", b"429")) for each in waiting), return_exceptions=True)
+    await asyncio.sleep(1.0)
     os.kill(server, signal.SIGUSR1)
-    await asyncio.sleep(0.5)
+    await (_client(port, MANY[:1] * refused, (b"429",)) if refused else asyncio.sleep(0.5))
     os.kill(server, signal.SIGUSR1)
+    await asyncio.sleep(0.2)
     running.cancel()
 
 
@@ -125,9 +131,12 @@ def _wait_and_send(port: int, workload: str, requests: int, server: int) -> None
             pass
         threading.Event().wait(0.2)
     try:
-        asyncio.run(
-            _long(port, server) if workload == "tick" else _clients(port, WORKLOADS[workload], requests, server)
-        )
+        if workload == "tick":
+            asyncio.run(_beside(port, LONG, 0, server))
+        elif workload == "refused":
+            asyncio.run(_beside(port, MANY, requests, server))
+        else:
+            asyncio.run(_clients(port, WORKLOADS[workload], requests, server))
     finally:
         os.kill(server, signal.SIGTERM)
 
@@ -182,7 +191,7 @@ def own_files(found: dict[str, Any], *sides: str) -> list[str]:
 def main() -> None:
     """Count the calls of one workload."""
     parser = argparse.ArgumentParser(prog="python -m studies.serving.calls", description=__doc__)
-    parser.add_argument("workload", choices=[*WORKLOADS, "tick"], help="see workloads.py")
+    parser.add_argument("workload", choices=[*WORKLOADS, "tick", "refused"], help="see workloads.py")
     parser.add_argument("--requests", type=int, default=640, help="number of requests to count")
     parser.add_argument("--json", action="store_true", help="print a document instead of a table")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from engine.admission import Queue
 from engine.engine import Engine
 from engine.job import Job
 from models.architectures.analytic import Gaussian
@@ -45,6 +46,17 @@ class Observed:
 
     def prelude(self, model: str, hits: int, misses: int) -> None:
         self.preludes.append((hits, misses))
+
+
+@dataclass
+class Board:
+    """The work in hand, as admission sees it."""
+
+    queues: dict[int, Queue]
+    stages_s: float = 0.0
+
+    def __len__(self) -> int:
+        return sum(len(each.entries) for queue in self.queues.values() for each in queue.schedulers)
 
 
 class Field(nn.Module):

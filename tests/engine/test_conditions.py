@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.admission import Admission
-from engine.arena_queue import ArenaQueue
+from engine.admission import Gate, Queue
 from engine.engine import Engine
 from engine.job import SAMPLE
-from engine.scheduler import Place
-from engine.snapshot import EngineSnapshot
+from engine.scheduler import Entry
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
@@ -23,7 +21,7 @@ from models.named_conditions import NamedCondition
 from models.noise import noise
 from solvers import integrate
 
-from .conftest import Observed, Settings, job
+from .conftest import Board, Observed, Settings, job
 
 
 def saved(root: Path, name: str, condition: Any) -> Checkpoint:
@@ -112,19 +110,22 @@ def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
 def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> None:
     arena = conditional.prepared("net", 1, SAMPLE)
     assert arena is not None
-    snapshot = ArenaQueue(0, "net", arena).snapshot()
-    admission = Admission(100, time.monotonic, EngineSnapshot)
-    admission.open(0, snapshot)
+    queue = Queue(arena.budget, arena.tick_cost)
+    gate = Gate(100, time.monotonic, Board({0: queue}))
     requests = [(1, None), (1, 0.0), (1, 1.0), (2, 2.5)]
-    entries = [admission.take(0, job(3, condition=CONDITION, guidance=guidance, **EULER)) for _, guidance in requests]
-    assert [entry.rows for entry in entries] == [3 * width for width, _ in requests]
+    entries = [
+        gate.take(queue, job(3, condition=CONDITION, guidance=guidance, **EULER), 0.0, Entry)
+        for _, guidance in requests
+    ]
+    assert [entry.width for entry in entries] == [width for width, _ in requests]
     for n in (4, 3000):  # a small job and a large one
         pair = job(n, condition=torch.zeros(n, dtype=torch.int64), guidance=2.5, **EULER)
         plain = job(2 * n, condition=torch.zeros(2 * n, dtype=torch.int64), **EULER)
-        budget = snapshot.interactive.budget
-        guided, twice = (Place.of(admission.take(0, each), budget) for each in (pair, plain))
+        guided, twice = (gate.take(queue, each, 0.0, Entry) for each in (pair, plain))
+        for entry in (guided, twice):
+            queue.schedulers[False].add(entry)
         assert guided.small is twice.small is (n == 4)
-        assert (guided.entry.rows, guided.work(0), guided.calls) == (twice.entry.rows, twice.work(0), twice.calls)
+        assert (guided.width * n, guided.work(0), guided.calls) == (2 * n, twice.work(0), twice.calls)
 
 
 def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoint, observed: Observed) -> None:
@@ -134,7 +135,7 @@ def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoin
     budget = arena.budget
     try:
         engine.submit(job(2 * budget, condition=torch.arange(2 * budget) % 5, guidance=2.0, **EULER)).result(60)
-        sizes = arena.tick_cost._sizes
+        sizes = arena.tick_cost._means
     finally:
         engine.stop()
     called = [rows for _, rows, _, _ in observed.batches]

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from engine.cost import NfeEstimates, TickCostModel
+from engine.admission import NfeEstimates
+from engine.scheduler import TickCostModel
 
 from .conftest import job
 
@@ -29,7 +30,8 @@ def test_max_step_says_what_a_job_takes_at_least_before_any_was_seen() -> None:
 
 def test_what_a_short_step_costs_is_not_expected_of_others() -> None:
     costs = NfeEstimates()
-    costs = costs.learn(job(), 50.0, 60.0).learn(job(max_step=1e-3), 6500.0, 6600.0)
+    costs.learn(job(), 50.0, 60.0)
+    costs.learn(job(max_step=1e-3), 6500.0, 6600.0)
     assert mean(costs) == 50
     assert mean(costs, solver="dopri5", rtol=1e-2, atol=1e-2) == 50
     assert mean(costs, max_step=1e-3) == 6500

@@ -29,6 +29,7 @@ from solvers import integrate
 from tests.service.waiting import eventually
 
 from .conftest import Field, Observed, Settings, job
+from .simulation import Service
 
 MIX = [
     {"solver": "euler", "steps": 20},
@@ -184,7 +185,7 @@ def test_a_model_that_was_idle_has_saved_no_time_up(engine: Engine, gaussian: Ch
     engine.load("gaussian", 1, gaussian)
     engine.submit(job(500, solver="euler", steps=200)).result(60)
     engine.submit(job(1, model="gaussian", solver="euler", steps=1, dtype=torch.float64)).result(60)
-    used = {queue.name: queue.used_s for queue in engine._loop._queues.values()}
+    used = {queue.name: queue.used_s for queue in engine._table.queues.values()}
     assert used["gaussian"] > 0.5 * used["net"] > 0
 
 
@@ -192,14 +193,14 @@ def test_what_a_request_waits_for_is_measured_at_the_engines_priority(
     net: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(Settings())
-    made = engine._made
+    make = engine._make
     nice: list[int] = []
 
     def noted(*arguments: Any) -> Any:
         nice.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-        return made(*arguments)
+        return make(*arguments)
 
-    monkeypatch.setattr(engine, "_made", noted)
+    monkeypatch.setattr(engine, "_make", noted)
     engine.start()
     try:
         engine.load("net", 1, net)
@@ -207,6 +208,20 @@ def test_what_a_request_waits_for_is_measured_at_the_engines_priority(
     finally:
         engine.stop()
     assert nice[0] > nice[1] == os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_a_turn_lasts_from_the_first_job_and_from_each_turn_after_it(net: Checkpoint) -> None:
+    service = Service(net)
+    world, engine = service.world, service.engine
+    assert engine.turn_s == 0
+    service.ask(limit_s=60.0, solver="euler", steps=2)
+    world.now += 3
+    assert engine.turn_s == 3
+    engine.turn()
+    world.now += 2
+    assert engine.turn_s > 2
+    service.run()
+    assert engine.turn_s == 0
 
 
 def test_a_full_queue_says_when_to_come_back(net: Checkpoint) -> None:
@@ -275,7 +290,7 @@ def test_jobs_that_were_to_be_admitted_together_are_admitted_once(
     """Memory runs out for the second of two: both are retried alone, and the first gets no lanes twice."""
     arena = engine.prepared("net", 1, SAMPLE)
     assert arena is not None
-    bank = arena.lanes[Priority.INTERACTIVE].bank
+    bank = arena.lanes[False].bank
     real, failed = bank.hold, threading.Event()
 
     def short(solve: Any) -> Any:

@@ -41,7 +41,7 @@ def test_jobs_of_an_unloaded_model_finish(engine: Engine, field: Field) -> None:
     assert arena is not None
     engine.unload(arena)
     assert set(running.result(60).status) == set(waiting.result(60).status) == {"success"}
-    assert eventually(lambda: not engine._loop.snapshot.arenas)
+    assert eventually(lambda: not engine._table.queues)
     with pytest.raises(KeyError):
         engine.submit(job(3, solver="euler", steps=20))
 
@@ -68,7 +68,7 @@ def test_the_same_version_loaded_again_outlives_the_first(engine: Engine, net: C
     engine.unload(first)
     assert engine.submit(job(2, solver="euler", steps=2)).result(60).x.shape == (2, 2)
     assert set(running.result(60).status) == {"success"}
-    assert eventually(lambda: [queue.arena for queue in engine._loop._queues.values()] == [second])
+    assert eventually(lambda: [queue.arena for queue in engine._table.queues.values()] == [second])
 
 
 def test_loading_does_not_stop_what_runs(engine: Engine, net: Checkpoint) -> None:
@@ -98,5 +98,5 @@ def test_memory_of_a_hundred_cycles_levels_off(engine: Engine, net: Checkpoint) 
     for number in range(21, 101):
         cycle(number)
     gc.collect()
-    assert eventually(lambda: len(engine._loop.snapshot.arenas) == 1)
+    assert eventually(lambda: len(engine._table.queues) == 1)
     assert resident() - before < 40 << 20

@@ -53,7 +53,7 @@ def test_a_priority_changes_no_bit(engine: Engine) -> None:
 def test_an_error_beside_the_network_costs_its_own_priority_only(engine: Engine, field: Field) -> None:
     arena = engine.prepared("net", 1, SAMPLE)
     assert arena is not None
-    broken = arena.lanes[Priority.BULK]
+    broken = arena.lanes[True]
 
     def fail(v: torch.Tensor) -> None:
         raise MemoryError("no room for lanes")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.quota import cpu_quota
+from engine.device import cpu_quota
 
 
 def _group(folder: Path, **files: str) -> None:

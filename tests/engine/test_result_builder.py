@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from engine.engine import Engine
-from engine.job import EngineFailed
-from engine.result_builder import ResultBuilder
+from engine.job import EngineFailed, ResultBuilder
 from solvers.errors import Status
 from tests.engine.conftest import Field, job
 

@@ -145,7 +145,7 @@ def test_states_that_are_not_finite_are_not_decoded(latent: Checkpoint) -> None:
     rows = decoder_pass(latent, "job", job(3, latent), result_of(x, saved), found.append)
     assert rows is not None
     assert rows.rows == 9 - 2
-    rows.then([latent.decoder.decode(rows.given[0])])
+    rows.then([latent.decoder.decode(rows.arguments[0])])
     [decoded] = found
     assert decoded.data is not None
     assert decoded.saved_data is not None
@@ -206,7 +206,7 @@ def test_a_prelude_cache_keeps_what_was_used_last_up_to_its_bytes() -> None:
         rows = Pass("job", [torch.tensor(numbers)[:, None]], lambda out: results.append(out[0][:, 0].tolist()))
         left, hits = cache.split(version, rows)
         if left is not None:
-            left.then([2 * left.given[0].double()])
+            left.then([2 * left.arguments[0].double()])
         assert results[-1] == [2 * number for number in numbers]
         return hits
 

@@ -5,12 +5,12 @@ import os
 
 import pytest
 
-from engine.engine import default_threads
+from engine.device import default_threads
 
 
 @pytest.fixture(autouse=True)
 def quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.engine.cpu_quota", lambda: math.inf)
+    monkeypatch.setattr("engine.device.cpu_quota", lambda: math.inf)
 
 
 @pytest.mark.parametrize(("cores", "threads"), [({0}, 1), ({0, 1}, 1), ({2, 5, 7}, 2), (set(range(64)), 63)])
@@ -33,5 +33,5 @@ def test_no_more_than_the_quota_of_a_container_grants(
     quota: float, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr("engine.engine.cpu_quota", lambda: quota)
+    monkeypatch.setattr("engine.device.cpu_quota", lambda: quota)
     assert default_threads() == threads

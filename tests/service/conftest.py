@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.job import Job, JobResult, Operation, Sizes
-from engine.snapshot import ArenaLoad, Workload
+from engine.job import ArenaLoad, Job, JobResult, Operation, Sizes, Workload
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card

@@ -62,5 +62,5 @@ def test_many_different_plans_do_not_make_the_bank_grow() -> None:
     assert not lanes.bank._rows
     assert not lanes.bank._grids
     assert not lanes._tickets
-    assert len(lanes.log._free) == len(lanes.log._counts)
+    assert len(lanes.log._free) == len(lanes.log.arrays[1])
     assert (lanes.states.x.shape, lanes.states.k.shape) == ((0, 1), (0, 7, 1))

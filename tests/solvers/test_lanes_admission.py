@@ -61,7 +61,7 @@ def held(lanes: Lanes) -> tuple[Any, ...]:
     users = [{key: one.users for key, one in table.items()} for table in (bank._rows, bank._grids)]
     spaces = [sum(length for _, length in space.free) - space.size for space in (bank._row_space, bank._time_space)]
     counts = len(lanes), len(lanes.states.x), len(lanes.states.k), len(lanes.saved), lanes.saving, len(lanes._tickets)
-    return users, spaces, counts, len(log._free) - len(log._counts), lanes.owner.tolist()
+    return users, spaces, counts, len(log._free) - len(log.arrays[1]), lanes.owner.tolist()
 
 
 def same(found: dict[tuple[int, int], Ended], expected: dict[tuple[int, int], Ended]) -> bool:

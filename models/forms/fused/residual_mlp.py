@@ -312,7 +312,7 @@ class FusedResidualMLP:
         limits: Limits,
     ) -> tuple[int, int, int, bool]:
         x = torch.empty(states.shape)
-        t, v = x.new_empty(len(x)), torch.empty_like(x)
+        t, v = x.new_empty(x.shape[0]), torch.empty_like(x)
         given, chosen = self._conditions(condition, x)
         if limits.more:  # these are changed as lanes end
             given, chosen = (None if each is None else each.clone() for each in (given, chosen))
@@ -330,7 +330,8 @@ class FusedResidualMLP:
         """Return condition vectors, and the number of each row in the condition's table."""
         config = self.condition
         if config is None:
-            refuse_condition(condition)
+            if condition is not None:
+                refuse_condition(condition)
             return None, None
         if condition is None:
             condition = config.nulls(len(x), x.dtype)

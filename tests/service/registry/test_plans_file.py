@@ -151,5 +151,5 @@ def test_lanes_have_the_slots_that_plans_need(root: Path) -> None:
     for steps in (4, 11):
         write(folder, steps)
         arena = Arena(load(folder), Device(torch.device("cpu")))
-        counts[steps] = arena.lanes[""].bank.slots
+        counts[steps] = arena.lanes[False].bank.slots
     assert counts == {4: 7, 11: 11}

@@ -85,7 +85,7 @@ def test_an_operation_is_unloaded_with_its_model_once_its_jobs_are_done(sharing:
     assert loaded is not None
     sharing.unload(loaded)
     assert set(running.result(60).status) == {"success"}
-    assert eventually(lambda: not sharing._loop.snapshot.arenas)
+    assert eventually(lambda: not sharing._table.queues)
 
 
 def test_a_network_that_raises_fails_its_job_alone(sharing: Engine, field: Field) -> None:  # noqa: F811

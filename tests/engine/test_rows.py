@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from engine.conditions import Conditions, RowStore
 from engine.job import Job
-from engine.job_rows import Conditions, RowStore
 from models.forms.rows import Chosen, field_rows
 from models.named_conditions import Distinct, NamedCondition, NamedConditions
 from solvers import resolve

@@ -103,8 +103,8 @@ class RowStore:
         if rows is None:
             rows = torch.empty((len(places), *self._shape), dtype=self._dtype, device=self._device)
         for number in np.unique(block).tolist():
-            here = np.flatnonzero(block == number)
-            rows[torch.from_numpy(here).to(self._device)] = self._picked(number, places[here])
+            inside = np.flatnonzero(block == number)
+            rows[torch.from_numpy(inside).to(self._device)] = self._picked(number, places[inside])
         return rows
 
     def _picked(self, number: int, places: Places, rows: Tensor | None = None) -> Tensor:
@@ -296,8 +296,7 @@ def variants_of(
             nulls[name] = (job.negative or {}).get(name) or Distinct(takes.null_of(name, dtype))
         return nulls[name]
 
-    given = job.conditions
-    whole = {name: null(name) for name in names} if given is None else dict(given)
+    whole = {name: null(name) for name in names} if job.conditions is None else dict(job.conditions)
     if guidance.plain:
         return guidance, [whole]
     gone = [takes.with_flags(term.without) for term in guidance.terms]
@@ -367,11 +366,11 @@ class Conditions:
             terms, last = np.where(off, 1, terms), np.where(off, 0, last)
         lines, lanes, further = [line + last * samples], [], []
         for term in range(int(terms.max()) - 1):
-            here = np.flatnonzero(terms > term + 1)
-            lanes.append(here)
-            lines.append(line[here] + (term + 1) * samples[here])
-            weight = torch.from_numpy(guides.weights[place[here], term]).to(self._device, self._dtype)
-            further.append(Further(torch.from_numpy(here).to(self._device), weight))
+            guided = np.flatnonzero(terms > term + 1)
+            lanes.append(guided)
+            lines.append(line[guided] + (term + 1) * samples[guided])
+            weight = torch.from_numpy(guides.weights[place[guided], term]).to(self._device, self._dtype)
+            further.append(Further(torch.from_numpy(guided).to(self._device), weight))
         of = np.concatenate(lanes) if lanes else None
         corrections = self._corrections(guides, place, terms, lanes) if of is not None else (None, None)
         return Rows(self.rows.chosen(np.concatenate(lines)), of, tuple(further), *corrections)
@@ -387,22 +386,22 @@ class Conditions:
 
     def _listed(self) -> _Guides:
         held = [self.rows[int(owner)] for owner in self.rows.owners]
-        found = [each.guidance for each in held]
-        max_terms = max(len(guidance.terms) for guidance in found)
-        weights = np.zeros((len(found), max_terms))
-        for line, guidance in zip(weights, found, strict=True):
+        guidances = [each.guidance for each in held]
+        max_terms = max(len(guidance.terms) for guidance in guidances)
+        weights = np.zeros((len(guidances), max_terms))
+        for line, guidance in zip(weights, guidances, strict=True):
             line[: len(guidance.terms)] = [term.weight for term in guidance.terms]
-        intervals = np.array([guidance.interval or (-np.inf, np.inf) for guidance in found])
-        whole = [-1 if guidance.whole is None else guidance.whole for guidance in found]
+        intervals = np.array([guidance.interval or (-np.inf, np.inf) for guidance in guidances])
+        whole = [-1 if guidance.whole is None else guidance.whole for guidance in guidances]
         return _Guides(
             np.array([each.samples for each in held]),
-            np.array([len(guidance.terms) for guidance in found]),
-            np.array([0 if guidance.plain else len(guidance.terms) for guidance in found]),
+            np.array([len(guidance.terms) for guidance in guidances]),
+            np.array([0 if guidance.plain else len(guidance.terms) for guidance in guidances]),
             weights,
             intervals[:, 0],
             intervals[:, 1],
-            np.array([guidance.projection for guidance in found]),
-            np.array([guidance.rescale for guidance in found]),
+            np.array([guidance.projection for guidance in guidances]),
+            np.array([guidance.rescale for guidance in guidances]),
             np.array(whole),
         )
 
@@ -418,9 +417,9 @@ class Conditions:
         row_of = np.arange(
             len(place)
         )  # the row with all conditions of each lane: that of its last term, or a further one
-        for term, here in enumerate(lanes):
-            mine = whole[here] == term
-            row_of[here[mine]] = begin[term] + np.flatnonzero(mine)
+        for term, rows in enumerate(lanes):
+            mine = whole[rows] == term
+            row_of[rows[mine]] = begin[term] + np.flatnonzero(mine)
         lane_of = np.concatenate((np.arange(len(place)), *lanes))
         rows = np.flatnonzero(project[lane_of] & (row_of[lane_of] != np.arange(len(lane_of))))
         states = np.flatnonzero(share)
