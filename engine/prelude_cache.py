@@ -81,5 +81,5 @@ def _digest(version: str, arguments: list[Tensor]) -> bytes:
     digest = sha256(version.encode())
     for tensor in arguments:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.digest()

@@ -29,10 +29,8 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Straight(_Frozen):
-    """The straight path: u = b, from 0 to 1."""
-
-    kind: Literal["straight"] = "straight"
+class _Schedule(_Frozen):
+    """A schedule, in a card by its `kind`."""
 
     @property
     def noisiest(self) -> float:
@@ -41,14 +39,26 @@ class Straight(_Frozen):
 
     def level(self, sigma: Tensor) -> Tensor:
         """Return the levels u of noises (rows,), float64; the noise may be infinite."""
-        return 1.0 / (1.0 + 1.0 / sigma)
+        raise NotImplementedError
 
     def sigma(self, u: float) -> float:
         """Return the noise at a level."""
+        raise NotImplementedError
+
+
+class Straight(_Schedule):
+    """The straight path: u = b, from 0 to 1."""
+
+    kind: Literal["straight"] = "straight"
+
+    def level(self, sigma: Tensor) -> Tensor:
+        return 1.0 / (1.0 + 1.0 / sigma)
+
+    def sigma(self, u: float) -> float:
         return u / (1.0 - u) if u < 1 else math.inf
 
 
-class Beta(_Frozen):
+class Beta(_Schedule):
     """A noise rate beta that grows linearly over u in [0, 1], with integral log(1 + sigma^2) (Song et al., eq. 33).
 
     Attributes:
@@ -59,18 +69,11 @@ class Beta(_Frozen):
     beta_min: float = Field(default=0.1, gt=0.0, le=100.0, allow_inf_nan=False)
     beta_max: float = Field(default=20.0, gt=0.0, le=100.0, allow_inf_nan=False)
 
-    @property
-    def noisiest(self) -> float:
-        """See `Straight`."""
-        return 1.0
-
     def level(self, sigma: Tensor) -> Tensor:
-        """See `Straight`."""
         grown, more = torch.log1p(sigma.square()), self.beta_max - self.beta_min
         return 2 * grown / (self.beta_min + (self.beta_min**2 + 2 * more * grown).sqrt())
 
     def sigma(self, u: float) -> float:
-        """See `Straight`."""
         return math.sqrt(math.expm1(self.beta_min * u + (self.beta_max - self.beta_min) * u * u / 2))
 
     def turn(self, sigma: Tensor) -> Tensor:
@@ -78,7 +81,7 @@ class Beta(_Frozen):
         return (self.beta_min + (self.beta_max - self.beta_min) * self.level(sigma)) / (2 * sigma)
 
 
-class Cosine(_Frozen):
+class Cosine(_Schedule):
     """a = cos((u + offset) / (1 + offset) pi / 2), divided by its value at u = 0 (Nichol & Dhariwal 2021, eq. 17).
 
     Attributes:
@@ -89,28 +92,20 @@ class Cosine(_Frozen):
     offset: float = Field(default=0.008, ge=0.0, le=0.5, allow_inf_nan=False)
 
     @property
-    def noisiest(self) -> float:
-        """See `Straight`."""
-        return 1.0
-
-    @property
     def _first(self) -> float:
         return math.cos(self.offset / (1 + self.offset) * math.pi / 2)
 
     def level(self, sigma: Tensor) -> Tensor:
-        """See `Straight`."""
         # acos of a first / sqrt(1 + sigma^2), without its loss of digits near 1
         tangent = torch.sqrt(sigma.square() + (1 - self._first**2)) / self._first
         angle = torch.where(sigma.isinf(), math.pi / 2, torch.atan(tangent))
         return (angle / (math.pi / 2) * (1 + self.offset) - self.offset).clamp(0.0, 1.0)
 
     def sigma(self, u: float) -> float:
-        """See `Straight`."""
         a = math.cos((u + self.offset) / (1 + self.offset) * math.pi / 2) / self._first
         return math.sqrt(max(0.0, 1 / a**2 - 1)) if u < 1 else math.inf
 
     def turn(self, sigma: Tensor) -> Tensor:
-        """See `Beta`."""
         # da/du by the formula of a is -sin(phi) dphi/du
         a, b = (1 + sigma.square()).rsqrt(), (1 + sigma.pow(-2)).rsqrt()
         return (self._first**-2 - a.square()).sqrt() / b * (math.pi / 2) / (1 + self.offset)
@@ -133,7 +128,7 @@ def _log_sigmas(growth: str, first: float, last: float, steps: int) -> Tensor:
     return torch.log(torch.expm1(-torch.log1p(-betas).cumsum(0))) / 2
 
 
-class Steps(_Frozen):
+class Steps(_Schedule):
     """The noise of a chain of steps, counted from 0: a^2 is the product of (1 - beta) up to a step (Ho et al., eq. 4).
 
     Between two steps log sigma is interpolated.
@@ -159,7 +154,6 @@ class Steps(_Frozen):
 
     @property
     def noisiest(self) -> float:
-        """See `Straight`."""
         return self.steps - 1.0
 
     @property
@@ -167,20 +161,18 @@ class Steps(_Frozen):
         return _log_sigmas(self.betas, self.beta_first, self.beta_last, self.steps)
 
     def level(self, sigma: Tensor) -> Tensor:
-        """See `Straight`."""
         table, wanted = self._log_sigma.to(sigma.device), sigma.log()
         after = torch.searchsorted(table, wanted).clamp(1, self.steps - 1)
         low, high = table[after - 1], table[after]
         return (after - 1 + (wanted - low) / (high - low)).clamp(0.0, self.noisiest)
 
     def sigma(self, u: float) -> float:
-        """See `Straight`."""
         below = min(int(u), self.steps - 2)
         low, high = self._log_sigma[below].item(), self._log_sigma[below + 1].item()
         return math.exp(low + (u - below) * (high - low))
 
 
-class Sigma(_Frozen):
+class Sigma(_Schedule):
     """Noise added to data that keeps its scale: u = sigma.
 
     Attributes:
@@ -193,15 +185,12 @@ class Sigma(_Frozen):
 
     @property
     def noisiest(self) -> float:
-        """See `Straight`: sigma_max of Karras et al., table 1."""
-        return 80.0
+        return 80.0  # sigma_max of Karras et al., table 1
 
     def level(self, sigma: Tensor) -> Tensor:
-        """See `Straight`."""
         return sigma
 
     def sigma(self, u: float) -> float:
-        """See `Straight`."""
         return u
 
 

@@ -27,16 +27,23 @@ from models.conditions import ONE, numbers_are_names
 from models.forms.onnx import installed
 from models.guidance import document_of
 from models.named_conditions import Distinct
+from models.nested import short
 from service import VERSION
 from service.registry.version import ModelVersion
+from solvers.spec import DEFAULTS
 
 HASH = r"^sha256:[0-9a-f]{64}$"
 Digest = Annotated[str, Field(pattern=HASH)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-def _with_plan(solver: dict[str, Any]) -> dict[str, Any]:
-    """Check the one member of a solver that no request has."""
+_OF_SOLVER = {"name", "plan", "text", *DEFAULTS} - {"solver", "t_span"}
+
+
+def _of_solver(solver: dict[str, Any]) -> dict[str, Any]:
+    """Check the names of a solver's members, and the one that no request has; a request's schema checks the others."""
+    if other := sorted(solver.keys() - _OF_SOLVER):
+        raise ValueError(f"must not have {', '.join(map(short, other[:5]))}, which no solver has")
     plan = solver.get("plan")
     if plan is not None and not (isinstance(plan, str) and re.fullmatch(HASH, plan)):
         raise ValueError("must have as its plan, if any, sha256: and 64 hexadecimal digits")
@@ -91,7 +98,7 @@ class Answer(BaseModel):
     model: str
     version: Whole
     checkpoint: Digest
-    solver: Annotated[dict[str, Any], AfterValidator(_with_plan)] = Field(description="the solver as used")
+    solver: Annotated[dict[str, Any], AfterValidator(_of_solver)] = Field(description="the solver as used")
     seed: Whole
     first_index: Whole = 0
     shape: list[Whole] = Field(min_length=1, description="of the samples; their number comes first")

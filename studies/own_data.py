@@ -41,7 +41,7 @@ def houses(count: int, seed: int) -> NDArray[np.float64]:
     garden = random.random(count) < 0.1 + 0.1 * rooms
     area = 18 * rooms + 10 + random.normal(0, 9, count)
     price = np.exp(11 + 0.011 * area + 0.25 * garden + random.normal(0, 0.25, count)).round()
-    return np.stack([rooms, garden, area.clip(15), price], axis=1)
+    return np.stack([rooms, garden, area.clip(15), price], axis=1).astype(np.float64)
 
 
 def shapes(count: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -49,7 +49,7 @@ def shapes(count: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.int64
     random, pictures = np.random.default_rng(seed), []
     for number in range(count):
         canvas = Image.new("L", (64, 64))
-        draw, half = ImageDraw.Draw(canvas), random.uniform(14, 22)
+        draw, half = ImageDraw.Draw(canvas), random.uniform(12, 22)
         x, y = random.uniform(half, 64 - half, 2)
         if number % 3 == 0:
             draw.ellipse((x - half, y - half, x + half, y + half), fill=255)
@@ -133,7 +133,7 @@ def draw(path: Path, file: Path) -> None:
     """Draw a sheet of real pictures and of samples, by kind."""
     real, labels = shapes(30, 0)
     samples = samples_of(load(path), 30, labels)
-    sets = {"pictures to learn from": (real, np.arange(30)), "samples": (samples, np.arange(30))}
+    sets = {"pictures to learn from": (real, np.arange(30) % 15), "samples": (samples, np.arange(30) % 15)}
     file.write_bytes(sheet(sets, 15, 2))
 
 

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy
 import safetensors
@@ -104,27 +104,33 @@ def save(
     sha256 = hashlib.sha256()
     for part in file_of(tensors):
         sha256.update(part)
+    config = model.config.model_dump(mode="json", exclude={"architecture"})
+    content = {
+        "architecture": ArchitectureCard(name=model.config.architecture, config=config),
+        "dtype": "float32" if dtype == torch.float32 else "float64",
+        "event_shape": model.event_shape,
+        "data_shape": decoder.data_shape,
+        "axes": dict(axes or {}),
+        "noise": FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
+        "time": time or TimeCard(),
+        "field": model.field,
+        "sampling": sampling,
+        "compute": compute,
+        "conditions": {} if model.condition is None else dict(model.condition.entries),
+        "prelude": None if prelude is None else prelude.card,
+        "decoder": decoder.config,
+        "dataset": dict(dataset),
+        "training": dict(training),
+        "seed": seed,
+        "libraries": {m.__name__: str(m.__version__) for m in (numpy, safetensors, torch)},
+        "weights_sha256": sha256.hexdigest(),
+    }
     try:
         root.mkdir(parents=True, exist_ok=True)
         remove_stale(root.glob(".tmp-*"))
         for _ in range(_TRIES):
             number = _next_version(root / name) if version is None else version
-            card = _card(
-                name,
-                number,
-                model,
-                decoder,
-                dtype,
-                dataset,
-                training,
-                seed,
-                sha256.hexdigest(),
-                time or TimeCard(),
-                sampling,
-                compute,
-                axes or {},
-                prelude,
-            )
+            card = _card({"name": name, "version": number, **content})
             target = root / name / str(number)
             if _publish(root, target, {WEIGHTS_FILE: file_of(tensors), CARD_FILE: [card.to_json()]}):
                 return target
@@ -138,50 +144,9 @@ def save(
     )
 
 
-def _card(
-    name: str,
-    version: int,
-    model: Network,
-    decoder: Decoder,
-    dtype: torch.dtype,
-    dataset: Mapping[str, JsonValue],
-    training: Mapping[str, JsonValue],
-    seed: int,
-    weights_sha256: str,
-    time: TimeCard,
-    sampling: SamplingCard | None,
-    compute: Literal["bfloat16", "float16"] | None,
-    axes: Mapping[str, Axis],
-    prelude: Prelude | None,
-) -> Card:
-    """Make the card of a model; all of it except the version follows from the content that is saved."""
-    takes = model.condition
+def _card(fields: Mapping[str, Any]) -> Card:
     try:
-        card = Card(
-            name=name,
-            version=version,
-            architecture=ArchitectureCard(
-                name=model.config.architecture, config=model.config.model_dump(mode="json", exclude={"architecture"})
-            ),
-            dtype="float32" if dtype == torch.float32 else "float64",
-            event_shape=model.event_shape,
-            data_shape=decoder.data_shape,
-            axes=dict(axes),
-            noise=FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
-            time=time,
-            field=model.field,
-            sampling=sampling,
-            compute=compute,
-            conditions={} if takes is None else dict(takes.entries),
-            prelude=None if prelude is None else prelude.card,
-            decoder=decoder.config,
-            dataset=dict(dataset),
-            training=dict(training),
-            seed=seed,
-            libraries={m.__name__: str(m.__version__) for m in (numpy, safetensors, torch)},
-            weights_sha256=weights_sha256,
-        )
-        return card.signed()
+        return Card.model_validate(fields).signed()
     except ValidationError as error:
         raise CheckpointError(f"{CARD_FILE}: {explain(error)}") from None
     except ValueError as error:

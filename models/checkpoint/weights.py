@@ -92,8 +92,12 @@ def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[i
     if length > limit:
         raise ValueError(f"its header has {length} bytes; the limit for the {tensors} tensors it must have is {limit}")
     header = json.loads(stream.read(length))
-    entries = {k: v for k, v in header.items() if k != "__metadata__"}
-    return {k: (v["dtype"], v["shape"], *map(int, v["data_offsets"])) for k, v in entries.items()}
+    entries = dict[str, tuple[str, list[int], int, int]]()
+    for key, entry in header.items():
+        if key != "__metadata__":
+            begin, end = map(int, entry["data_offsets"])
+            entries[key] = entry["dtype"], entry["shape"], begin, end
+    return entries
 
 
 def _numbers(
@@ -117,7 +121,7 @@ def fill(tensor: Tensor, stream: IO[bytes]) -> None:
     """Read the bytes of a contiguous tensor from a stream, in place; raise a ValueError if there are too few."""
     if not tensor.numel():
         return
-    content = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    content = tensor.reshape(-1).view(torch.uint8).numpy().data
     for begin in range(0, len(content), _PIECE):
         piece = content[begin : begin + _PIECE]
         done = 0
@@ -144,7 +148,7 @@ def file_of(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     yield len(text).to_bytes(8, "little") + text
     for key in order:
         if tensors[key].numel():
-            yield memoryview(tensors[key].reshape(-1).view(torch.uint8).numpy())
+            yield tensors[key].reshape(-1).view(torch.uint8).numpy().data
 
 
 def finite(tensor: Tensor, infinities: bool = False) -> bool:

@@ -74,6 +74,8 @@ def _spread(given: Any, option: str, event_shape: Shape, dtype: torch.dtype) -> 
     values = torch.as_tensor(given, dtype=dtype)
     if not values.isfinite().all():
         raise ForeignError(f"{option} holds numbers that are not finite")
+    if values.ndim == len(event_shape) + 1 and len(values) == 1:  # statistics with an axis for rows
+        values = values[0]
     found, across = list(values.shape), tuple(1 if isinstance(size, str) else size for size in event_shape)
     if values.numel() == 1:
         values = values.reshape(())

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -21,6 +22,7 @@ from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.preview import preview
+from models.importing.statistics import NORMALISATIONS, Affine, of_actions, of_conditions, read_statistics
 from models.importing.weights import Imported, import_program, import_weights
 from models.messages import first_line, printable
 from models.named_conditions import NamedCondition
@@ -120,6 +122,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="mean in data = state * scale + mean: one, one per channel, or .npy",
     )
     parser.add_argument("--decoder-scale", type=_numbers, metavar="S,...", help="scale, in the same forms")
+    parser.add_argument(
+        "--stats",
+        metavar="FILE.json",
+        help="statistics of lerobot or openpi: mean and scale of the conditions of the same names, and of actions",
+    )
+    parser.add_argument(
+        "--normalisation",
+        choices=NORMALISATIONS,
+        default="mean-std",
+        help="which of these statistics (default: mean-std)",
+    )
     parser.add_argument("--clip", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of decoded samples")
     parser.add_argument(
         "--row-by-row", action="store_true", help="give each row its own network call, for a network that mixes rows"
@@ -136,11 +149,17 @@ def run(options: argparse.Namespace) -> int:
     given = {"data_shape": options.data_shape, "clip": options.clip, "program": options.decoder}
     given |= {"mean": options.decoder_mean, "scale": options.decoder_scale}
     decoder = {name: value for name, value in given.items() if value is not None}
+    statistics = {}
+    if options.stats is not None:
+        statistics = read_statistics(read_config(options.stats, "--stats"), options.normalisation)
+        actions = of_actions(statistics)
+        if actions is not None and not decoder.keys() & {"mean", "scale", "program"}:
+            decoder |= {"mean": actions[0], "scale": actions[1]}
     declared = _declared(options)
     take = _program if options.program else _weights
     if options.decoder is not None:
         _check_allowed()
-    imported = take(options, declared, decoder)
+    imported = take(options, declared, decoder, statistics)
     print(*imported.report, f"saved: {imported.path}", sep="\n")
     print(*_next_steps(imported.path), sep="\n")
     if options.check:
@@ -183,7 +202,9 @@ def _check_allowed() -> None:
         raise ForeignError(f"programs are off; set {ALLOW}=true to import them, and to serve them")
 
 
-def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
+def _program(
+    options: argparse.Namespace, declared: Declared, decoder: dict[str, Any], statistics: Mapping[str, Affine]
+) -> Imported:
     _check_allowed()
     return import_program(
         options.file,
@@ -192,7 +213,11 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         options.event_shape,
         labels=_labels(options),
         inputs=options.inputs,
-        conditions=read_config(options.conditions, "--conditions"),
+        conditions=of_conditions(
+            statistics,
+            [*(options.inputs or ()), *(options.prelude_inputs or ())],
+            _with_arrays(read_config(options.conditions, "--conditions")),
+        ),
         nulls=dict(map(_null, options.null)),
         declared=declared,
         decoder=decoder,
@@ -223,7 +248,22 @@ def _labels(options: argparse.Namespace) -> NamedCondition | None:
         raise ForeignError(f"--classes is {options.classes}; it must be from 1 to {1 << 20}") from None
 
 
-def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
+def _with_arrays(conditions: dict[str, Any]) -> dict[str, Any]:
+    """Read mean and scale of conditions that name a .npy file; a first axis of size 1 is left out."""
+    for name, entry in conditions.items():
+        for key in ("mean", "scale"):
+            if isinstance(entry, dict) and isinstance(text := entry.get(key), str):
+                try:
+                    array = np.load(text, allow_pickle=False)
+                except (OSError, ValueError, EOFError) as error:
+                    raise ForeignError(f"--conditions: {key} of {name}: {text}: {first_line(error)}") from None
+                entry[key] = (array[0] if array.ndim > 1 and len(array) == 1 else array).tolist()
+    return conditions
+
+
+def _weights(
+    options: argparse.Namespace, declared: Declared, decoder: dict[str, Any], statistics: Mapping[str, Affine]
+) -> Imported:
     if options.prelude is not None:
         raise ForeignError("--prelude makes conditions by name, which only a --program takes")
     if options.row_by_row:

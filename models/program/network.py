@@ -51,7 +51,7 @@ class ProgramConfig(NetworkConfig):
     alone_on_cpu: bool = False
 
     @model_serializer(mode="wrap")
-    def _without_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         usual = {
             "field": self.field is FieldKind.VELOCITY,
             "time_dtype": self.time_dtype is None,
@@ -60,7 +60,7 @@ class ProgramConfig(NetworkConfig):
             "rows": self.rows == (1, None),
             "alone_on_cpu": not self.alone_on_cpu,
         }
-        return {name: value for name, value in dump(self).items() if not usual.get(name)}
+        return {name: value for name, value in write(self).items() if not usual.get(name)}
 
     @property
     def takes(self) -> NamedConditions | None:

@@ -189,12 +189,13 @@ def _count(request: Given) -> int:
     Raises:
         ProblemError: 422 if it is not a list, or an empty one.
     """
-    given = request.samples
-    if not (isinstance(given, list | np.ndarray) and np.ndim(given[:1]) and len(given)):
+    samples = request.samples
+    is_list = isinstance(samples, list) or (isinstance(samples, np.ndarray) and samples.ndim > 0)
+    if not is_list or not len(samples):
         raise invalid(
             "samples", "samples must be a list of at least one sample, in the form in which responses give them"
         )
-    return len(request.samples)
+    return len(samples)
 
 
 def _data_bytes(n: int, model: ModelVersion) -> int:

@@ -217,12 +217,19 @@ def test_a_model_that_has_changed_is_refused(
     assert "the model has changed since" in refused(capsys)
 
 
+def test_a_value_of_another_kind_is_refused(fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
+    for option, value in {"seed": -1, "steps": "many", "start": "soon"}.items():
+        with pytest.raises(SystemExit, match="2"):
+            fleet("sample", "net", to=tmp_path / "job", **job | {option: value})
+        assert f"argument --{option}: " in capsys.readouterr().err
+    assert not (tmp_path / "job").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"total": 0}, "--total is 0; at least 1 sample is needed"),
         ({"total": -3}, "--total is -3"),
-        ({"seed": -1}, "--seed"),
         ({"shard_rows": 100}, "a multiple of 64"),
         ({"solver": "rk5"}, "rk5"),
         ({"steps": 20, "solver": "rk4-4"}, "leave one of them out"),

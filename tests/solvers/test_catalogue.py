@@ -14,6 +14,7 @@ import torch
 from solvers import SolverError, Status, catalogue, integrate, resolve
 from solvers.grids import times
 from solvers.lanes import Admission, Lanes
+from solvers.spec import parameters
 from solvers.tableaus import Tableau
 from tests.solvers.support import Watched, decay, fall, fall_exact, gaussian, ones, run, slope
 
@@ -34,7 +35,7 @@ def test_entries_describe_themselves(entry: catalogue.Solver) -> None:
     assert shown["reference"]
     assert (shown["stability_limit"] is None) if entry.exponential else (shown["stability_limit"] > 0)
     assert (shown["embedded_order"] is not None) == entry.adaptive
-    assert set(shown["parameters"]) >= {"steps", "grid"}
+    assert set(parameters(entry)) >= {"steps", "grid", "max_nfe"}
 
 
 @pytest.mark.parametrize(

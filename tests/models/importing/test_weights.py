@@ -356,8 +356,10 @@ def test_a_network_that_predicts_noise_is_sampled_by_its_authors_settings(eps: S
 def test_a_scheduler_of_diffusers_gives_convention_and_steps(trained: State, saved: Save) -> None:
     config = {"_class_name": "DDIMScheduler", "steps_offset": 1, "set_alpha_to_one": False, "clip_sample": False}
     declared = Declared().scheduled(config, "euler-10")
-    card = load(take(saved(trained), declared=declared).path).card
+    imported = take(saved(trained), declared=declared)
+    card = load(imported.path).card
     assert (card.time.predicts, card.time.path, card.time.start, card.time.stop) == ("eps", "vp", 901.0, 0.0)
+    assert f"solver of requests that name none: {card.authors_solver({})}" in imported.report
     spec = SolverSpec.parse(card.authors_solver({}) or "")
     assert (spec.solver, spec.steps) == ("euler", 10)
     assert spec.grid == tuple(card.time.grid([901, 801, 701, 601, 501, 401, 301, 201, 101, 1]))

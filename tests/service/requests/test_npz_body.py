@@ -167,6 +167,10 @@ MALFORMED = {
     "sizes beyond memory": entry("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 2**62, 2**62), }"),
     "sizes of a thousand digits": entry(f"{{'descr': '<f4', 'fortran_order': False, 'shape': (1{'0' * 3000},), }}"),
     "empty and large": entry("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 4611686018427387904, 9), }"),
+    "no number as size": entry("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 2), }", b"\0" * 8),
+    "sizes beyond integers": entry(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (10**21, 0), }".replace("10**21", "1" + "0" * 21)
+    ),
     "array of arrays": entry("{'descr': ('<f4', (2,)), 'fortran_order': False, 'shape': (1,), }", b"\0" * 8),
     "numbers of no bytes": entry("{'descr': '|V0', 'fortran_order': False, 'shape': (3,), }"),
     "text of no bytes": entry("{'descr': '<U0', 'fortran_order': False, 'shape': (), }"),
@@ -186,7 +190,7 @@ async def test_a_malformed_entry_is_the_fault_of_its_sender(running: Any, path: 
                 target.writestr("request.json", json.dumps(BODIES[path]))
             target.writestr(f"{name}.npy", content)
         answer = await running.http.post(path, content=file.getvalue(), headers=NPZ)
-        assert answer.status_code in (400, 422), (name, content, answer.text)
+        assert answer.status_code == 422, (name, content, answer.text)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

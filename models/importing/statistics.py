@@ -1,0 +1,98 @@
+"""Statistics of a robot's data set, as lerobot (`stats.json`) and openpi (`norm_stats.json`) write them.
+
+Both normalise what goes into a network and undo it for its actions, entry by entry:
+
+    mean-std    (value - mean) / (std + e)                    and back
+    min-max     2 (value - min) / (max - min) - 1             lerobot; a range of 0 counts as e
+    quantiles   2 (value - q01) / (q99 - q01 + e) - 1         openpi
+
+with e = 1e-8 for lerobot, which leaves it out on the way back from `mean-std`, and 1e-6 for openpi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.importing.files import ForeignError
+
+Normalisation = Literal["mean-std", "min-max", "quantiles"]
+NORMALISATIONS = get_args(Normalisation)
+
+_ACTIONS = ("action", "actions")
+_FIELDS = {"mean-std": ("mean", "std"), "min-max": ("min", "max"), "quantiles": ("q01", "q99")}
+
+
+@dataclass(frozen=True)
+class Affine:
+    """The normalisation of one entry.
+
+    Attributes:
+        mean, scale: a network takes (value - mean) * scale.
+        shift, spread: data are value * spread + shift.
+    """
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    shift: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+
+def read_statistics(document: Mapping[str, Any], normalisation: Normalisation) -> dict[str, Affine]:
+    """Return the normalisation of each entry that has the numbers for it; `observation.state` is called `state`.
+
+    Args:
+        document: the file.
+        normalisation: how the network was trained.
+
+    Raises:
+        ForeignError: no entry has these numbers, or some are not finite.
+    """
+    openpi = isinstance(document.get("norm_stats"), Mapping)
+    entries = document["norm_stats"] if openpi else document
+    first, second = _FIELDS[normalisation]
+    found: dict[str, Affine] = {}
+    for name, entry in entries.items():
+        if not (isinstance(entry, Mapping) and entry.get(first) is not None and entry.get(second) is not None):
+            continue
+        try:
+            low, high = (np.asarray(entry[field], dtype=np.float64) for field in (first, second))
+            found[str(name).rsplit(".", 1)[-1]] = _affine(low, high, normalisation, 1e-6 if openpi else 1e-8, openpi)
+        except (TypeError, ValueError) as error:
+            raise ForeignError(f"--stats: {name}: {error}") from None
+    if not found:
+        raise ForeignError(f"--stats: no entry has {first} and {second}; choose another --normalisation")
+    return found
+
+
+def _affine(low: Any, high: Any, normalisation: Normalisation, epsilon: float, openpi: bool) -> Affine:
+    if low.shape != high.shape or not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise ValueError("its numbers have two shapes, or are not finite")
+    if normalisation == "mean-std":
+        return Affine(low, 1 / (high + epsilon), low, high + epsilon * openpi)
+    width = high - low
+    width = width + epsilon if openpi else np.where(width == 0, epsilon, width)
+    middle = low + width / 2
+    return Affine(middle, 2 / width, middle, width / 2)
+
+
+def of_conditions(
+    statistics: Mapping[str, Affine], names: list[str], stated: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the declared fields of conditions, with mean and scale for those that have statistics and declare none."""
+    fields = {name: dict(entry) for name, entry in stated.items()}
+    for name in names:
+        mine = fields.setdefault(name, {}) if name in statistics else None
+        if mine is not None and "mean" not in mine and "scale" not in mine:
+            mine |= {"mean": statistics[name].mean.tolist(), "scale": statistics[name].scale.tolist()}
+    return dict(fields)
+
+
+def of_actions(statistics: Mapping[str, Affine]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return mean and scale of a decoder to actions, along their last axis; None without statistics of actions."""
+    mine = next((statistics[name] for name in _ACTIONS if name in statistics), None)
+    return None if mine is None else (mine.shift[None], mine.spread[None])
