@@ -21,6 +21,7 @@ import torch
 from llvmlite import binding
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from engine.job import Job
 from models.conditions import ONE, numbers_are_names
@@ -220,6 +221,15 @@ _REASONS = {
 _LIBRARY = "another version may have other kernels"
 
 
+class DifferenceBody(TypedDict):
+    """One thing that differs between an earlier answer and the service."""
+
+    what: str
+    answer: str
+    here: str
+    reason: str
+
+
 @dataclass(frozen=True)
 class Difference:
     """One difference between an earlier answer and this service.
@@ -235,7 +245,7 @@ class Difference:
     here: str
     reason: str
 
-    def document(self) -> dict[str, str]:
+    def document(self) -> DifferenceBody:
         """Return the difference as responses show it."""
         return {"what": self.what, "answer": self.answer, "here": self.here, "reason": self.reason}
 
@@ -272,7 +282,7 @@ def environment(device: str, device_name: str, threads: int) -> Mapping[str, str
     }
 
 
-def differences(answer: Mapping[str, str], here: Mapping[str, str], threads_matter: bool) -> list[Difference]:
+def differences_of(answer: Mapping[str, str], here: Mapping[str, str], threads_matter: bool) -> list[Difference]:
     """Return where two environments differ.
 
     Args:

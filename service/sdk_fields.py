@@ -10,14 +10,15 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from service.analysis.diagnose import DiagnoseRequest
+from service.analysis.encode import EncodeRequest
+from service.analysis.log_prob import LogProbRequest
 from service.replay import Answer
-from service.requests.densities import EncodeRequest, LogProbRequest
-from service.requests.diagnosis import DiagnoseRequest
 from service.requests.members import Member, members
 from service.requests.parsing import OTHER_NAMES
-from service.requests.replay import ReplayRequest
 from service.requests.schemas import SampleRequest, Solving
 from service.routes.frontier import FrontierRequest
+from service.routes.replay import ReplayRequest
 
 SDK = Path(__file__).parents[1] / "clients" / "python" / "pathline" / "_fields.py"
 """The file that is written."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pathline._decode import decode_json, decode_npz, states_of
+from pathline._decode import decode_npz, states_of
 from pathline._request import SampleRequest
 from pathline._response import Response, problem_of
 from pathline._results import SampleResult
@@ -71,10 +71,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Completed:
-    """The end of a stream: `result` is what `sample` would have returned.
-
-    A service older than this SDK sends it as JSON: its `nfe_per_sample` is -1 then, and its samples are float64.
-    """
+    """The end of a stream: `result` is what `sample` would have returned."""
 
     result: SampleResult
 
@@ -193,7 +190,5 @@ class Reader(Documents):
             return State(float(found["t"]), states_of(found["states"]), rest)
         if name == "completed":
             self.ended = True
-            npz = found.get("npz")
-            decoded = decode_json(found, self._request) if npz is None else decode_npz(b64decode(npz), self._request)
-            return Completed(decoded)
+            return Completed(decode_npz(b64decode(found["npz"]), self._request))
         return None

@@ -15,12 +15,13 @@ import pytest
 import torch
 from numpy.lib import format as npy
 
+from service.analysis.diagnose import DiagnoseRequest, validate_diagnose
+from service.analysis.encode import EncodeRequest, validate_encode
+from service.analysis.log_prob import LogProbRequest, validate_log_prob
 from service.errors import Kind, ProblemError
 from service.ledger import Hold, Ledger
 from service.registry.version import ModelVersion
 from service.requests import validation
-from service.requests.densities import EncodeRequest, LogProbRequest, validate_encode, validate_log_prob
-from service.requests.diagnosis import DiagnoseRequest, validate_diagnose
 from service.requests.npz_body import claimed_bytes
 from service.requests.parsing import LARGE_BODY, parse
 from service.requests.schemas import SampleRequest
@@ -244,9 +245,9 @@ def test_nothing_is_made_of_x0_before_its_memory_is_reserved(
 ) -> None:
     reached: list[str] = []
     made = validation.to_array
-    for module in ("validation", "densities"):
+    for module in ("requests.validation", "analysis.data"):
         monkeypatch.setattr(
-            f"service.requests.{module}.to_array",
+            f"service.{module}.to_array",
             lambda value, *rest: (reached.append("made"), made(value, *rest))[1],
         )
     rows = [[0.5, 0.5]] * 4

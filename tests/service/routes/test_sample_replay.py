@@ -20,9 +20,9 @@ from models.decoder import Decoder
 from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.replay import Answer
-from service.responses.schemas import ReplayResponse
+from service.routes.replay import ReplayResponse
 from service.settings import Settings
-from tests.service.serving import calling
+from tests.service.serving import calling, conforming
 
 pytestmark = pytest.mark.anyio
 
@@ -104,7 +104,7 @@ async def test_a_replay_returns_the_same_samples(http: httpx.AsyncClient, body: 
     answer = await _replayed(http, first, **again)
     assert answer.status_code == 200, answer.text
     found = answer.json()
-    ReplayResponse.model_validate(found)
+    conforming(ReplayResponse, found)
     assert (found["digest_matches"], found["differences"]) == (True, [])
     for member in ("samples", "digest", "request", "environment", "solver", "seed", "trace", "saved"):
         assert found.get(member) == first.get(member), member
