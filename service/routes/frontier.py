@@ -219,6 +219,12 @@ class _Measurement:
     def service(self) -> Service:
         return service_of(self.http)
 
+    @property
+    def reference(self) -> str:
+        """The solver of the reference as text."""
+        spec = self.valid.job.solve.spec
+        return f"{spec.solver}@{spec.rtol:g}"
+
     async def events(self) -> AsyncGenerator[bytes]:
         """Yield the events; the last is completed or error."""
         job, request = self.valid.job, self.valid.request
@@ -229,7 +235,7 @@ class _Measurement:
             ends = torch.where(arrived(result.status).reshape(-1, *[1] * (result.x.ndim - 1)), result.x, torch.nan)
             self.spread = spread_of(ends)
             nfe = int(result.nfe.max())
-            yield _event("reference", {"solver": str(job.solve.spec), "nfe": nfe, "spread": self.spread})
+            yield _event("reference", {"solver": self.reference, "nfe": nfe, "spread": self.spread})
             async for point in self._measure(ends):
                 yield _event("point", point)
             yield _event("completed", self._verdict(stored))
@@ -337,7 +343,7 @@ class _Measurement:
             "seed": job.seed,
             "first_index": job.first_index,
             "num_samples": job.num_samples,
-            "reference": str(job.solve.spec),
+            "reference": self.reference,
             "stored": None if stored is None else _facts(stored),
             "stored_fault": why_none,
         }

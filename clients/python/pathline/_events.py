@@ -103,17 +103,16 @@ class Forecast:
         return self._left
 
 
-class Reader:
-    """Turns the bytes of a stream into events as they arrive; unknown kinds are skipped."""
+class Documents:
+    """Turns the bytes of a stream into its events as they arrive: their names and contents."""
 
-    def __init__(self, response: Response, request: SampleRequest) -> None:
-        self._response, self._request = response, request
+    def __init__(self, response: Response) -> None:
+        self._response = response
         self._parts: list[bytes] = []  # of a line that is not complete
         self._name, self._data = "", [b""] * 0
-        self._forecast = Forecast()
         self.ended = False
 
-    def feed(self, content: bytes) -> Iterator[Event]:
+    def feed(self, content: bytes) -> Iterator[Any]:
         """Yield the events that these bytes complete.
 
         Raises:
@@ -151,7 +150,7 @@ class Reader:
         elif name == b"data":
             self._data.append(value)
 
-    def _event(self, name: str, data: bytes) -> Event | None:
+    def _event(self, name: str, data: bytes) -> Any:
         try:
             found = json.loads(data)
             if not isinstance(found, dict):
@@ -166,6 +165,18 @@ class Reader:
                 f"the event {name!r} of {self._response.url} is not understood ({type(error).__name__}: {error}); "
                 "is the service older or newer than this SDK?"
             ) from error
+
+    def _built(self, name: str, found: dict[str, Any]) -> Any:
+        self.ended = self.ended or name == "completed"
+        return name, found
+
+
+class Reader(Documents):
+    """Turns the bytes of a stream of samples into events; unknown kinds are skipped."""
+
+    def __init__(self, response: Response, request: SampleRequest) -> None:
+        super().__init__(response)
+        self._request, self._forecast = request, Forecast()
 
     def _built(self, name: str, found: dict[str, Any]) -> Event | None:
         if name == "start":
