@@ -15,6 +15,7 @@ tensor called `condition`; if that is the only one, the network takes the tensor
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
@@ -69,7 +70,10 @@ def _numbers(value: Any) -> Any:
     array = np.asarray(value, dtype=object)
     if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in array.reshape(-1).tolist()):
         raise ValueError("must be a number, or nested lists of numbers with equal lengths")
-    return _tuples(array.astype(np.float64).tolist())
+    try:
+        return _tuples(array.astype(np.float64).tolist())
+    except OverflowError:
+        raise ValueError("must be numbers below 1.8e308") from None
 
 
 def _tuples(value: Any) -> Any:
@@ -304,9 +308,9 @@ def _holds(dtype: torch.dtype, value: float) -> bool:
     if dtype == torch.bool:
         return isinstance(value, bool)
     if dtype.is_floating_point:
-        return math.isfinite(value)
+        return abs(value) <= sys.float_info.max  # also of an integer that no double holds; False for NaN
     info = torch.iinfo(dtype)
-    return not isinstance(value, bool) and float(value).is_integer() and info.min <= value <= info.max
+    return not isinstance(value, bool) and info.min <= value <= info.max and float(value).is_integer()
 
 
 @dataclass(frozen=True)

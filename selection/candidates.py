@@ -66,7 +66,7 @@ def candidates(
         alike = [point for point in points.values() if point.nfe == nfe and "/" not in point.solver]
         for point in sorted(alike, key=lambda point: point.p95_high)[:_BEST]:
             yield from (f"{point.solver}/{grid}" for grid in GRIDS)
-    yield from _tolerances(points, dtype)
+    yield from _tolerances(points, dtype, close if close > CLOSE else 0.0)  # what is stored goes on to rounding
 
 
 def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> It
             heapq.heappush(queue, (_nfe(name, place + 1, dtype), name, place + 1))
 
 
-def _tolerances(points: Mapping[str, Point], dtype: torch.dtype) -> Iterator[str]:
+def _tolerances(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
     """Yield error control at ever tighter tolerances, until errors hardly change or other solvers are better."""
     names = list(ADAPTIVE)
     before = dict.fromkeys(names, np.inf)
@@ -99,7 +99,8 @@ def _tolerances(points: Mapping[str, Point], dtype: torch.dtype) -> Iterator[str
             point = points.get(text)
             if point is None:
                 continue
-            if records[name].falls_behind(point, points) or point.p95_high > _FLOOR * before[name]:
+            ends = point.p95_high <= close or point.p95_high > _FLOOR * before[name]
+            if records[name].falls_behind(point, points) or ends:
                 names.remove(name)
             before[name] = point.p95_high
 

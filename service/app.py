@@ -13,18 +13,40 @@ from starlette.routing import BaseRoute
 
 from engine.engine import Engine as RealEngine
 from service import openapi
+from service.analysis import diagnose, encode, log_prob
 from service.errors import Kind
 from service.http.access import CORS, RefuseForeign, RequireKey
 from service.http.compression import Compress
-from service.http.middleware import UNMATCHED, Direct, LimitBursts, Observe, SubPath, handle_errors
+from service.http.middleware import UNMATCHED, LimitBursts, Observe, SubPath, handle_errors
 from service.ledger import CONDITIONS, Ledger
 from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Registry
-from service.routes import docs, frontier, health, models, operations, page, sample, stream
+from service.routes import docs, frontier, health, models, page, replay, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
+
+_ROUTERS = (
+    sample.router,
+    replay.router,
+    stream.router,
+    encode.router,
+    log_prob.router,
+    diagnose.router,
+    frontier.measuring,
+    page.router,
+    models.admin,
+    models.router,
+    frontier.router,
+    health.router,
+    docs.router,
+    oip.router,
+)
+"""The register of endpoints, and with them of the operations that the engine is asked for."""
+
+_ROUTES = [route for router in _ROUTERS for route in router.routes]
+"""Given to the application as they are: included routers would cost each request more than its own endpoint."""
 
 
 def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
@@ -49,7 +71,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         version=VERSION,
         openapi_tags=openapi.TAGS,
         lifespan=_lifespan,
-        generate_unique_id_function=lambda route: route.name,  # the names of functions in generated clients
+        routes=_ROUTES,
         redirect_slashes=False,
         # Relative to /openapi.json, so that it is right under any path prefix of a proxy.
         servers=[{"url": settings.root_path or ".", "description": "this service"}],
@@ -58,13 +80,8 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    routers = [each.router for each in (page, sample, stream, operations, frontier, models, health, docs, oip)]
-    for router in routers:
-        app.include_router(router)
-    _expect_requests([route for router in routers for route in router.routes], service.metrics)
+    _expect_requests(_ROUTES, service.metrics)
     handle_errors(app)
-    openapi.complete(app)
-    app.add_middleware(Direct, routes=sample.router.routes)
     app.add_middleware(LimitBursts, limiter=service.burst_limiter)  # inside what refuses by headers alone
     if settings.api_keys:
         app.add_middleware(RequireKey, settings=settings)
@@ -92,7 +109,7 @@ def _expect_requests(routes: Sequence[BaseRoute], metrics: Metrics) -> None:
     declared: dict[str, set[str]] = {}
     for route in routes:
         if isinstance(route, APIRoute):
-            declared.setdefault(route.path, set()).update(map(str, route.responses))
+            declared.setdefault(route.path, set()).update(map(str, route.responses.keys() - {"default"}))
     for path, outcomes in declared.items():
         metrics.expect(path, anywhere | (outcomes or files))
     metrics.expect(UNMATCHED, {"200", *(str(kind.value.status) for kind in Kind)})  # answered before any route

@@ -142,6 +142,65 @@ data: {"model": "moons", "seed": 0, "status": "success", "nfe": 20, "samples": [
 """
 """The events of the adaptive request; `start` and `completed` have more members than are shown."""
 
+_DATA = [[-0.84, 0.52], [1.91, 0.13]]
+_ANALYSIS_HEAD = {"model": "moons", "version": 1, "checkpoint": CHECKPOINT, "deterministic": True}
+_COST = {
+    "nfe": 50,
+    "nfe_per_sample": {"min": 44, "mean": 47.0, "max": 50},
+    "network_rows": 94,
+    "status": "success",
+    "failed": [],
+}
+
+ENCODE: dict[str, dict[str, Any]] = {"encode": {"samples": _DATA, "rtol": 1e-5, "atol": 1e-5}}
+ENCODED: dict[str, dict[str, Any]] = {
+    "encode": _ANALYSIS_HEAD
+    | {"solver": DOPRI5 | {"rtol": 1e-5, "text": "dopri5@1e-5"}}
+    | _COST
+    | {"shape": [2, 2], "x0": [[-0.41, 0.77], [1.02, -0.36]], "latency": LATENCY}
+}
+LOG_PROB: dict[str, dict[str, Any]] = {
+    "exact": {"samples": _DATA},
+    "estimate": {"samples": _DATA, "divergence": "hutchinson", "probes": 4, "seed": 0},
+}
+_DENSITY = (
+    _ANALYSIS_HEAD
+    | {"solver": DOPRI5 | {"rtol": 1e-5, "text": "dopri5@1e-5"}}
+    | _COST
+    | {"shape": [2], "latency": LATENCY}
+)
+LOG_PROBS: dict[str, dict[str, Any]] = {
+    "exact": _DENSITY
+    | {
+        "divergence": {"method": "exact"},
+        "log_prob": [-0.93, -1.21],
+    },
+    "estimate": _DENSITY
+    | {
+        "divergence": {"method": "hutchinson", "probes": 4, "seed": 0},
+        "log_prob": [-0.9, -1.3],
+        "standard_error": [0.21, 0.17],
+    },
+}
+DIAGNOSE: dict[str, dict[str, Any]] = {"diagnose": {"num_samples": 1, "seed": 0, "times": [0.0, 1.0]}}
+DIAGNOSED: dict[str, dict[str, Any]] = {
+    "diagnose": _ANALYSIS_HEAD
+    | {"solver": RK4 | {"steps": 20, "text": "rk4-20"}}
+    | {"nfe": 80, "nfe_per_sample": {"min": 80, "mean": 80.0, "max": 80}, "network_rows": 84}
+    | {"status": "success", "failed": [], "seed": 0, "first_index": 0, "noise": "philox-ndtri-v1"}
+    | {
+        "times": [0.0, 1.0],
+        "shape": [1, 2, 2],
+        "eigenvalues_real": [[[-1.02, -0.53], [-6.4, 0.8]]],
+        "eigenvalues_imag": [[[0.0, 0.0], [0.0, 0.0]]],
+        "condition_number": [[1.93, 8.1]],
+        "stiffness": [[1.02, 6.4]],
+        "stiffness_ratio": [[1.92, 8.0]],
+        "latency": LATENCY,
+    }
+}
+
+
 MODEL_LIST = {
     "models": [
         {
@@ -275,12 +334,75 @@ LOAD = {
         }
     ],
 }
+_PARAMETERS = {
+    "checkpoint": SAMPLES["fixed"]["checkpoint"],
+    "seed": 0,
+    "first_index": 0,
+    "deterministic": True,
+    "noise": "philox-ndtri-v1",
+    "network_rows": 320,
+    "status": "success",
+    "solver": "rk4",
+    "failed": 0,
+    "digest": DIGEST,
+}
+_NFE = {"name": "nfe", "shape": [2], "datatype": "INT64", "data": [20, 20]}
+_OIP_HEAD = {"model_name": "moons", "model_version": "1", "parameters": _PARAMETERS}
+
+INFERRED: dict[str, Any] = {
+    "seed": _OIP_HEAD
+    | {
+        "outputs": [
+            {"name": "samples", "shape": [2, 2], "datatype": "FP32", "data": [-0.84, 0.52, 1.91, 0.13]},
+            _NFE,
+            {"name": "t", "shape": [2], "datatype": "FP64", "data": [1.0, 1.0]},
+            {"name": "status", "shape": [2], "datatype": "BYTES", "data": ["success", "success"]},
+        ]
+    },
+    "states": _OIP_HEAD
+    | {
+        "id": "from-two-points",
+        "outputs": [{"name": "samples", "shape": [2, 2], "datatype": "FP32", "data": [1.02, -0.4, 0.3, 0.77]}, _NFE],
+    },
+}
+OIP_METADATA = {
+    "name": "moons",
+    "versions": ["1", "2"],
+    "platform": "pathline_safetensors",
+    "inputs": [{"name": "x0", "datatype": "FP32", "shape": [-1, 2]}],
+    "outputs": [{"name": "samples", "datatype": "FP32", "shape": [-1, 2]}],
+}
+OIP_CONFIG = {
+    "name": "moons",
+    "platform": "pathline_safetensors",
+    "backend": "pathline",
+    "max_batch_size": 0,
+    "version_policy": {"latest": {"num_versions": 1}},
+    "input": [{"name": "x0", "data_type": "TYPE_FP32", "dims": [-1, 2], "optional": True}],
+    "output": [{"name": "samples", "data_type": "TYPE_FP32", "dims": [-1, 2], "optional": False}],
+    "model_transaction_policy": {"decoupled": False},
+}
+OIP_STATISTICS = {
+    "name": "moons",
+    "version": "2",
+    "last_inference": 0,
+    "inference_count": 12,
+    "execution_count": 240,
+    "inference_stats": {
+        "success": {"count": 12, "ns": 150_000_000},
+        "queue": {"count": 12, "ns": 2_000_000},
+        "compute_infer": {"count": 12, "ns": 148_000_000},
+        "fail": {"count": 0, "ns": 0},
+    },
+    "batch_stats": [],
+}
+
 METRICS = """# TYPE pathline_requests_total counter
 pathline_requests_total{outcome="200",route="/v1/sample"} 3.0
 """
 PAGE = "<!doctype html>"
 
-ERRORS: dict[Kind, dict[str, Any]] = {
+ERRORS: dict[Kind, Any] = {
     kind: problem
     for problem in json.loads(Path(__file__).with_name("recorded_errors.json").read_text("utf-8")).values()
     for kind in Kind

@@ -1,18 +1,16 @@
-"""The OpenAPI description, completed where the framework falls short: hand-parsed bodies, problems, examples, HEAD."""
+"""Routers, and what their OpenAPI description takes besides the signatures of endpoints: groups, examples, errors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, FastAPI, Path
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from fastapi import APIRouter, Body, Path, Response
 
 from service import examples
 from service.errors import MEDIA_TYPE, Kind
-from service.responses.schemas import ProblemBody
 
 ModelName = Annotated[str, Path(description="name of the model", openapi_examples={"moons": {"value": "moons"}})]
+Responses = dict[int | str, dict[str, Any]]
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 SAMPLING, ANALYSIS, CATALOGUE = "Sampling", "Analysis", "Models and solvers"
 ADMIN, OPERATION, PAGES = "Administration", "Health and metrics", "Pages"
@@ -29,36 +27,53 @@ TAGS = [
 ]
 """Groups of endpoints, in the order in which ``/docs`` shows them."""
 
-Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
-
 BINARY = {"schema": {"type": "string", "format": "binary"}}
-_PLACE = "#/components/schemas/{model}"
-
-BY_HAND: dict[type[BaseModel], Any] = {ProblemBody: "serialization"}
-"""Models that no route declares, and whether the description shows their request or response form."""
 
 
-def read(router: APIRouter, path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
-    """Return a decorator that makes a function answer GET and HEAD at a path; the server leaves out HEAD's body.
+class Router(APIRouter):
+    """A router that describes what its endpoints answer: the schema that they return, examples of it, and their errors.
 
     Args:
-        router: gets the route.
-        path: of the route.
-        described: arguments of the route that its OpenAPI description shows.
+        errors: returns the `responses` of a route for kinds of errors.
+        settings: of the router.
     """
 
-    def add(endpoint: Endpoint) -> Endpoint:
-        # The first route answers. The second describes: OpenAPI would give both methods of one route the same id.
-        router.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False)
-        router.add_api_route(path, endpoint, methods=["GET"], **described)
-        return endpoint
+    def __init__(self, errors: Callable[..., Responses] | None = None, **settings: Any) -> None:
+        # Endpoints have the names of their functions in generated clients.
+        super().__init__(generate_unique_id_function=lambda route: route.name, **settings)
+        self._errors = errors or problems
 
-    return add
+    def read(self, path: str, summary: str, *kinds: Kind, **values: Any) -> Callable[[Endpoint], Endpoint]:
+        """Return a decorator that makes a function answer GET and HEAD at a path; the server leaves out HEAD's body.
 
+        Args:
+            path: of the route.
+            summary: of what it does.
+            kinds: errors that it may answer with.
+            values: examples of the answer by name; or `responses`, for answers that are no JSON.
+        """
+        return self._adding(path, ("GET", "HEAD"), summary, kinds, **values)
 
-def reference(model: type[BaseModel]) -> dict[str, str]:
-    """Return the reference to the schema of a model in `BY_HAND`."""
-    return {"$ref": _PLACE.format(model=model.__name__)}
+    def act(self, path: str, summary: str, *kinds: Kind, **values: Any) -> Callable[[Endpoint], Endpoint]:
+        """Return a decorator that makes a function answer POST at a path; arguments as for `read`."""
+        return self._adding(path, ("POST",), summary, kinds, **values)
+
+    def _adding(
+        self, path: str, methods: Sequence[str], summary: str, kinds: Sequence[Kind], **values: Any
+    ) -> Callable[[Endpoint], Endpoint]:
+        def add(endpoint: Endpoint) -> Endpoint:
+            returned = endpoint.__annotations__["return"]
+            is_json = returned is not Response
+            json = {200: {"model": returned, "content": {"application/json": shown(values)}}}
+            # Any: what an answer has is checked where it is built, by the type checker.
+            kind: dict[str, Any] = {"response_model": Any} if is_json else {"response_class": Response}
+            responses = values.get("responses", json) | self._errors(*kinds)
+            if len(methods) > 1:  # OpenAPI would give both methods of one route the same id: this one only answers
+                self.add_api_route(path, endpoint, methods=[*methods], include_in_schema=False, **kind)
+            self.add_api_route(path, endpoint, methods=[methods[0]], summary=summary, responses=responses, **kind)
+            return endpoint
+
+        return add
 
 
 def shown(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,59 +81,40 @@ def shown(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"examples": {name: {"value": value} for name, value in values.items()}}
 
 
-def answered(model: type[BaseModel] | None = None, **values: Any) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route that answers 200 with JSON: its model, and examples by name."""
-    described: dict[str, Any] = {"content": {"application/json": shown(values)}}
-    return {200: described | ({} if model is None else {"model": model})}
+def requested(values: Mapping[str, Any]) -> Any:
+    """Return the annotation of a parameter that is the body, with examples by name."""
+    return Body(openapi_examples={name: {"value": value} for name, value in values.items()})
 
 
-def json_body(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that parses its JSON body by hand, and add the model to `BY_HAND`."""
-    BY_HAND[model] = "validation"
-    content = {"schema": reference(model)} | shown(values)
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+def problems(*kinds: Kind) -> Responses:
+    """Return the `responses` of a route for these kinds of errors, each with an example, and for all others."""
+    # FastAPI would describe a `model` under the media type of the answer; `/problems/{slug}` declares this one.
+    schema = {"schema": {"$ref": "#/components/schemas/ProblemBody"}}
+
+    def described(title: str, *same: Kind) -> dict[str, Any]:
+        values = shown({kind.value.slug: examples.ERRORS[kind] for kind in same})
+        return {"description": title, "content": {MEDIA_TYPE: schema | values}}
+
+    return by_status(kinds, lambda kind: kind.value.status, described)
 
 
-def problems(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route for these kinds of errors, each with an example."""
-    by_status: dict[int, list[Kind]] = {}
+def by_status(
+    kinds: Iterable[Kind], status_of: Callable[[Kind], int], described: Callable[..., dict[str, Any]]
+) -> Responses:
+    """Return the `responses` of a route for kinds of errors: one for each status, and one for all other errors.
+
+    Without that one, the framework would describe a form of its own, which the service does not answer with.
+
+    Args:
+        kinds: of errors.
+        status_of: kind -> status.
+        described: title, kinds -> response.
+    """
+    groups: dict[int | str, list[Kind]] = {}
     for kind in kinds:
-        by_status.setdefault(kind.value.status, []).append(kind)
-    schema = reference(ProblemBody)
-    return {
-        status: {
-            "description": "; ".join(kind.value.title for kind in found),
-            "content": {
-                MEDIA_TYPE: {"schema": schema} | shown({kind.value.slug: examples.ERRORS[kind] for kind in found})
-            },
-        }
-        for status, found in by_status.items()
-    }
-
-
-def complete(app: FastAPI) -> None:
-    """Add the models of `BY_HAND` to the description, and drop statuses that no route declares."""
-    made = app.openapi
-
-    def described(app: FastAPI) -> dict[str, Any]:
-        if app.openapi_schema is None:
-            _, top = models_json_schema(list(BY_HAND.items()), ref_template=_PLACE)
-            document = made()
-            document["components"]["schemas"].update(top["$defs"])
-            _drop_framework_errors(document)
-        return made()
-
-    app.openapi = partial(described, app)  # type: ignore[method-assign]
-
-
-def _drop_framework_errors(document: dict[str, Any]) -> None:
-    """Drop the 422 that the framework adds where a route declares none; under /v2, for example, it is a 400."""
-    for operations in document["paths"].values():
-        for operation in operations.values():
-            if "HTTPValidationError" in str(operation["responses"].get("422")):
-                del operation["responses"]["422"]
-    for name in ("HTTPValidationError", "ValidationError"):
-        document["components"]["schemas"].pop(name, None)
+        groups.setdefault(status_of(kind), []).append(kind)
+    listed = {status: described("; ".join(kind.value.title for kind in same), *same) for status, same in groups.items()}
+    return listed | {"default": described("Any other error", Kind.INTERNAL)}
 
 
 SOLVING_PROBLEMS = problems(
@@ -140,29 +136,16 @@ SOLVING_PROBLEMS = problems(
 """Error responses common to all requests that solve."""
 
 
-def solving(
-    tag: str,
-    summary: str,
-    body: type[BaseModel],
-    response: type[BaseModel],
-    *,
-    requests: Mapping[str, Any],
-    responses: Mapping[str, Any],
-    media: Iterable[str],
-    what: str,
-    kinds: Sequence[Kind] = (),
-) -> dict[str, Any]:
-    """Return the arguments of a route that solves: its OpenAPI description, with examples that tests send.
+def solved(model: Any, what: str, media: Iterable[str], *kinds: Kind, **values: Any) -> Responses:
+    """Return the `responses` of a route that solves.
 
     Args:
-        tag, summary: of the route.
-        body, response: schemas.
-        requests, responses: examples by name.
-        media: formats of the response.
+        model: the schema of the JSON response.
         what: contents of the response, as in "The samples, in the format that Accept asks for".
+        media: its formats; the route answers with the one that the client prefers.
         kinds: errors besides those common to all requests that solve.
+        values: examples of the JSON response by name, as those of the requests.
     """
-    content = {each: shown(responses) if each == "application/json" else BINARY for each in media}
-    found = {"model": response, "description": f"{what}, in the format that Accept asks for", "content": content}
-    described = {"tags": [tag], "summary": summary, "openapi_extra": json_body(body, requests)}
-    return described | {"responses": {200: found, **problems(*kinds), **SOLVING_PROBLEMS}}
+    content = {each: shown(values) if each == "application/json" else BINARY for each in media}
+    described = {"model": model, "description": f"{what}, in the format that Accept asks for", "content": content}
+    return {200: described, **problems(*kinds), **SOLVING_PROBLEMS}

@@ -21,22 +21,30 @@ import torch
 from llvmlite import binding
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from engine.job import Job
 from models.conditions import ONE, numbers_are_names
 from models.forms.onnx import installed
 from models.guidance import document_of
 from models.named_conditions import Distinct
+from models.nested import short
 from service import VERSION
 from service.registry.version import ModelVersion
+from solvers.spec import DEFAULTS
 
 HASH = r"^sha256:[0-9a-f]{64}$"
 Digest = Annotated[str, Field(pattern=HASH)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-def _with_plan(solver: dict[str, Any]) -> dict[str, Any]:
-    """Check the one member of a solver that no request has."""
+_OF_SOLVER = {"name", "plan", "text", *DEFAULTS} - {"solver", "t_span"}
+
+
+def _of_solver(solver: dict[str, Any]) -> dict[str, Any]:
+    """Check the names of a solver's members, and the one that no request has; a request's schema checks the others."""
+    if other := sorted(solver.keys() - _OF_SOLVER):
+        raise ValueError(f"must not have {', '.join(map(short, other[:5]))}, which no solver has")
     plan = solver.get("plan")
     if plan is not None and not (isinstance(plan, str) and re.fullmatch(HASH, plan)):
         raise ValueError("must have as its plan, if any, sha256: and 64 hexadecimal digits")
@@ -91,7 +99,7 @@ class Answer(BaseModel):
     model: str
     version: Whole
     checkpoint: Digest
-    solver: Annotated[dict[str, Any], AfterValidator(_with_plan)] = Field(description="the solver as used")
+    solver: Annotated[dict[str, Any], AfterValidator(_of_solver)] = Field(description="the solver as used")
     seed: Whole
     first_index: Whole = 0
     shape: list[Whole] = Field(min_length=1, description="of the samples; their number comes first")
@@ -213,6 +221,15 @@ _REASONS = {
 _LIBRARY = "another version may have other kernels"
 
 
+class DifferenceBody(TypedDict):
+    """One thing that differs between an earlier answer and the service."""
+
+    what: str
+    answer: str
+    here: str
+    reason: str
+
+
 @dataclass(frozen=True)
 class Difference:
     """One difference between an earlier answer and this service.
@@ -228,7 +245,7 @@ class Difference:
     here: str
     reason: str
 
-    def document(self) -> dict[str, str]:
+    def document(self) -> DifferenceBody:
         """Return the difference as responses show it."""
         return {"what": self.what, "answer": self.answer, "here": self.here, "reason": self.reason}
 
@@ -265,7 +282,7 @@ def environment(device: str, device_name: str, threads: int) -> Mapping[str, str
     }
 
 
-def differences(answer: Mapping[str, str], here: Mapping[str, str], threads_matter: bool) -> list[Difference]:
+def differences_of(answer: Mapping[str, str], here: Mapping[str, str], threads_matter: bool) -> list[Difference]:
     """Return where two environments differ.
 
     Args:

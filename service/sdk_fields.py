@@ -10,13 +10,15 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from service.analysis.diagnose import DiagnoseRequest
+from service.analysis.encode import EncodeRequest
+from service.analysis.log_prob import LogProbRequest
 from service.replay import Answer
-from service.requests.densities import EncodeRequest, LogProbRequest
-from service.requests.diagnosis import DiagnoseRequest
 from service.requests.members import Member, members
 from service.requests.parsing import OTHER_NAMES
-from service.requests.replay import ReplayRequest
 from service.requests.schemas import SampleRequest, Solving
+from service.routes.frontier import FrontierRequest
+from service.routes.replay import ReplayRequest
 
 SDK = Path(__file__).parents[1] / "clients" / "python" / "pathline" / "_fields.py"
 """The file that is written."""
@@ -82,7 +84,7 @@ def sdk_text() -> str:
     common = members(Solving)
     text = _HEAD + _options("SolverOptions", "TypedDict", "Options of every operation.", common)
     for name, body, what in (
-        ("Sample", SampleRequest, "`sample`, `iter_samples`, `stream` and `compare`"),
+        ("Sample", SampleRequest, "`sample`, `iter_samples` and `stream`"),
         ("Encode", EncodeRequest, "`encode`"),
         ("LogProb", LogProbRequest, "`log_prob`"),
         ("Diagnose", DiagnoseRequest, "`diagnose`"),
@@ -90,6 +92,8 @@ def sdk_text() -> str:
         own = {key: member for key, member in members(body).items() if key not in {*common, *_POSITIONAL}}
         about = f"Options of {what}, in addition to those of `SolverOptions`."
         text += _options(f"{name}Options", "SolverOptions", about, own)
+    own = {key: m for key, m in members(FrontierRequest).items() if key not in {"solvers", *_POSITIONAL}}
+    text += _options("FrontierOptions", "TypedDict", "Options of `compare`.", own)
     of_job = ("version", "seed", "first_index", "timeout_s")
     own = {key: member for key, member in members(SampleRequest).items() if member.bulk or key in of_job}
     text += _options("BulkOptions", "TypedDict", "Options of `bulk`.", own)

@@ -210,4 +210,4 @@ class Service:
 
 def service_of(request: Request) -> Service:
     """Return the service of a request."""
-    return request.app.state.service
+    return request.scope["app"].state.service

@@ -161,9 +161,9 @@ def run(options: argparse.Namespace) -> int:
         _check_allowed()
     imported = take(options, declared, decoder, statistics)
     print(*imported.report, f"saved: {imported.path}", sep="\n")
-    print(*_next_steps(imported.path), sep="\n")
     if options.check:
         print(*preview(imported.path), sep="\n")
+    print(*_next_steps(imported.path), sep="\n")
     return 0
 
 

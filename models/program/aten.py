@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+_KIND = re.compile(r"(Optional\[)?(ScalarType|MemoryFormat|Layout)\]?")
 _TARGET = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
 
 _NAMES = frozenset(
@@ -148,18 +149,34 @@ def operation(target: str) -> Callable[..., Any]:
         raise OperationError(
             f"operation {target} is not among those that a program may use (see docs/import.md){training}"
         )
-    check = _CHECKS.get(name)
-    return function if check is None else _checked(function, check)
+    if overload.startswith("prim_") or not all("Tensor" in str(result.type) for result in function._schema.returns):
+        raise OperationError(
+            f"operation {target} makes no tensors, or belongs to TorchScript; use _operator for numbers"
+        )
+    return _checked(function, _CHECKS.get(name))
 
 
-def _checked(function: Any, check: Callable[..., None]) -> Callable[..., Any]:
-    """The same function, after a look at its arguments by name."""
-    names = [argument.name for argument in function._schema.arguments]
+def _checked(function: Any, check: Callable[..., None] | None) -> Callable[..., Any]:
+    """The same function, after a look at its arguments by name.
+
+    Types and memory formats are numbers inside of torch, and a number that stands for none of them ends the process.
+    """
+    arguments = function._schema.arguments
+    names = [argument.name for argument in arguments]
+    kinds = {argument.name for argument in arguments if _KIND.fullmatch(str(argument.real_type))}
+    if not kinds and check is None:
+        return function
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        check(**{**dict(zip(names, args, strict=False)), **kwargs})
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        for name in kinds & named.keys():
+            if isinstance(named[name], int | float | torch.SymInt):
+                raise OperationError(f"{name} is the number {named[name]}; it must be a type or a format by name")
+        if check is not None:
+            check(**named)
         return function(*args, **kwargs)
 
+    call._schema, call.is_view = function._schema, function.is_view  # type: ignore[attr-defined]
     return call
 
 

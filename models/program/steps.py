@@ -51,6 +51,8 @@ _FORMATS = {
     "preserve": torch.preserve_format,
     "channels_last": torch.channels_last,
 }
+_FAULTS = (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, NotImplementedError, AssertionError)
+"""What torch raises for arguments that do not fit, depending on who checks them."""
 _NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 RowLimits = tuple[int, int | None]
@@ -215,7 +217,7 @@ class Steps:
                 if placed:
                     named["device"] = device
                 found = function(*(_argument(value, values, device, dtypes) for value in step.args), **named)
-            except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, NotImplementedError) as error:
+            except _FAULTS as error:
                 name, why = step.out[0] if step.out else step.op, first_line(error)
                 if "index out of range" in why:
                     why += "; if it is of a label, declare the number of labels as `classes` of that condition"

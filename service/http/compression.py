@@ -26,7 +26,7 @@ class Compress:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] == "http" and scope["method"] != "HEAD":
+        if scope["type"] == "http":
             send = _Compressor(send, accepts_coding("gzip", joined(Headers(scope=scope), "accept-encoding"))).send
         await self._app(scope, receive, send)
 

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, cast
+from urllib.parse import unquote
 from uuid import uuid4
 
 import httptools
@@ -32,11 +33,14 @@ from service.settings import Settings
 RESERVED = 16
 """Connections accepted beyond the limit to answer health checks and metrics."""
 
+_FIRST_PROBE_S, _LONGEST_PROBE_S = 0.02, 2.0  # between two interim responses to a client that may be gone
 _LINGER_S = 2.0  # time for a client to read a refusal before its connection is reset
 _END = b"\r\n\r\n"
 _HEADERS = ((b"connection", b"close"), (b"x-content-type-options", b"nosniff"))
 _UPGRADE = re.compile(rb"(?i)(?<=\r\n)upgrade:[^\r]*\r\n")
 _EXPECT = re.compile(rb"(?i)(?<=\r\n)expect:[^\r]*\r\n")
+_ORIGIN = re.compile(rb"(?i)https?://[^/?]+")
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)")
 _CHUNKED_LINE = re.compile(rb"(?i)\r\ntransfer-encoding: chunked(?=\r\n)")
 _FIRST_LINE = re.compile(rb"(?!CONNECT )[A-Z-]+ ([^ ]+) HTTP/1\.([01])\r\n")
@@ -150,7 +154,9 @@ class Connection(asyncio.Protocol):
         self._head: httptools.HttpRequestParser | None = None  # checks the head that is arriving
         self._body: int | Chunks | None = None  # what is still to come of a body
         self._answering = self._responding = False  # a request is being answered; its response has begun
-        self._refused = False
+        self._last = False  # it is of HTTP/1.0
+        self._refused = self._half_closed = False
+        self._probe: asyncio.TimerHandle | None = None
         self._slow_sender: asyncio.TimerHandle | None = None
         self._slow_reader: asyncio.TimerHandle | None = None
 
@@ -172,6 +178,7 @@ class Connection(asyncio.Protocol):
         self._refused = True
         self._unread.clear()
         self._slow_sender, self._slow_reader = _stop(self._slow_sender), _stop(self._slow_reader)
+        self._probe = _stop(self._probe)
         if self._slots is not None:
             self._slots.release(self)
             self._http.connection_lost(None)  # whatever the cause: only so does it stop its own timer
@@ -207,8 +214,21 @@ class Connection(asyncio.Protocol):
             self._unread += data
             self._read()
 
-    def eof_received(self) -> None:
-        """Let the transport close."""
+    def eof_received(self) -> bool:
+        """Close, unless a whole request has arrived whose response the client may still read.
+
+        A client that is gone looks the same until something is sent to it: it then resets the connection. So it gets
+        interim responses (RFC 9110, section 15.2) until the response begins. HTTP/1.0 has none, so it is taken as gone.
+        """
+        stays = self._answering and self._body is None and not (self._responding or self._refused or self._last)
+        if stays:
+            self._half_closed = True
+            self._ask_whether_gone(_FIRST_PROBE_S)
+        return stays
+
+    def _ask_whether_gone(self, next_s: float) -> None:
+        self._transport.write(b"HTTP/1.1 102 Processing" + _END)
+        self._probe = self._loop.call_later(next_s, self._ask_whether_gone, min(4 * next_s, _LONGEST_PROBE_S))
 
     def _read(self) -> None:
         """Read up to a request that has to wait for the one before it, or for more to arrive."""
@@ -261,9 +281,20 @@ class Connection(asyncio.Protocol):
         """
         lower = head.lower()  # far faster than patterns that ignore case
         first, length = _FIRST_LINE.match(head), _LENGTH.search(lower)
-        if lower.count(b"\r\nhost:") > 1:
+        if first is None:
             raise ValueError
-        if first is None or (path := httptools.parse_url(first[1]).path) is None or not path.isascii():
+        if (hosts := lower.count(b"\r\nhost:")) > 1 or (not hosts and first[2] == b"1"):
+            raise ValueError
+        path = httptools.parse_url(first[1]).path
+        if path is None:  # the root in absolute form, http://host or http://host?query
+            path, origin = b"/", _ORIGIN.match(first[1])
+            if origin is None:
+                raise ValueError
+            place = first.start(1) + origin.end()
+            head = head[:place] + b"/" + head[place:]
+        if not path.isascii():
+            raise ValueError
+        if (codings := lower.count(b"\r\ntransfer-encoding:")) > 1 or (codings and not _CHUNKED.search(lower)):
             raise ValueError
         if b" \r\n" in head or b"\t\r\n" in head:  # spaces after a value are no part of it, and httptools leaves them
             head = b"\r\n".join(line.rstrip(b" \t") for line in head.split(b"\r\n"))
@@ -271,14 +302,15 @@ class Connection(asyncio.Protocol):
             head = _UPGRADE.sub(b"", head)
             httptools.HttpRequestParser(self).feed_data(head)  # before an upgrade the coding of a body is not checked
         if self._slots is self.slots[1]:
-            if path.decode() not in ALWAYS_ANSWERED:
+            if unquote(path.decode()) not in ALWAYS_ANSWERED:
                 self._refuse(self._too_many())
                 return
             head = head[:-2] + b"Connection: close\r\n\r\n"
         self._head, self._body = None, 0 if length is None else int(length[1])
-        if b"\r\ntransfer-encoding:" in lower:
+        if codings:
             self._body = Chunks(self.limits.max_header_bytes)
-        if first[2] == b"0":  # its last request: uvicorn closes the connection after it
+        self._last = first[2] == b"0"
+        if self._last:  # its last request: uvicorn closes the connection after it
             head = _EXPECT.sub(b"", head)  # HTTP/1.0 knows no 100 Continue
             self._http.connection_lost(ConnectionAbortedError())
             self._http = self._make_http()
@@ -316,7 +348,7 @@ class Connection(asyncio.Protocol):
 
     def response_begins(self) -> None:
         """Note that nothing else can be sent in its place."""
-        self._responding = True
+        self._responding, self._probe = True, _stop(self._probe)
 
     def response_ends(self) -> None:
         """End a request; the client must still read a closing connection to its end in time."""
@@ -331,6 +363,8 @@ class Connection(asyncio.Protocol):
             self._watch_sender(self.limits.keep_alive_s)
         self._transport.resume_reading()
         self._read()
+        if self._half_closed and not self._answering:
+            self._close()
 
     def pause_writing(self) -> None:
         """Start the timer of a client that does not read."""

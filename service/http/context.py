@@ -48,6 +48,8 @@ class Context:
         outcome: how it ended, if the status code does not tell.
         problem: the error it was answered with, or None.
         fallback_from: the version that cannot be loaded, so that an older one answers in its place; usually None.
+        media_type: format of the response that the client prefers.
+        large: whether its body takes long to handle.
         timings: seconds by name, shown in ``Server-Timing``.
         hold: memory reserved for the request until it is over.
         body: memory reserved for its body until it is parsed.
@@ -62,6 +64,8 @@ class Context:
     outcome: str = ""
     problem: ProblemError | None = None
     fallback_from: int | None = None
+    media_type: str = ""
+    large: bool = False
     timings: dict[str, float] = field(default_factory=dict)
     hold: Hold | None = None
     body: Hold | None = None
@@ -93,10 +97,6 @@ class Context:
             self.hold.release()
         if self.lease is not None:
             self.lease.release()
-
-    def fallback(self) -> dict[str, int]:
-        """Return the response member that reports a fallback; usually none."""
-        return {} if self.fallback_from is None else {"fallback_from": self.fallback_from}
 
     def elapsed(self) -> float:
         """Return the seconds since the request arrived."""

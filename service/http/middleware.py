@@ -1,4 +1,4 @@
-"""Pure ASGI middleware: sub-path, burst limit, request id, metrics, tracing, errors, and a shortcut past routing.
+"""Pure ASGI middleware: sub-path, burst limit, request id, metrics, tracing and errors.
 
 Starlette's BaseHTTPMiddleware is not used because it hides disconnects from the application.
 """
@@ -7,7 +7,6 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -16,7 +15,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields, shutting_down
@@ -129,31 +127,6 @@ class _ObservedSend:
 
 def _is_draining(scope: Scope) -> bool:
     return bool(scope.get("app")) and scope["app"].state.service.draining
-
-
-class Direct:
-    """Passes requests of a few hot paths straight to their endpoint, without the framework's routing.
-
-    For a small request, routing costs as much as the rest of the HTTP side. The framework's routes stay: they describe
-    these paths, and answer other methods there. Their endpoints take only the request.
-    """
-
-    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
-        self._app = app
-        self._routes = {route.path: route for route in routes if isinstance(route, Route)}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if route is None:
-            await self._app(scope, receive, send)
-            return
-        scope["route"] = route
-        try:
-            response = await route.endpoint(Request(scope, receive, send))
-        except ProblemError as problem:
-            response = respond(scope, problem)
-        await response(scope, receive, send)
 
 
 class BurstLimiter:

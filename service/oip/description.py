@@ -1,31 +1,20 @@
-"""Descriptions under ``/v2``: the metadata of models, and the OpenAPI text of the endpoints."""
+"""What ``/v2`` says of models: their tensors in the terms of the protocol and of Triton, statistics, all versions."""
 
 import json
-from typing import Any
 
+from engine.job import SAMPLE
 from models.conditions import ONE
 from models.named_conditions import NamedCondition
-from service import examples
-from service.errors import Kind
-from service.oip.schemas import (
-    REQUESTS,
-    ErrorBody,
-    Health,
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    ModelReady,
-    ServerMetadata,
-)
-from service.oip.tensors import BINARY
-from service.openapi import BINARY as BINARY_BODY
-from service.openapi import BY_HAND, answered, json_body, reference, shown
+from service.oip.schemas import IndexEntry, ModelConfig, ModelMetadata, ModelStatistics, TensorConfig, TensorMetadata
+from service.registry.registry import Registry
 from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
 from service.requests.tensors import tensor_fields
 from service.responses.samples import COLUMNS
+from service.state import Service
 
 PLATFORM = "pathline_safetensors"
+UNTRIED = "not loaded yet; a request that names this version loads it"
 _FLOATS = {"float32": "FP32", "float64": "FP64"}
 _DATATYPES = {
     "float32": "FP32", "float64": "FP64", "float16": "FP16", "int64": "INT64", "int32": "INT32", "int16": "INT16",
@@ -33,107 +22,8 @@ _DATATYPES = {
 }  # fmt: skip
 _TRACE = {"sample": "INT64", "t": "FP64", "h": "FP64", "error": "FP64", "accepted": "BOOL"}
 
-_PARAMETERS = {
-    "checkpoint": examples.SAMPLES["fixed"]["checkpoint"],
-    "seed": 0,
-    "first_index": 0,
-    "deterministic": True,
-    "noise": "philox-ndtri-v1",
-    "network_rows": 320,
-    "status": "success",
-    "solver": "rk4",
-    "failed": 0,
-    "digest": examples.DIGEST,
-}
-_NFE = {"name": "nfe", "shape": [2], "datatype": "INT64", "data": [20, 20]}
-_HEAD = {"model_name": "moons", "model_version": "1", "parameters": _PARAMETERS}
 
-ANSWERS: dict[str, Any] = {
-    "seed": _HEAD
-    | {
-        "outputs": [
-            {"name": "samples", "shape": [2, 2], "datatype": "FP32", "data": [-0.84, 0.52, 1.91, 0.13]},
-            _NFE,
-            {"name": "t", "shape": [2], "datatype": "FP64", "data": [1.0, 1.0]},
-            {"name": "status", "shape": [2], "datatype": "BYTES", "data": ["success", "success"]},
-        ]
-    },
-    "states": _HEAD
-    | {
-        "id": "from-two-points",
-        "outputs": [{"name": "samples", "shape": [2, 2], "datatype": "FP32", "data": [1.02, -0.4, 0.3, 0.77]}, _NFE],
-    },
-}
-"""Responses to `REQUESTS`, by the same names; the first has more outputs than are shown."""
-
-_METADATA = {
-    "name": "moons",
-    "versions": ["1", "2"],
-    "platform": "pathline_safetensors",
-    "inputs": [{"name": "x0", "datatype": "FP32", "shape": [-1, 2]}],
-    "outputs": [{"name": "samples", "datatype": "FP32", "shape": [-1, 2]}],
-}
-
-
-BY_HAND[ErrorBody] = "serialization"
-
-
-def refusals(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route for these kinds of errors, each with an example."""
-    by_status: dict[int, list[Kind]] = {}
-    for kind in kinds:
-        by_status.setdefault(kind.oip_status, []).append(kind)
-    return {
-        status: {
-            "description": "; ".join(kind.value.title for kind in found),
-            "content": {"application/json": {"schema": reference(ErrorBody)} | shown(_errors(found))},
-        }
-        for status, found in by_status.items()
-    }
-
-
-def _errors(kinds: list[Kind]) -> dict[str, dict[str, str]]:
-    return {kind.value.slug: {"error": examples.ERRORS[kind]["detail"]} for kind in kinds}
-
-
-UNKNOWN = (Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.INVALID)
-UNREADY = (Kind.BROKEN_MODEL, Kind.NOT_READY, Kind.DRAINING)
-
-EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics"]
-SERVER = answered(ServerMetadata, server={"name": "pathline", "version": "0.1.0", "extensions": EXTENSIONS})
-LIVE = answered(Health, live={"live": True}) | refusals(Kind.NOT_READY)
-READY = answered(Health, ready={"ready": True}) | refusals(Kind.NOT_READY, Kind.DRAINING)
-MODEL = answered(ModelMetadata, moons=_METADATA) | refusals(*UNKNOWN, *UNREADY)
-MODEL_READY = answered(ModelReady, moons={"name": "moons", "ready": True}) | refusals(*UNKNOWN, *UNREADY)
-
-_BODY = json_body(InferRequest, REQUESTS)
-_BODY["requestBody"]["content"][BINARY] = BINARY_BODY  # its JSON part, then the bytes of its tensors
-_INFERRED = answered(InferResponse, **ANSWERS)
-_INFERRED[200] |= {
-    "description": "The output tensors; with binary_data_output or binary_data their bytes follow the JSON"
-}
-_INFERRED[200]["content"][BINARY] = BINARY_BODY
-
-INFER: dict[str, Any] = {
-    "openapi_extra": _BODY,
-    "responses": _INFERRED
-    | refusals(
-        Kind.MALFORMED,
-        Kind.BAD_REQUEST,
-        *UNKNOWN,
-        Kind.TOO_LARGE,
-        Kind.JOB_TOO_LARGE,
-        Kind.MEDIA,
-        Kind.OVERLOADED,
-        Kind.INTERNAL,
-        *UNREADY,
-        Kind.DEADLINE,
-    ),
-}
-"""Arguments of the routes of ``POST /v2/models/{model}/infer``."""
-
-
-def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
+def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
     """Return the response of ``GET /v2/models/{model}``; -1 means any size."""
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
@@ -157,8 +47,13 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
         _tensor("saved", data, -1, -1, *card.data_shape),
         *(_tensor(f"trace_{name}", _TRACE[name], -1) for name in COLUMNS),
     ]
-    versions_ = [str(version) for version in versions]
-    return {"name": model.name, "versions": versions_, "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
+    return {
+        "name": model.name,
+        "versions": [str(version) for version in versions],
+        "platform": PLATFORM,
+        "inputs": inputs,
+        "outputs": outputs,
+    }
 
 
 def _datatype(entry: NamedCondition, number: str) -> str:
@@ -167,6 +62,64 @@ def _datatype(entry: NamedCondition, number: str) -> str:
     return number if quantity else _DATATYPES.get(entry.dtype, "FP32")
 
 
-def _tensor(name: str, datatype: str, *shape: int | str) -> dict[str, Any]:
+def _tensor(name: str, datatype: str, *shape: int | str) -> TensorMetadata:
     sizes = [-1 if isinstance(size, str) else size for size in shape]
     return {"name": name, "datatype": datatype, "shape": sizes}
+
+
+def configuration(model: ModelVersion) -> ModelConfig:
+    """Return the configuration of a model."""
+    described = metadata(model, [])
+    return {
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": "pathline",
+        "max_batch_size": 0,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "input": [_configured(tensor, optional=True) for tensor in described["inputs"]],
+        "output": [_configured(tensor) for tensor in described["outputs"]],
+        "model_transaction_policy": {"decoupled": False},
+    }
+
+
+def _configured(tensor: TensorMetadata, optional: bool = False) -> TensorConfig:
+    datatype = "STRING" if tensor["datatype"] == "BYTES" else tensor["datatype"]
+    return {"name": tensor["name"], "data_type": f"TYPE_{datatype}", "dims": tensor["shape"], "optional": optional}
+
+
+def statistics(service: Service, name: str, version: int) -> ModelStatistics:
+    """Return the statistics of a model, with the version that answers."""
+    metrics = service.metrics
+    count, queue_s = metrics.queue_seconds.total(name)
+    _, solve_s = metrics.solve_seconds.total(name)
+    calls, _ = metrics.batch_rows.total(name, SAMPLE.name)
+    seconds = {"success": queue_s + solve_s, "queue": queue_s, "compute_infer": solve_s}
+    unmeasured = ("fail", "compute_input", "compute_output", "cache_hit", "cache_miss")
+    return {
+        "name": name,
+        "version": str(version),
+        "last_inference": 0,
+        "inference_count": count,
+        "execution_count": calls,
+        "inference_stats": {
+            **{part: {"count": count, "ns": round(s * 1e9)} for part, s in seconds.items()},
+            **{part: {"count": 0, "ns": 0} for part in unmeasured},
+        },
+        "batch_stats": [],
+    }
+
+
+def index(registry: Registry, only_ready: bool) -> list[IndexEntry]:
+    """Return all versions of all models with their state."""
+    entries: list[IndexEntry] = []
+    for name in registry.names():
+        entry = registry.describe(name)
+        ready = {served["version"] for served in entry["served"]}
+        faults = {fault["version"]: fault["reason"] for fault in entry["unavailable"]}
+        for version in entry["versions"] or [version or 0 for version in faults]:
+            reason = faults.get(version or None, "")
+            state = "READY" if version in ready else "UNAVAILABLE"
+            if state != "READY" and not reason:
+                state, reason = ("LOADING", "") if entry["status"] == "loading" else (state, UNTRIED)
+            entries.append({"name": name, "version": str(version), "state": state, "reason": reason})
+    return [entry for entry in entries if entry["state"] == "READY" or not only_ready]

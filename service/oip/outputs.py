@@ -1,5 +1,6 @@
 """Output tensors: which ones a request selects, and the response made of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +99,7 @@ def encode(response: ArrayResponse, selected: SelectedOutputs) -> Pieces:
         yield from slices(memoryview(part))
 
 
-def _scalars(head: dict[str, Any]) -> dict[str, Any]:
+def _scalars(head: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of a response that are no arrays and have no other place, objects as one parameter each."""
     scalars = {name: value for name, value in head.items() if isinstance(value, str | int | float)}
     return {name: value for name, value in scalars.items() if name not in _PLACED} | {

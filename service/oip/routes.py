@@ -1,41 +1,94 @@
 """Endpoints of the Open Inference Protocol, on the request pipeline of ``/v1/sample``."""
 
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
+from pydantic import BaseModel
 
+from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import from_browser
-from service.oip import description, triton
-from service.oip.description import metadata
+from service.http.context import context_of
+from service.oip import description
 from service.oip.outputs import select_outputs
 from service.oip.requests import to_sample_request
+from service.oip.schemas import (
+    REQUESTS,
+    ErrorBody,
+    IndexEntry,
+    IndexRequest,
+    InferRequest,
+    InferResponse,
+    Live,
+    ModelConfig,
+    ModelMetadata,
+    ModelReady,
+    ServerMetadata,
+    ServerReady,
+    Statistics,
+)
 from service.oip.tensors import BINARY, header_of, parse_body
-from service.openapi import PROTOCOL, ModelName, read
+from service.openapi import BINARY as BINARY_BODY
+from service.openapi import PROTOCOL, ModelName, Responses, Router, by_status, requested, shown
 from service.requests import pipeline
-from service.requests.parsing import JSON, read_body
-from service.requests.parsing import parse as read_json
+from service.requests.parsing import JSON
 from service.requests.schemas import SampleRequest
 from service.requests.validation import validate_sample
 from service.responses.arrays import Encoder
 from service.state import VERSION, service_of
 
-router = APIRouter(prefix="/v2", tags=[PROTOCOL])
+
+def _errors(*kinds: Kind) -> Responses:
+    """Return the `responses` of a route for these kinds of errors, each with an example, and for all others."""
+    return by_status(kinds, lambda kind: kind.oip_status, _error)
+
+
+def _error(title: str, *kinds: Kind) -> dict[str, Any]:
+    shown_by_slug = shown({kind.value.slug: {"error": examples.ERRORS[kind]["detail"]} for kind in kinds})
+    return {"model": ErrorBody, "description": title, "content": {JSON: shown_by_slug}}
+
+
+router = Router(errors=_errors, prefix="/v2", tags=[PROTOCOL])
 
 Version = Annotated[int, Path(ge=1, description="version of the model", openapi_examples={"1": {"value": 1}})]
 
-_MEDIA = (JSON, BINARY)
-_MAX_INDEX_BYTES = 1024
+EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics"]
+_UNKNOWN = (Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.INVALID)
+_UNREADY = (Kind.BROKEN_MODEL, Kind.NOT_READY, Kind.DRAINING)
+
+Answer = Callable[[Request, str, int | None], Awaitable[Any]]
 
 
-@read(router, "", summary="Describe the server", responses=description.SERVER)
-async def server_metadata() -> Any:
+def _read_of_model(path: str, summary: str, **values: Any) -> Callable[[Answer], Answer]:
+    """Return a decorator that makes a function answer for a model and for one version; arguments as `Router.read`."""
+
+    def add(answer: Answer) -> Answer:
+        async def of_model(request: Request, model_name: ModelName) -> Any:
+            return await answer(request, model_name, None)
+
+        async def of_version(request: Request, model_name: ModelName, version: Version) -> Any:
+            return await answer(request, model_name, version)
+
+        for place, endpoint, subject in (("", of_model, "model"), ("/versions/{version}", of_version, "version")):
+            endpoint.__name__, endpoint.__doc__ = f"{subject}_{answer.__name__}", answer.__doc__
+            endpoint.__annotations__["return"] = answer.__annotations__["return"]
+            described = f"{summary} of a {subject}"
+            router.read(f"/models/{{model_name}}{place}{path}", described, *_UNKNOWN, *_UNREADY, **values)(endpoint)
+        return answer
+
+    return add
+
+
+@router.read("", "Describe the server", server={"name": "pathline", "version": "0.1.0", "extensions": EXTENSIONS})
+async def server_metadata() -> ServerMetadata:
     """Return the name and version of the server, and the protocol extensions it supports."""
-    return {"name": "pathline", "version": VERSION, "extensions": description.EXTENSIONS}
+    return {"name": "pathline", "version": VERSION, "extensions": EXTENSIONS}
 
 
-@read(router, "/health/live", summary="Liveness (v2)", responses=description.LIVE)
-async def server_live(request: Request) -> Any:
+@router.read("/health/live", "Liveness (v2)", Kind.NOT_READY, live={"live": True})
+async def server_live(request: Request) -> Live:
     """Answer 200 while the process works, like /livez."""
     fatal_fault = service_of(request).fatal_fault()
     if fatal_fault is not None:
@@ -43,8 +96,8 @@ async def server_live(request: Request) -> Any:
     return {"live": True}
 
 
-@read(router, "/health/ready", summary="Readiness (v2)", responses=description.READY)
-async def server_ready(request: Request) -> Any:
+@router.read("/health/ready", "Readiness (v2)", Kind.NOT_READY, Kind.DRAINING, ready={"ready": True})
+async def server_ready(request: Request) -> ServerReady:
     """Answer 200 while the service takes requests, like /readyz."""
     fault = service_of(request).unready()
     if fault is not None:
@@ -52,124 +105,40 @@ async def server_ready(request: Request) -> Any:
     return {"ready": True}
 
 
-@read(router, "/models/stats", summary="Statistics of all models", responses=triton.STATISTICS)
-async def statistics(request: Request) -> Any:
+@router.read("/models/stats", "Statistics of all models", all={"model_stats": [examples.OIP_STATISTICS]})
+async def statistics_of_all(request: Request) -> Statistics:
     """Return counts and times of all models that answer, as Triton's tools read them."""
     service = service_of(request)
-    return triton.statistics(service, service.registry.current())
+    return {"model_stats": [description.statistics(service, *current) for current in service.registry.current()]}
 
 
-@router.post("/repository/index", summary="List all versions (v2)", **triton.INDEX)
-async def repository_index(request: Request) -> Any:
-    """Return all versions of all models, and whether they answer."""
-    service = service_of(request)
-    body = await read_body(request, _MAX_INDEX_BYTES, service.bodies, (JSON, ""))
-    asked = read_json(triton.IndexRequest, body) if body.strip() else triton.IndexRequest()
-    return triton.index(service.registry, asked.ready)
-
-
-@read(router, "/models/{model_name}", summary="Describe a model's tensors", responses=description.MODEL)
-async def model_metadata(request: Request, model_name: ModelName) -> Any:
-    """Return the inputs and outputs of a model, loading it if needed."""
-    return await _metadata(request, model_name, None)
-
-
-@read(
-    router,
-    "/models/{model_name}/versions/{version}",
-    summary="Describe the tensors of a version",
-    responses=description.MODEL,
-)
-async def version_metadata(request: Request, model_name: ModelName, version: Version) -> Any:
-    """Return the inputs and outputs of one version."""
-    return await _metadata(request, model_name, version)
-
-
-@read(router, "/models/{model_name}/config", summary="Configuration of a model", responses=triton.CONFIG)
-async def model_config(request: Request, model_name: ModelName) -> Any:
-    """Return a model's tensors as a configuration of Triton, loading it if needed."""
-    return await _config(request, model_name, None)
-
-
-@read(
-    router,
-    "/models/{model_name}/versions/{version}/config",
-    summary="Configuration of a version",
-    responses=triton.CONFIG,
-)
-async def version_config(request: Request, model_name: ModelName, version: Version) -> Any:
-    """Return the configuration of one version."""
-    return await _config(request, model_name, version)
-
-
-@read(router, "/models/{model_name}/stats", summary="Statistics of a model", responses=triton.MODEL_STATISTICS)
-async def model_statistics(request: Request, model_name: ModelName) -> Any:
-    """Return counts and times of a model, as Triton's tools read them."""
-    return _statistics(request, model_name, None)
-
-
-@read(
-    router,
-    "/models/{model_name}/versions/{version}/stats",
-    summary="Statistics of a version",
-    responses=triton.MODEL_STATISTICS,
-)
-async def version_statistics(request: Request, model_name: ModelName, version: Version) -> Any:
-    """Return the counts and times of the model that a version belongs to."""
-    return _statistics(request, model_name, version)
-
-
-@read(router, "/models/{model_name}/ready", summary="Readiness of a model", responses=description.MODEL_READY)
-async def model_ready(request: Request, model_name: ModelName) -> Any:
-    """Answer 200 if the model can draw samples."""
-    return _ready(request, model_name, None)
-
-
-@read(
-    router,
-    "/models/{model_name}/versions/{version}/ready",
-    summary="Readiness of a version",
-    responses=description.MODEL_READY,
-)
-async def version_ready(request: Request, model_name: ModelName, version: Version) -> Any:
-    """Answer 200 if this version can draw samples."""
-    return _ready(request, model_name, version)
-
-
-@router.post("/models/{model_name}/infer", summary="Draw samples (v2)", **description.INFER)
-async def infer(request: Request, model_name: ModelName) -> Response:
-    """Draw samples like POST /v1/sample; scalar members are parameters, arrays are named tensors."""
-    return await _infer(request, model_name, None)
-
-
-@router.post(
-    "/models/{model_name}/versions/{version}/infer", summary="Draw samples of a version (v2)", **description.INFER
-)
-async def infer_version(request: Request, model_name: ModelName, version: Version) -> Response:
-    """Draw samples of one version."""
-    return await _infer(request, model_name, version)
-
-
-async def _metadata(request: Request, name: str, version: int | None) -> dict[str, Any]:
+@_read_of_model("", "Tensors", moons=examples.OIP_METADATA)
+async def metadata(request: Request, name: str, version: int | None) -> ModelMetadata:
+    """Return inputs and outputs, loading the model if needed."""
     service = service_of(request)
     async with service.lease(name, version) as model:
-        return metadata(model, service.registry.describe(name)["versions"])
+        return description.metadata(model, service.registry.describe(name)["versions"])
 
 
-async def _config(request: Request, name: str, version: int | None) -> dict[str, Any]:
+@_read_of_model("/config", "Configuration", moons=examples.OIP_CONFIG)
+async def config(request: Request, name: str, version: int | None) -> ModelConfig:
+    """Return inputs and outputs as a configuration of Triton, loading the model if needed."""
+    async with service_of(request).lease(name, version) as model:
+        return description.configuration(model)
+
+
+@_read_of_model("/stats", "Statistics", moons={"model_stats": [examples.OIP_STATISTICS]})
+async def statistics(request: Request, name: str, version: int | None) -> Statistics:
+    """Return counts and times of a model, all versions together, as Triton's tools read them."""
+    await ready(request, name, version)
     service = service_of(request)
-    async with service.lease(name, version) as model:
-        return triton.configuration(model, service.registry.describe(name)["versions"])
+    named = version if version is not None else service.registry.describe(name)["serving"]
+    return {"model_stats": [description.statistics(service, name, named)]}
 
 
-def _statistics(request: Request, name: str, version: int | None) -> dict[str, Any]:
-    service = service_of(request)
-    _ready(request, name, version)
-    shown = version if version is not None else service.registry.describe(name)["serving"]
-    return triton.statistics(service, [(name, shown)])
-
-
-def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
+@_read_of_model("/ready", "Readiness", moons={"name": "moons", "ready": True})
+async def ready(request: Request, name: str, version: int | None) -> ModelReady:
+    """Answer 200 if samples can be drawn."""
     service = service_of(request)
     fault = service.fault()
     if fault is not None:
@@ -178,14 +147,86 @@ def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
     return {"name": name, "ready": True}
 
 
-async def _infer(request: Request, name: str, version: int | None) -> Response:
-    def parse(body: bytes) -> tuple[SampleRequest, Encoder]:
-        infer_request, tensors = parse_body(body, header_of(request))
-        sample = to_sample_request(name, version, infer_request, tensors)
-        return sample, select_outputs(infer_request, sample).encoder
+class _IndexRoute(pipeline.BodyRoute):
+    media = (JSON, "")
+    max_bytes = 1024
+    negotiates = False
 
-    # Triton's client sends no Content-Type. Neither does a page that wants to avoid its browser's preflight.
-    allowed = _MEDIA if from_browser(request.headers) else (*_MEDIA, "")
-    valid = await pipeline.receive(request, parse, validate_sample, allowed=allowed)
-    response = await pipeline.draw(request, valid)
-    return await pipeline.respond(request, response, valid.encoder, {"X-Pathline-Seed": str(valid.job.seed)})
+    def parse(self, http: Request, model: type[BaseModel], body: bytes) -> Any:
+        return super().parse(http, model, body) if body.strip() else model()
+
+
+class _InferRoute(pipeline.BodyRoute):
+    media = (JSON, BINARY)
+    negotiates = False
+
+    def allowed(self, http: Request) -> Sequence[str]:
+        # Triton's client sends no Content-Type. Neither does a page that wants to avoid its browser's preflight.
+        return self.media if from_browser(http.headers) else (*self.media, "")
+
+    def parse(self, http: Request, model: type[BaseModel], body: bytes) -> InferRequest:
+        return parse_body(body, header_of(http))
+
+
+_index = Router(errors=_errors, prefix="/v2", tags=[PROTOCOL], route_class=_IndexRoute)
+_infer = Router(errors=_errors, prefix="/v2", tags=[PROTOCOL], route_class=_InferRoute)
+
+
+_ALL = IndexRequest()
+
+
+@_index.act(
+    "/repository/index",
+    "List all versions (v2)",
+    *(Kind.MALFORMED, Kind.INVALID, Kind.TOO_LARGE, Kind.MEDIA),
+    all=[{"name": "moons", "version": "2", "state": "READY", "reason": ""}],
+)
+async def repository_index(
+    http: Request, request: Annotated[IndexRequest, requested({"all": {}, "ready": {"ready": True}})] = _ALL
+) -> list[IndexEntry]:
+    """Return all versions of all models, and whether they answer."""
+    return description.index(service_of(http).registry, request.ready)
+
+
+_INFERRED: Responses = {
+    200: {
+        "model": InferResponse,
+        "description": "The output tensors; with binary_data_output or binary_data their bytes follow the JSON",
+        "content": {JSON: shown(examples.INFERRED), BINARY: BINARY_BODY},
+    }
+}
+_INFER: dict[str, Any] = {
+    "responses": _INFERRED
+    | _errors(
+        *(Kind.MALFORMED, Kind.BAD_REQUEST, *_UNKNOWN, Kind.TOO_LARGE, Kind.JOB_TOO_LARGE, Kind.MEDIA),
+        *(Kind.OVERLOADED, Kind.INTERNAL, *_UNREADY, Kind.DEADLINE),
+    ),
+    "openapi_extra": {"requestBody": {"content": {BINARY: BINARY_BODY}}},  # its JSON part, then bytes of its tensors
+}
+_InferBody = Annotated[InferRequest, requested(REQUESTS)]
+
+
+@_infer.post("/models/{model_name}/infer", summary="Draw samples (v2)", **_INFER)
+async def infer(http: Request, model_name: ModelName, request: _InferBody) -> Response:
+    """Draw samples like POST /v1/sample; scalar members are parameters, arrays are named tensors."""
+    return await _drawn(http, model_name, None, request)
+
+
+@_infer.post("/models/{model_name}/versions/{version}/infer", summary="Draw samples of a version (v2)", **_INFER)
+async def infer_version(http: Request, model_name: ModelName, version: Version, request: _InferBody) -> Response:
+    """Draw samples of one version."""
+    return await _drawn(http, model_name, version, request)
+
+
+async def _drawn(http: Request, name: str, version: int | None, request: InferRequest) -> Response:
+    def made() -> tuple[SampleRequest, Encoder]:
+        sample = to_sample_request(name, version, request, request.tensors)
+        return sample, select_outputs(request, sample).encoder
+
+    sample, encoder = await asyncio.to_thread(made) if context_of(http.scope).large else made()
+    valid = await pipeline.admit(http, sample, validate_sample, encoder)
+    response = await pipeline.draw(http, valid)
+    return await pipeline.respond(http, response, encoder, {"X-Pathline-Seed": str(valid.job.seed)})
+
+
+router.routes += [*_index.routes, *_infer.routes]

@@ -1,13 +1,18 @@
-"""Bodies of the Open Inference Protocol as pydantic models.
+"""Bodies of the Open Inference Protocol, and of what Triton's clients and perf_analyzer ask for besides.
 
-Source: https://github.com/kserve/open-inference-protocol, specification/protocol/inference_rest.md
+Sources: https://github.com/kserve/open-inference-protocol, specification/protocol/inference_rest.md, and
+https://github.com/triton-inference-server/server/tree/main/docs/protocol, extension_model_configuration.md,
+extension_statistics.md and extension_model_repository.md.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from typing_extensions import TypedDict
 
 from service.requests.parsing import with_few_unknown
+from service.responses.solved import closed, written_as
 
 REQUESTS: dict[str, Any] = {
     "seed": {"parameters": {"num_samples": 2, "seed": 0, "solver": "rk4", "steps": 5}},
@@ -69,39 +74,43 @@ class InferRequest(BaseModel):
         description="x0, condition, condition.NAME, negative.NAME, grid, save_at, t_span",
     )
     outputs: list[RequestedOutput] = Field(default_factory=list, fail_fast=True, description="all outputs by default")
+    _tensors: dict[str, NDArray[Any]] = PrivateAttr(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the inputs by name, from JSON or from the bytes after it."""
+        return self._tensors
 
 
-class OutputTensor(BaseModel):
+class OutputTensor(TypedDict):
     """An output tensor; without `data` its bytes follow the JSON part, in the order of the outputs."""
 
     name: str
     shape: list[int]
     datatype: str
-    parameters: Parameters | None = None
-    data: list[Any] | None = None
+    parameters: NotRequired[Parameters]
+    data: NotRequired[Annotated[Any, written_as(list[Any])]]
 
 
-class InferResponse(BaseModel):
+@closed
+class InferResponse(TypedDict):
     """Response of ``POST /v2/models/{model}/infer``; non-finite numbers are null in JSON."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     model_name: str
     model_version: str
-    id: str | None = None
+    id: NotRequired[str]
     parameters: Parameters
     outputs: list[OutputTensor]
 
 
-class ErrorBody(BaseModel):
+@closed
+class ErrorBody(TypedDict):
     """Error response under ``/v2``: the fault, the values allowed and the remedy."""
-
-    model_config = ConfigDict(extra="forbid")
 
     error: str
 
 
-class ServerMetadata(BaseModel):
+class ServerMetadata(TypedDict):
     """Response of ``GET /v2``."""
 
     name: str
@@ -109,29 +118,35 @@ class ServerMetadata(BaseModel):
     extensions: list[str]
 
 
-class Health(BaseModel):
-    """Response of ``GET /v2/health/live`` and ``GET /v2/health/ready``."""
+class Live(TypedDict):
+    """Response of ``GET /v2/health/live``."""
 
-    live: bool | None = None
-    ready: bool | None = None
+    live: bool
 
 
-class ModelReady(BaseModel):
+class ServerReady(TypedDict):
+    """Response of ``GET /v2/health/ready``."""
+
+    ready: bool
+
+
+class ModelReady(TypedDict):
     """Response of ``GET /v2/models/{model}/ready``."""
 
     name: str
     ready: bool
 
 
-class TensorMetadata(BaseModel):
+class TensorMetadata(TypedDict):
     """An input or output of a model; -1 in its shape means any size."""
 
     name: str
     datatype: str
     shape: list[int]
+    parameters: NotRequired[dict[str, Any]]
 
 
-class ModelMetadata(BaseModel):
+class ModelMetadata(TypedDict):
     """Response of ``GET /v2/models/{model}``."""
 
     name: str
@@ -139,3 +154,71 @@ class ModelMetadata(BaseModel):
     platform: str
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
+
+
+class TensorConfig(TypedDict):
+    """An input or output of a model in Triton's terms; -1 in its dimensions means any size."""
+
+    name: str
+    data_type: str
+    dims: list[int]
+    optional: bool
+
+
+class ModelConfig(TypedDict):
+    """Response of ``GET /v2/models/{model}/config``; a batch is part of the shapes, so `max_batch_size` is 0."""
+
+    name: str
+    platform: str
+    backend: str
+    max_batch_size: int
+    version_policy: dict[str, Any]
+    input: list[TensorConfig]
+    output: list[TensorConfig]
+    model_transaction_policy: dict[str, bool]
+
+
+class Duration(TypedDict):
+    """Number and total time of something."""
+
+    count: int
+    ns: int
+
+
+class ModelStatistics(TypedDict):
+    """Counts since the start of the service, of all versions of a model.
+
+    A request of any endpoint for samples counts once, when its samples are ready; `execution_count` is the number of
+    network calls, which requests share. Times that are not measured by model are 0.
+    """
+
+    name: str
+    version: str
+    last_inference: int
+    inference_count: int
+    execution_count: int
+    inference_stats: dict[str, Duration]
+    batch_stats: list[Any]
+
+
+class Statistics(TypedDict):
+    """Response of ``GET /v2/models/{model}/stats`` and ``GET /v2/models/stats``."""
+
+    model_stats: list[ModelStatistics]
+
+
+class IndexRequest(BaseModel):
+    """Body of ``POST /v2/repository/index``, which may be empty."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    ready: bool = Field(default=False, description="leave out versions that do not answer")
+
+
+class IndexEntry(TypedDict):
+    """A version of a model."""
+
+    name: str
+    version: str
+    state: Annotated[str, Field(description="READY, LOADING or UNAVAILABLE")]
+    reason: str

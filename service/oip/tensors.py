@@ -42,8 +42,8 @@ DATATYPES = {
 _NAMES = {np.dtype(text): name for name, text in DATATYPES.items()}
 
 
-def parse_body(body: bytes, header: str | None) -> tuple[InferRequest, dict[str, Array]]:
-    """Return the request and its input tensors by name.
+def parse_body(body: bytes, header: str | None) -> InferRequest:
+    """Return the request with its input tensors.
 
     Args:
         body: The request body.
@@ -55,7 +55,7 @@ def parse_body(body: bytes, header: str | None) -> tuple[InferRequest, dict[str,
     length = len(body) if header is None else _length(header, len(body))
     request = parse(InferRequest, body[:length])
     rest = memoryview(body)[length:]
-    tensors: dict[str, Array] = {}
+    tensors = request.tensors
     for tensor in request.inputs:
         if tensor.name in tensors:
             raise invalid(tensor.name, f"input {tensor.name!r} was sent twice")
@@ -74,7 +74,7 @@ def parse_body(body: bytes, header: str | None) -> tuple[InferRequest, dict[str,
         rest = rest[size:]
     if len(rest):
         raise ProblemError(Kind.BAD_REQUEST, f"{len(rest)} bytes follow the last tensor; check {HEADER} and the sizes")
-    return request, tensors
+    return request
 
 
 def header_of(request: Request) -> str | None:

@@ -58,6 +58,10 @@ class VersionState:
     fault: Fault | None = None
     signature: Signature | None = None
 
+    def measured(self) -> dict[str, bool]:
+        """Return what may change while the version is in memory: whether it has a frontier."""
+        return {} if self.model is None else {"frontier": self.model.frontier()[0] is not None}
+
 
 @dataclass(frozen=True)
 class ModelEntry:
@@ -162,7 +166,7 @@ class ModelEntry:
             "fallback_from": self.fallback_from,
             "versions": list(self.versions),
             "served": [
-                {**state.facts[1], "loaded": state.model is not None}
+                {**state.facts[1], "loaded": state.model is not None, **state.measured()}
                 for _, state in newest_first
                 if state.facts is not None and (state.model is not None or state.fault is None)
             ],

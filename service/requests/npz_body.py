@@ -143,13 +143,14 @@ def _array(name: str, data: bytes) -> NDArray[Any]:
         raise invalid(short(name), f"{what} is not in the npy format: {reason}") from None
     if dtype.hasobject:
         raise invalid(short(name), f"{what} holds Python objects, which are never read")
-    if dtype.shape or not dtype.itemsize or len(shape) > _MAX_AXES or min(shape, default=0) < 0:
+    no_array = bool(dtype.shape) or not dtype.itemsize or len(shape) > _MAX_AXES
+    if no_array or any(type(size) is not int or size < 0 for size in shape):
         raise invalid(
             short(name), f"{what} is {short(str(dtype))} of shape {short(str(list(shape)))}, which is no array"
         )
     content = memoryview(data)[stream.tell() :]
     needed = math.prod(shape) * dtype.itemsize
-    if needed != len(content):
+    if needed != len(content) or math.prod(size or 1 for size in shape) * dtype.itemsize >= 2**63:
         shown = short(str(list(shape)))
         raise invalid(short(name), f"{what} has {len(content):,} bytes; {dtype} of shape {shown} takes {needed:,}")
     flat = np.frombuffer(content, dtype=dtype)

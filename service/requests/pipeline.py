@@ -1,33 +1,38 @@
 """The request pipeline: a body is read, parsed, validated and made into a `Job`; its result becomes a response.
 
-    receive -> solve -> respond
+    BodyRoute -> endpoint: admit -> solve -> respond
 
-Every route that solves uses it, and supplies the parser of its body, the validation of its fields and the function that
-builds the response from the result.
+Every endpoint that solves declares its body, and supplies the validation of its fields and the function that builds the
+response from the result.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from fastapi.dependencies.utils import request_params_to_args
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from pydantic_core import from_json
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive
 
-from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Overloaded
+from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Operation, Overloaded
 from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
+from service.http.negotiation import choose, joined
 from service.ledger import Hold, Take
 from service.ports import Engine
 from service.registry.version import ModelVersion
 from service.replay import header_of
 from service.requests.npz_body import claimed_bytes, is_npz
-from service.requests.parsing import JSON, LARGE_BODY, NPZ, read_body, set_aside
+from service.requests.parsing import JSON, LARGE_BODY, NPZ, parse, read_body, set_aside
 from service.requests.schemas import Named, Subject
 from service.requests.validation import Validated, deadline_of
 from service.responses.arrays import NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
@@ -45,63 +50,114 @@ _PLAIN_BYTES = 1024
 """Bytes; a larger body takes longer to look at than a refusal saves."""
 
 R = TypeVar("R", bound=Subject)
-Parse = Callable[[bytes], tuple[R, Encoder]]
 V = TypeVar("V", bound=Validated)
 Validate = Callable[[R, ModelVersion, Settings, Encoder, Take], V]
 
 
-async def receive(
-    http: Request,
-    parse: Parse[R],
-    validate: Validate[R, V],
-    name: str = "",
-    allowed: Sequence[str] = (JSON, NPZ),
-    in_thread: bool = False,
+class BodyRoute(APIRoute):
+    """A route that reads and parses the body that its endpoint declares, within the limits of the service.
+
+    The endpoint is called with the HTTP request, the parsed body and its path parameters.
+
+    Attributes:
+        media: content types of the body; empty is none.
+        max_bytes: limit of the body; None for that of the settings.
+        negotiates: whether a body is read only if the client accepts a format that the route declares for its response.
+            The context notes the chosen one.
+    """
+
+    media: tuple[str, ...] = (JSON, NPZ)
+    max_bytes: int | None = None
+    negotiates = True
+
+    def parse(self, http: Request, model: type[BaseModel], body: bytes) -> Any:
+        """Return the parsed body; errors as in `parsing.parse`."""
+        return parse(model, body)
+
+    def allowed(self, http: Request) -> Sequence[str]:
+        """Return the content types that the body of a request may have."""
+        return self.media
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that answers a request."""
+        [declared], path = self.dependant.body_params, self.dependant.path_params
+        model: Any = declared.field_info.annotation
+        names = self.dependant.request_param_name or "", declared.name
+        offered = tuple(self.responses[200]["content"]) if self.negotiates else ()
+
+        async def handle(http: Request) -> Response:
+            values, errors = request_params_to_args(path, http.path_params) if path else ({}, [])
+            if errors:
+                raise RequestValidationError(errors)
+            if offered:
+                context_of(http.scope).media_type = choose(joined(http.headers, "accept"), offered)
+            values |= zip(names, (http, await self._parsed(http, model)), strict=True)
+            answer = await self.endpoint(**values)
+            return answer if isinstance(answer, Response) else JSONResponse(answer)
+
+        return handle
+
+    async def _parsed(self, http: Request, model: type[BaseModel]) -> Any:
+        """Read and parse a body, a large one in a worker thread.
+
+        Raises:
+            ProblemError: 400, 413, 415, 422 or 429, depending on the body and the load.
+            ClientGoneError: The client disconnected before the body was complete.
+        """
+        service, context = service_of(http), context_of(http.scope)
+        max_bytes = self.max_bytes or service.settings.max_body_bytes
+        body = await read_body(http, max_bytes, service.bodies, self.allowed(http))
+        size = len(body)
+        if is_npz(body):
+            size += claimed_bytes(body, max_bytes)
+            set_aside(context, size, service.bodies)
+        context.large = size > LARGE_BODY
+        if context.large:  # one at a time: parsed lists take many times the memory of their text, and responses need
+            async with service.parsing:  # threads too
+                return await asyncio.to_thread(self.parse, http, model, body)
+        _refuse_early(service, body)
+        return self.parse(http, model, body)
+
+
+async def admit(
+    http: Request, request: R, validate: Validate[R, V], encoder: Encoder, name: str = "", in_thread: bool = False
 ) -> V:
-    """Read and check a request, find its model, and make its job.
+    """Find the model of a request, and make its job.
 
     Args:
         http: the HTTP request.
-        parse: body -> the parsed request, and the format of the response.
+        request: its parsed body.
         validate: makes the job; see `validation.validate_sample`.
+        encoder: the format of the response.
         name: the model in the address, if the body does not name it.
-        allowed: content types of the body.
         in_thread: whether to validate in a worker thread even if the body is small.
 
     Raises:
-        ProblemError: 400 to 504, depending on the body, the fields, the model and the limits.
-        ClientGoneError: The client disconnected before the body was complete.
+        ProblemError: 400 to 504, depending on the fields, the model and the limits.
     """
     service, context = service_of(http), context_of(http.scope)
-    body = await read_body(http, service.settings.max_body_bytes, service.bodies, allowed)
-    size = len(body)
-    if is_npz(body):
-        size += claimed_bytes(body, service.settings.max_body_bytes)
-        set_aside(context, size, service.bodies)
-    large = size > LARGE_BODY
-    if large:  # one at a time: parsed lists take many times the memory of their text, and responses need threads too
-        async with service.parsing:
-            request, encoder = await asyncio.to_thread(parse, body)
-    else:
-        _refuse_early(service, body)
-        request, encoder = parse(body)
-    del body
-    model_name = request.model if isinstance(request, Named) else name
-    model = await _model_of(service, context, request, model_name)
+    model = await _model_of(service, context, request, request.model if isinstance(request, Named) else name)
 
-    def take(wanted: int, deadline: float, conditions: int) -> Hold:
-        hold = service.reserve(wanted, deadline, conditions)
+    def take(size: int, deadline: float, conditions: int) -> Hold:
+        hold = service.reserve(size, deadline, conditions)
         context.keep(hold)
         return hold
 
     arguments = (request, model, service.settings, encoder, take)
-    valid = await asyncio.to_thread(validate, *arguments) if large or in_thread else validate(*arguments)
+    in_thread = in_thread or context.large
+    valid = await asyncio.to_thread(validate, *arguments) if in_thread else validate(*arguments)
     if valid.job.sizes and valid.job.operation is SAMPLE:
-        until = valid.job.deadline or time.monotonic()
-        await service.registry.ready(model, SAMPLE, until, valid.job.sizes)
+        await ready(http, valid)
     context.drop_body()
     context.solver = valid.job.solve.name
     return valid
+
+
+async def ready(http: Request, valid: Validated, operation: Operation | None = None) -> bool:
+    """Prepare an operation, by default that of the job; return whether its responses are deterministic."""
+    job = valid.job
+    deadline = job.deadline or time.monotonic()
+    return await service_of(http).registry.ready(valid.model, operation or job.operation, deadline, job.sizes)
 
 
 def _refuse_early(service: Service, body: bytes) -> None:
@@ -187,10 +243,12 @@ async def _result(engine: Engine, job: Job, future: Future[JobResult], receive: 
     def watch() -> None:
         gone.append(asyncio.ensure_future(until_disconnect(receive)))
         gone[0].add_done_callback(end)
+        if left_s is not None:
+            timers.append(loop.call_later(max(0.0, left_s - WATCH_AFTER_S), end))
 
     future.add_done_callback(end)  # on this event loop: see `Engine.deliver_on`
     left_s, done, left = patience(job), False, False
-    timers = [loop.call_later(WATCH_AFTER_S, watch), *([] if left_s is None else [loop.call_later(left_s, end)])]
+    timers = [loop.call_later(WATCH_AFTER_S if left_s is None else min(WATCH_AFTER_S, left_s), watch)]
     try:
         await ended
     finally:

@@ -9,8 +9,8 @@ import math
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import orjson
@@ -38,27 +38,34 @@ class ArrayResponse:
     """A successful response, for any format.
 
     Attributes:
-        document: the JSON members in their order, arrays among them; `latency` is added when it is written.
+        document: the JSON members in their order, arrays among them; last the `latency`, completed by the writing.
         arrays: every array by its name in an npz archive: those of the document, and `nfe`, `t` and `status` (n,).
         elapsed: returns the seconds since the request arrived.
-        timings: seconds `queue_s`, `solve_s` and `network_s`.
         limits: lowest and highest value of the samples if the model knows them, for pictures.
     """
 
-    document: dict[str, Any]
+    document: Mapping[str, Any]
     arrays: Mapping[str, Array]
     elapsed: Callable[[], float]
-    timings: Mapping[str, float] = field(default_factory=dict)
     limits: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any], elapsed: Callable[[], float]) -> Self:
+        """Return the response whose arrays are those among the members of its document."""
+        return cls(
+            document, {name: value for name, value in document.items() if isinstance(value, np.ndarray)}, elapsed
+        )
 
     @property
     def numbers(self) -> int:
         """The count of numbers to write in the document."""
-        return sum(array.size for name, array in self.arrays.items() if name not in _BINARY_ONLY)
+        return sum([array.size for name, array in self.arrays.items() if name not in _BINARY_ONLY])
 
-    def latency(self, encode_s: float) -> dict[str, float]:
-        """Return the `latency` member, given the seconds spent on writing so far."""
-        return {**self.timings, "encode_s": encode_s, "total_s": self.elapsed()}
+    def parted(self) -> tuple[dict[str, Any], Callable[[], dict[str, float]]]:
+        """Return the document without its latency, and the function that completes this after the writing."""
+        begun, document = time.perf_counter(), dict(self.document)
+        seconds = document.pop("latency")
+        return document, lambda: seconds | {"encode_s": time.perf_counter() - begun, "total_s": self.elapsed()}
 
 
 @dataclass(frozen=True)
@@ -103,12 +110,12 @@ class Encoder:
 
 def _json(response: ArrayResponse) -> Pieces:
     """Yield the JSON document; `latency` comes last, so that it knows how long the writing took."""
-    begun = time.perf_counter()
+    document, latency = response.parted()
     if response.numbers <= NUMBERS_PER_PIECE and _all_finite(response.arrays):
-        yield _dumps(response.document)[:-1]  # the same document in one go, which is faster
+        yield _dumps(document)[:-1]  # the same document in one go, which is faster
     else:
-        yield from _members(response.document)
-    yield b',"latency":' + orjson.dumps(response.latency(time.perf_counter() - begun)) + b"}"
+        yield from _members(document)
+    yield b',"latency":' + orjson.dumps(latency()) + b"}"
 
 
 def _all_finite(arrays: Mapping[str, Array]) -> bool:
@@ -171,12 +178,12 @@ def _nulled(states: Array, axes: int) -> Any:
 
 def _npz(response: ArrayResponse) -> Pieces:
     """Yield an uncompressed npz archive; `meta` is the rest of the JSON document as UTF-8 in a uint8 array."""
-    begun = time.perf_counter()
+    document, latency = response.parted()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, array in response.arrays.items():
             _add(archive, name, array)
-        meta = _without_arrays(response.document) | {"latency": response.latency(time.perf_counter() - begun)}
+        meta = _without_arrays(document) | {"latency": latency()}
         _add(archive, "meta", np.frombuffer(orjson.dumps(meta), dtype=np.uint8))
     yield from slices(buffer.getbuffer())
 

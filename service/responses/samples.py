@@ -1,21 +1,22 @@
 """Samples: the result of a job as the response of ``/v1/sample`` or ``/v1/replay``, with its trace of steps."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from engine.job import Job, JobResult
 from service.http.context import Context
 from service.registry.version import ModelVersion
-from service.replay import Difference, asked_of, digest_of, environment_of
+from service.replay import asked_of, digest_of, environment_of
 from service.responses.arrays import Array, ArrayResponse
-from solvers.errors import Status
+from service.responses.solved import Floats, Rows, Solved, closed, latency, origin, outcome, written_as
 from solvers.plan import Plan
 from solvers.trace import Trace, quantiles_by_bin
 
@@ -24,9 +25,116 @@ Decode = Callable[[torch.Tensor], torch.Tensor]
 COLUMNS = ("sample", "t", "h", "error", "accepted")
 QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
 BINS = 20
-_GRIDS: "WeakKeyDictionary[Plan, dict[str, Array]]" = WeakKeyDictionary()
+_GRIDS: "WeakKeyDictionary[Plan, TraceBody]" = WeakKeyDictionary()
 """The columns of plans in use, as most requests repeat one."""
 _SHARES = np.array(list(QUANTILES.values()))
+
+
+class Saved(TypedDict):
+    """States on the way: `states[i][j]` is sample i at time `t[j]`; null where it was not reached."""
+
+    t: list[float]
+    states: Rows
+
+
+class TraceBody(TypedDict):
+    """Attempted steps, one entry each; `quantiles` (of h over t) only in an adaptive summary.
+
+    `t` and `h` are start and size of the step; `error` is null where the solver has no estimate. The quantiles are
+    those of |h| over the accepted steps of all samples that begin in each of 20 equal parts of the span, with centre
+    `t`.
+    """
+
+    sample: Annotated[Array, written_as(list[int])]
+    t: Floats
+    h: Floats
+    error: Floats
+    accepted: Annotated[Array, written_as(list[bool])]
+    quantiles: NotRequired[Annotated[dict[str, list[float]], written_as(dict[str, list[float | None]])]]
+
+
+class _Steps(TypedDict):
+    saved: NotRequired[Saved]
+    trace: NotRequired[TraceBody]
+
+
+@closed
+class ChosenSolver(TypedDict):
+    """The service's choice of a solver: the budget, the solver, its promise, and the reason."""
+
+    max_error: NotRequired[float]
+    max_nfe: NotRequired[int]
+    max_ms: NotRequired[float]
+    solver: str
+    nfe: Annotated[int, Field(description="velocity evaluations of the slowest sample of those measured")]
+    measured_nfe: Annotated[float, Field(description="mean velocity evaluations of a sample of those measured")]
+    promised_error: Annotated[
+        float,
+        Field(description="upper end of the interval of p95: 95 % of samples end within it, as a share of the spread"),
+    ]
+    promised_distance: Annotated[float, Field(description="the same in units of the model's own coordinates")]
+    p95: Annotated[float, Field(description="p95 of the endpoint error as measured")]
+    p95_low: Annotated[float, Field(description="lower end of its interval")]
+    samples: Annotated[int, Field(description="number of samples that this rests on")]
+    stored: Annotated[bool, Field(description="whether it was measured beforehand, rather than now")]
+    own_conditions: Annotated[bool, Field(description="whether it was measured with the conditions of this request")]
+    predicted_ms: NotRequired[
+        Annotated[float, Field(description="milliseconds of solving at the current pace, without queueing")]
+    ]
+    reason: str
+
+
+_CLASS = (
+    "only of a model with classes: the name of the class, or a list with that of each sample; null is no class; by "
+    "name if the model has several conditions"
+)
+_Class = TypedDict("_Class", {"class": NotRequired[Annotated[Any, Field(description=_CLASS)]]})
+
+
+class NamedColumn(TypedDict):
+    """One column of samples that are rows."""
+
+    name: str
+    kind: Annotated[
+        Literal["number", "whole", "yes-no"], Field(description="`yes-no` is 0 or 1; `whole` has no fractions")
+    ]
+
+
+class _Columns(TypedDict):
+    columns: NotRequired[
+        Annotated[
+            list[NamedColumn],
+            Field(description="only for rows with named columns: the name and kind of each number of a sample"),
+        ]
+    ]
+
+
+@closed
+class SampleResponse(Solved, _Class, _Columns, _Steps):
+    """Response of ``POST /v1/sample``. A sample that is not finite is a null row."""
+
+    seed: int
+    first_index: int
+    noise_scale: NotRequired[Annotated[float, Field(description="factor of the starting noise, if it is not 1")]]
+    noise: str
+    path: Annotated[
+        str,
+        written_as(Literal["fused", "onnx", "eager"]),
+        Field(description="how the network was evaluated, as in /v1/models"),
+    ]
+    budget: NotRequired[
+        Annotated[Mapping[str, Any], written_as(ChosenSolver), Field(description="only if the request had a budget")]
+    ]
+    digest: Annotated[str, Field(description="SHA-256 of the samples' bytes, as in npz")]
+    request: Annotated[
+        dict[str, Any],
+        Field(
+            description="what else POST /v1/replay needs of the request, where it is not the default; long arrays and "
+            "conditions by name as hashes"
+        ),
+    ]
+    environment: Annotated[Mapping[str, str], Field(description="versions, device and machine that the bits depend on")]
+    samples: Rows
 
 
 def sample_response(
@@ -50,7 +158,16 @@ def sample_response(
         budget: the service's choice of a solver, if it made one.
     """
     samples = samples_of(model, result, decode)
-    document = {
+    arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
+    steps: _Steps = {}
+    if result.saved is not None and job.save_at is not None:
+        arrays["saved"] = saved = saved_of(model, result, decode)
+        steps["saved"] = {"t": job.save_at.tolist(), "states": saved}
+    trace = view(job.trace, job.solve, result.trace)
+    if trace is not None:
+        arrays |= {f"trace_{name}": trace[name] for name in COLUMNS}
+        steps["trace"] = trace
+    document: SampleResponse = {
         **origin(model, context),
         "seed": job.seed,
         "first_index": job.first_index,
@@ -68,26 +185,20 @@ def sample_response(
         "request": asked_of(model, job, decode),
         "environment": environment_of(environment, model),
         "samples": samples,
+        **steps,
+        "latency": latency(result),
     }
-    arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
-    if result.saved is not None and job.save_at is not None:
-        arrays["saved"] = saved = saved_of(model, result, decode)
-        document["saved"] = {"t": job.save_at.tolist(), "states": saved}
-    trace = view(job.trace, job.solve, result.trace)
-    if trace is not None:
-        arrays |= {f"trace_{name}": column for name, column in trace.columns.items()}
-        document["trace"] = trace.document
     limits = model.card.decoder.clip if decode else None
-    return ArrayResponse(document, arrays, context.elapsed, timings(result), limits)
+    return ArrayResponse(document, arrays, context.elapsed, limits)
 
 
-def _columns_of(model: ModelVersion, decode: bool) -> dict[str, Any]:
+def _columns_of(model: ModelVersion, decode: bool) -> _Columns:
     """Return the member `columns`, for decoded rows whose columns the card describes."""
     columns = model.card.decoder.columns if decode else None
     return {"columns": [{"name": column.name, "kind": column.kind} for column in columns]} if columns else {}
 
 
-def _class_of(model: ModelVersion, job: Job) -> dict[str, Any]:
+def _class_of(model: ModelVersion, job: Job) -> _Class:
     """Return the member `class`: the name of the class that was drawn, or a list with that of each sample.
 
     Null is no class. A model with several conditions has an object instead, with these for each condition.
@@ -98,30 +209,6 @@ def _class_of(model: ModelVersion, job: Job) -> dict[str, Any]:
     if not found:
         return {}
     return {"class": found if len(model.conditioning.inputs) > 1 else next(iter(found.values()))}
-
-
-def replay_response(response: ArrayResponse, matches: bool, differences: Sequence[Difference]) -> ArrayResponse:
-    """Return the response to a replay.
-
-    Args:
-        response: the samples.
-        matches: whether their digest is that of the first answer.
-        differences: why that could not be promised.
-    """
-    found = {"digest_matches": matches, "differences": [each.document() for each in differences]}
-    return replace(response, document=found | response.document)
-
-
-def origin(model: ModelVersion, context: Context) -> dict[str, Any]:
-    """Return the members that every response begins with: the weights it came from."""
-    return {"model": model.name, "version": model.version, "checkpoint": model.digest, **context.fallback()}
-
-
-def timings(result: JobResult) -> dict[str, float]:
-    """Return the seconds of a job, as members of `latency`."""
-    stages = {"prelude_s": result.prelude_s, "decoder_s": result.decoder_s}
-    found = {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
-    return found | {name: seconds for name, seconds in stages.items() if seconds is not None}
 
 
 def decoder_of(model: ModelVersion, decode: bool) -> Decode | None:
@@ -140,24 +227,6 @@ def saved_of(model: ModelVersion, result: JobResult, decode: bool) -> Array:
         return result.saved_data.numpy()
     assert result.saved is not None  # noqa: S101  (the caller has checked)
     return saved_to_data(result.saved, decoder_of(model, decode))
-
-
-def outcome(result: JobResult) -> dict[str, Any]:
-    """Return the members about cost and outcome: `nfe`, `nfe_per_sample`, `network_rows`, `status`, `failed`."""
-    nfe, t, status = result.nfe, result.t, result.status
-    least, most, total = (int(ufunc.reduce(nfe)) for ufunc in (np.minimum, np.maximum, np.add))
-    good = status == Status.SUCCESS.value
-    worst, bad = Status.SUCCESS.value, []
-    if not good.all():
-        order = [member.value for member in Status]  # from best to worst
-        worst, bad = max(set(status.tolist()), key=order.index), np.flatnonzero(~good)
-    return {
-        "nfe": most,
-        "nfe_per_sample": {"min": least, "mean": total / len(nfe), "max": most},
-        "network_rows": int(result.rows),
-        "status": worst,
-        "failed": [{"index": int(i), "status": str(status[i]), "t": float(t[i])} for i in bad],
-    }
 
 
 def to_data(x: torch.Tensor, decode: Decode | None) -> Array:
@@ -190,29 +259,7 @@ def saved_to_data(saved: torch.Tensor, decode: Decode | None) -> Array:
     return flat.reshape(*saved.shape[:2], *flat.shape[1:])
 
 
-@dataclass(frozen=True)
-class TraceView:
-    """Attempted steps as columns of one length, one entry per step; `quantiles` of |h| over t in a summary.
-
-    Attributes:
-        columns: `sample` int64, `t` and `h` float64 (start and size of the step), `error` float64 (NaN where the
-            solver has no estimate), `accepted` bool.
-        quantiles: `t` (centre of each of 20 equal parts of the span) and `q10`, `q50`, `q90` of |h| over the
-            accepted steps of all samples that begin there (NaN where none does); None for fixed grids and full traces.
-    """
-
-    columns: dict[str, Array]
-    quantiles: dict[str, NDArray[np.float64]] | None = None
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The `trace` member of the JSON document."""
-        if self.quantiles is None:
-            return dict(self.columns)
-        return self.columns | {"quantiles": {name: values.tolist() for name, values in self.quantiles.items()}}
-
-
-def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
+def view(level: str, solve: Plan, trace: Trace) -> TraceBody | None:
     """Return the steps that the response shows.
 
     Args:
@@ -224,38 +271,48 @@ def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
     if level == "none":
         return None
     if level == "full":
-        return TraceView({name: getattr(trace, name) for name in COLUMNS})
+        return _columns(trace)
     if solve.times is not None:
-        return TraceView(_grid(solve))
+        return _grid(solve)
     first = trace.sample == 0
     taken = trace.accepted
     quantiles = _quantiles(trace.t[taken], np.abs(trace.h[taken]), solve.t_span)
-    return TraceView({name: getattr(trace, name)[first] for name in COLUMNS}, quantiles)
+    return {**_columns(trace, first), "quantiles": quantiles}
 
 
-def _grid(solve: Plan) -> dict[str, Array]:
+def _columns(trace: Trace, rows: Any = slice(None)) -> TraceBody:
+    return {
+        "sample": trace.sample[rows],
+        "t": trace.t[rows],
+        "h": trace.h[rows],
+        "error": trace.error[rows],
+        "accepted": trace.accepted[rows],
+    }
+
+
+def _grid(solve: Plan) -> TraceBody:
     """Return the columns of one sample that took every step of a plan's grid; they must not be changed."""
-    if solve in _GRIDS:
-        return _GRIDS[solve]
+    columns = _GRIDS.get(solve)
+    if columns is not None:
+        return columns
     times = solve.times
     assert times is not None  # noqa: S101  (the caller has seen them)
     steps = len(times) - 1
-    _GRIDS[solve] = columns = {
+    grid: TraceBody = {
         "sample": np.zeros(steps, dtype=np.int64),
         "t": times[:-1],
         "h": np.diff(times),
         "error": np.full(steps, np.nan),
         "accepted": np.ones(steps, dtype=bool),
     }
-    return columns
+    return _GRIDS.setdefault(solve, grid)
 
 
-def _quantiles(
-    t: NDArray[np.float64], h: NDArray[np.float64], t_span: tuple[float, float]
-) -> dict[str, NDArray[np.float64]]:
+def _quantiles(t: NDArray[np.float64], h: NDArray[np.float64], t_span: tuple[float, float]) -> dict[str, list[float]]:
     """Quantiles of h in each bin of t."""
     edges, centres = _bins(t_span)
-    return {"t": centres, **dict(zip(QUANTILES, quantiles_by_bin(t, h, edges, _SHARES), strict=True))}
+    rows = zip(QUANTILES, quantiles_by_bin(t, h, edges, _SHARES), strict=True)
+    return {"t": centres.tolist(), **{name: values.tolist() for name, values in rows}}
 
 
 @lru_cache(maxsize=64)

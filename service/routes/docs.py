@@ -8,16 +8,17 @@ from functools import cache
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Path, Request, Response
-from pydantic import BaseModel
+from fastapi import Path, Request, Response
+from typing_extensions import TypedDict
 
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.context import context_of
 from service.http.negotiation import choose, joined
-from service.openapi import PAGES, answered, problems, read
+from service.openapi import PAGES, Responses, Router, shown
+from service.responses.schemas import ProblemBody
 
-router = APIRouter(tags=[PAGES])
+router = Router(tags=[PAGES])
 
 # Not StaticFiles: it would also send the Python files of the package, and start.js is not a file.
 _FILES = {
@@ -67,7 +68,7 @@ _HEADERS = {
 _FORMATS = ("application/json", "text/html")
 
 
-class Explanation(BaseModel):
+class Explanation(TypedDict):
     """An error, explained: what causes it and what to do."""
 
     type: str
@@ -75,26 +76,31 @@ class Explanation(BaseModel):
     status: int
     cause: str
     remedy: str
-    example: dict[str, Any]
+    example: ProblemBody
 
 
-class Explanations(BaseModel):
+class Explanations(TypedDict):
     """Response of ``GET /problems``."""
 
     problems: list[Explanation]
 
 
-def _explanation(kind: Kind, url_path: str = "") -> dict[str, Any]:
+def _explanation(kind: Kind, url_path: str = "") -> Explanation:
     about = kind.value
-    found = {"type": url_path + kind.type, "title": about.title, "status": about.status}
-    return found | {"cause": about.cause, "remedy": about.remedy, "example": examples.ERRORS[kind]}
+    return {
+        "type": url_path + kind.type,
+        "title": about.title,
+        "status": about.status,
+        "cause": about.cause,
+        "remedy": about.remedy,
+        "example": examples.ERRORS[kind],
+    }
 
 
-def _offered(media: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
-    """Add the page to the described responses of an explanation."""
-    page = {"schema": {"type": "string"}, "examples": {"page": {"value": "<!doctype html>"}}}
-    media[200]["content"]["text/html"] = page
-    return media
+def _either(model: Any, **values: Any) -> Responses:
+    """Return the `responses` of a route that answers with JSON or a page."""
+    page = {"schema": {"type": "string"}} | shown({"page": "<!doctype html>"})
+    return {200: {"model": model, "content": {"application/json": shown(values), "text/html": page}}}
 
 
 @router.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
@@ -112,12 +118,10 @@ async def file(request: Request, name: str) -> Response:
     return Response(content, media_type=_FILES[name], headers={"Cache-Control": "max-age=3600"})
 
 
-@read(
-    router,
+@router.read(
     "/problems",
-    summary="List errors",
-    response_class=Response,
-    responses=_offered(answered(Explanations, problems={"problems": [_explanation(Kind.MALFORMED)]})),
+    "List errors",
+    responses=_either(Explanations, problems={"problems": [_explanation(Kind.MALFORMED)]}),
 )
 async def problem_list(request: Request) -> Response:
     """List all errors that the service answers with, as JSON or as a page."""
@@ -130,12 +134,11 @@ async def problem_list(request: Request) -> Response:
     return _html("Errors", f"<ul>{rows}</ul>", "")
 
 
-@read(
-    router,
+@router.read(
     "/problems/{slug}",
-    summary="Explain an error",
-    response_class=Response,
-    responses=_offered(answered(Explanation, overloaded=_explanation(Kind.OVERLOADED))) | problems(Kind.NO_ROUTE),
+    "Explain an error",
+    Kind.NO_ROUTE,
+    responses=_either(Explanation, overloaded=_explanation(Kind.OVERLOADED)),
 )
 async def problem(
     request: Request,
@@ -170,7 +173,7 @@ def _is_json(request: Request) -> bool:
     return choose(joined(request.headers, "accept"), _FORMATS) == "application/json"
 
 
-def _json(content: dict[str, Any]) -> Response:
+def _json(content: Explanation | Explanations) -> Response:
     return Response(orjson.dumps(content), media_type="application/json", headers={"Vary": "Accept"})
 
 

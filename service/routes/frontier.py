@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import orjson
 import torch
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
@@ -34,29 +34,27 @@ from selection.frontier import Curve, Point, pareto
 from service import examples
 from service.errors import REFUSALS, Kind, ProblemError, check_limit, invalid, problem_of
 from service.http.context import context_of
-from service.http.negotiation import choose as accepted
-from service.http.negotiation import joined
 from service.ledger import Hold, Take
 from service.metrics import CLIENT_GONE
-from service.openapi import CATALOGUE, SOLVING_PROBLEMS, ModelName, answered, json_body, problems, read, shown
+from service.openapi import CATALOGUE, SOLVING_PROBLEMS, ModelName, Router, requested, shown
 from service.registry.version import ModelVersion
 from service.requests import budget, pipeline
 from service.requests.conditions import CheckedConditions
-from service.requests.parsing import parse
 from service.requests.schemas import BULK, Budget, Count, Drawn, NoiseScale, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes
 from service.requests.solver import refuse_average
 from service.requests.validation import Validated, check_indices, deadline_of, job_of, seed_of
 from service.responses.arrays import ENCODERS, JSON, Encoder
-from service.responses.schemas import FrontierBody
+from service.responses.schemas import CurveBody, FrontierBody
 from service.settings import Settings
 from service.state import Service, service_of
 from solvers import SolverSpec
 from solvers.errors import SolverError
 from solvers.plan import Plan
 
-router = APIRouter()
+router = Router(tags=[CATALOGUE])
+measuring = Router(tags=[CATALOGUE], route_class=pipeline.BodyRoute)
 
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 10.0
@@ -108,15 +106,13 @@ class _Measuring(Validated):
     plans: Sequence[tuple[str, Plan]] = ()
 
 
-@read(
-    router,
+@router.read(
     "/v1/models/{name}/frontier",
-    tags=[CATALOGUE],
-    summary="Show cost and error of a model's solvers",
-    responses=answered(FrontierBody, moons=examples.FRONTIER)
-    | problems(Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.NO_FRONTIER, Kind.INVALID, Kind.BROKEN_MODEL),
+    "Show cost and error of a model's solvers",
+    *(Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.NO_FRONTIER, Kind.INVALID, Kind.BROKEN_MODEL),
+    moons=examples.FRONTIER,
 )
-async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> Any:
+async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> FrontierBody:
     """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
     service = service_of(request)
     async with service.lease(name, version) as model:
@@ -138,17 +134,16 @@ async def frontier(request: Request, name: ModelName, version: FrontierVersion =
         }
 
 
-def _curve_document(curve: Curve) -> dict[str, Any]:
+def _curve_document(curve: Curve) -> CurveBody:
     best = {point.solver for point in pareto(curve.points)}
     points = [point.model_dump() | {"best": point.solver in best} for point in curve.points]
-    return curve.model_dump(exclude={"points"}) | {"points": points}
+    document: Any = curve.model_dump(exclude={"points"}) | {"points": points}
+    return document
 
 
-@router.post(
+@measuring.post(
     "/v1/models/{name}/frontier",
-    tags=[CATALOGUE],
     summary="Measure solvers on a model, and say which one it needs",
-    openapi_extra=json_body(FrontierRequest, examples.MEASURE),
     response_class=Response,
     responses={
         **SOLVING_PROBLEMS,
@@ -158,15 +153,13 @@ def _curve_document(curve: Curve) -> dict[str, Any]:
         },
     },
 )
-async def measure_frontier(request: Request, name: ModelName) -> Response:
+async def measure_frontier(
+    http: Request, name: ModelName, request: Annotated[FrontierRequest, requested(examples.MEASURE)]
+) -> Response:
     """Measure solvers from the same noise, one after another, and choose among these and the stored measurements."""
-    accepted(joined(request.headers, "accept"), (MEDIA_TYPE,))
-    encoder = ENCODERS[JSON]
-    valid = await pipeline.receive(
-        request, lambda body: (parse(FrontierRequest, body), encoder), _validate, name, in_thread=True
-    )
-    future = pipeline.submit(service_of(request).engine, valid.job, valid.hold)
-    return _Stream(_Measurement(request, valid, future))
+    valid = await pipeline.admit(http, request, _validate, ENCODERS[JSON], name, in_thread=True)
+    future = pipeline.submit(service_of(http).engine, valid.job, valid.hold)
+    return _Stream(_Measurement(http, valid, future))
 
 
 def _validate(
@@ -226,6 +219,12 @@ class _Measurement:
     def service(self) -> Service:
         return service_of(self.http)
 
+    @property
+    def reference(self) -> str:
+        """The solver of the reference as text."""
+        spec = self.valid.job.solve.spec
+        return f"{spec.solver}@{spec.rtol:g}"
+
     async def events(self) -> AsyncGenerator[bytes]:
         """Yield the events; the last is completed or error."""
         job, request = self.valid.job, self.valid.request
@@ -236,7 +235,7 @@ class _Measurement:
             ends = torch.where(arrived(result.status).reshape(-1, *[1] * (result.x.ndim - 1)), result.x, torch.nan)
             self.spread = spread_of(ends)
             nfe = int(result.nfe.max())
-            yield _event("reference", {"solver": str(job.solve.spec), "nfe": nfe, "spread": self.spread})
+            yield _event("reference", {"solver": self.reference, "nfe": nfe, "spread": self.spread})
             async for point in self._measure(ends):
                 yield _event("point", point)
             yield _event("completed", self._verdict(stored))
@@ -344,7 +343,7 @@ class _Measurement:
             "seed": job.seed,
             "first_index": job.first_index,
             "num_samples": job.num_samples,
-            "reference": str(job.solve.spec),
+            "reference": self.reference,
             "stored": None if stored is None else _facts(stored),
             "stored_fault": why_none,
         }

@@ -1,27 +1,21 @@
 """Liveness, readiness and metrics endpoints."""
 
 import asyncio
-from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from service import examples
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
-from service.openapi import OPERATION, answered, problems, read, shown
+from service.openapi import OPERATION, Router, shown
 from service.responses.schemas import Alive, Load, Ready
 from service.state import service_of
 
-router = APIRouter(tags=[OPERATION])
+router = Router(tags=[OPERATION])
 
 
-@read(
-    router,
-    "/livez",
-    summary="Liveness",
-    responses=answered(Alive, alive=examples.ALIVE) | problems(Kind.NOT_READY),
-)
-async def livez(request: Request) -> Any:
+@router.read("/livez", "Liveness", Kind.NOT_READY, alive=examples.ALIVE)
+async def livez(request: Request) -> Alive:
     """Answer 200 while the process works, and 503 once the engine has died or hangs and a restart is needed."""
     fatal_fault = service_of(request).fatal_fault()
     if fatal_fault is not None:
@@ -29,13 +23,8 @@ async def livez(request: Request) -> Any:
     return {"status": "alive"}
 
 
-@read(
-    router,
-    "/readyz",
-    summary="Readiness",
-    responses=answered(Ready, ready=examples.READY) | problems(Kind.NOT_READY, Kind.DRAINING),
-)
-async def readyz(request: Request) -> Any:
+@router.read("/readyz", "Readiness", Kind.NOT_READY, Kind.DRAINING, ready=examples.READY)
+async def readyz(request: Request) -> Ready:
     """Answer 200 while the service takes requests: every model has been tried once, and it is not shutting down.
 
     Until then the 503 lists which models already answer and which are pending.
@@ -52,32 +41,34 @@ async def readyz(request: Request) -> Any:
     }
 
 
-@read(router, "/v1/load", summary="Report the work left", responses=answered(Load, load=examples.LOAD))
-async def load(request: Request) -> Any:
+@router.read("/v1/load", "Report the work left", load=examples.LOAD)
+async def load(request: Request) -> Load:
     """Return the work left, in network rows and in seconds, for autoscalers and for choosing a replica."""
     service = service_of(request)
-    found = service.engine.workload()
-    arenas = [
-        {
-            "model": model,
-            "version": version,
-            "operation": operation,
-            "interactive": arena.interactive,
-            "bulk": arena.bulk,
-            "budget": arena.budget,
-            "tick_s": [{"rows": rows, "seconds": seconds} for rows, seconds in arena.tick_s],
-        }
-        for (model, version, operation), arena in sorted(found.arenas.items())
-    ]
-    accepts = service.fault() is None
-    return {"accepts": accepts, "jobs": found.jobs, "work": found.work, "seconds": found.seconds, "models": arenas}
+    workload = service.engine.workload()
+    return {
+        "accepts": service.fault() is None,
+        "jobs": workload.jobs,
+        "work": workload.work,
+        "seconds": workload.seconds,
+        "models": [
+            {
+                "model": model,
+                "version": version,
+                "operation": operation,
+                "interactive": arena.interactive,
+                "bulk": arena.bulk,
+                "budget": arena.budget,
+                "tick_s": [{"rows": rows, "seconds": seconds} for rows, seconds in arena.tick_s],
+            }
+            for (model, version, operation), arena in sorted(workload.arenas.items())
+        ],
+    }
 
 
-@read(
-    router,
+@router.read(
     "/metrics",
-    summary="Metrics for Prometheus",
-    response_class=Response,
+    "Metrics for Prometheus",
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}} | shown({"metrics": examples.METRICS})}}},
 )
 async def metrics(request: Request) -> Response:

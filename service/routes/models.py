@@ -6,13 +6,13 @@ The last two need the key in ``PATHLINE_ADMIN_KEY``.
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import HTTPException, Request
 
 from models.repository import RepositoryError
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
-from service.openapi import ADMIN, CATALOGUE, ModelName, answered, problems, read
+from service.openapi import ADMIN, CATALOGUE, ModelName, Router
 from service.requests.members import described
 from service.responses.schemas import ModelBody, ModelList, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
@@ -20,9 +20,10 @@ from solvers import catalogue
 from solvers.grids import GRIDS
 from solvers.spec import parameters
 
-router = APIRouter()
+router = Router(tags=[CATALOGUE])
+admin = Router(tags=[ADMIN])
 
-_REFUSALS = problems(Kind.UNAUTHORIZED, Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
+_REFUSALS = (Kind.UNAUTHORIZED, Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
 
 
 def _administered(request: Request) -> Service:
@@ -34,13 +35,8 @@ def _administered(request: Request) -> Service:
     return service
 
 
-@router.post(
-    "/v1/models:reload",
-    tags=[ADMIN],
-    summary="Reload the model repository",
-    responses=answered(Reloaded, reloaded=examples.RELOADED) | _REFUSALS,
-)
-async def reload(request: Request) -> Any:
+@admin.act("/v1/models:reload", "Reload the model repository", *_REFUSALS, reloaded=examples.RELOADED)
+async def reload(request: Request) -> Reloaded:
     """Check the model repository now: load new models and versions, unload removed ones.
 
     Versions that failed to load are tried again, even if their files are unchanged.
@@ -58,65 +54,54 @@ async def reload(request: Request) -> Any:
     }
 
 
-@router.post(
+@admin.act(
     "/v1/models/{name}:unload",
-    tags=[ADMIN],
-    summary="Unload a model",
-    responses=answered(Unloaded, unloaded=examples.UNLOADED) | _REFUSALS | problems(Kind.UNKNOWN_MODEL, Kind.INVALID),
+    "Unload a model",
+    *_REFUSALS,
+    Kind.UNKNOWN_MODEL,
+    Kind.INVALID,
+    unloaded=examples.UNLOADED,
 )
-async def unload(request: Request, name: ModelName) -> Any:
+async def unload(request: Request, name: ModelName) -> Unloaded:
     """Free the memory of a model once its running requests are done; the next request loads it again."""
     service = _administered(request)
     return {"name": name, "unloaded": await asyncio.wrap_future(service.registry.unload(name))}
 
 
-@router.api_route("/v1/models/{name}:unload", methods=["GET", "HEAD"], include_in_schema=False)
+@admin.api_route("/v1/models/{name}:unload", methods=["GET", "HEAD"], include_in_schema=False)
 async def unload_is_posted(name: ModelName) -> Any:
     """Answer 405; without this route, that of a model would take the path for a name."""
     raise HTTPException(405, headers={"Allow": "POST"})
 
 
-@read(
-    router,
-    "/v1/models",
-    tags=[CATALOGUE],
-    summary="List models",
-    responses=answered(ModelList, models=examples.MODEL_LIST),
-)
-async def models(request: Request) -> Any:
+@router.read("/v1/models", "List models", models=examples.MODEL_LIST)
+async def models(request: Request) -> ModelList:
     """List all models with status, version and shapes, trainings that run, and entries that are not models."""
-    found = service_of(request).registry
-    training = [{"name": name, "left_s": left_s} for name, left_s in await asyncio.to_thread(found.training)]
-    return {"models": [found.summary(name) for name in found.names()], "training": training} | found.passed_over()
+    registry = service_of(request).registry
+    listed: Any = {
+        "models": [registry.summary(name) for name in registry.names()],
+        "training": [{"name": name, "left_s": left_s} for name, left_s in await asyncio.to_thread(registry.training)],
+    }
+    return listed | registry.passed_over()
 
 
-@read(
-    router,
-    "/v1/models/{name}",
-    tags=[CATALOGUE],
-    summary="Describe a model",
-    responses=answered(ModelBody, moons=examples.MODEL) | problems(Kind.UNKNOWN_MODEL, Kind.INVALID),
-)
-async def model(request: Request, name: ModelName) -> Any:
+@router.read("/v1/models/{name}", "Describe a model", Kind.UNKNOWN_MODEL, Kind.INVALID, moons=examples.MODEL)
+async def model(request: Request, name: ModelName) -> ModelBody:
     """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
-    return await asyncio.to_thread(service_of(request).registry.describe, name)
+    description: Any = await asyncio.to_thread(service_of(request).registry.describe, name)
+    return description
 
 
-@read(
-    router,
-    "/v1/solvers",
-    tags=[CATALOGUE],
-    summary="List solvers",
-    responses=answered(SolverList, solvers=examples.SOLVER_LIST),
-)
-async def solvers() -> Any:
+@router.read("/v1/solvers", "List solvers", solvers=examples.SOLVER_LIST)
+async def solvers() -> SolverList:
     """List all solvers with order, stages, kind, cost formula and parameters; all settings of solvers; all grids."""
     return await asyncio.to_thread(_solvers)  # off the event loop: stability limits are computed on first use
 
 
-def _solvers() -> dict[str, object]:
-    return {
+def _solvers() -> SolverList:
+    listed: Any = {
         "solvers": [solver.describe() | {"parameters": parameters(solver)} for solver in catalogue.solvers().values()],
         **described(),
         "grids": {name: grid.describe() for name, grid in GRIDS.items()},
     }
+    return listed

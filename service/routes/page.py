@@ -6,17 +6,16 @@ import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.negotiation import accepts_coding, joined
-from service.openapi import PAGES, read, shown
+from service.openapi import PAGES, Router, shown
 
-router = APIRouter(tags=[PAGES])
+router = Router(tags=[PAGES])
 
 _FOLDER = Path(__file__).parents[1] / "static"
 _TYPES = {
@@ -104,7 +103,7 @@ _CONTENT = {
 _ANSWERS = {200: {"content": _CONTENT}, 304: {"description": "The page has not changed"}}
 
 
-@read(router, "/", summary="Open the playground", response_class=Response, responses=_ANSWERS)
+@router.read("/", "Open the playground", responses=_ANSWERS)
 async def index(request: Request) -> Response:
     """Show the playground; a client that accepts JSON but not HTML gets the addresses of the service."""
     accept = joined(request.headers, "accept") or ""
@@ -114,7 +113,7 @@ async def index(request: Request) -> Response:
 
 
 @router.api_route("/static/{name}", methods=["GET", "HEAD"], include_in_schema=False)
-async def static(request: Request, name: str) -> Any:
+async def static(request: Request, name: str) -> Response:
     """Send one file of the page."""
     file = _files().get(name)
     if file is None:

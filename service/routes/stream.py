@@ -15,45 +15,29 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 import torch
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from engine.job import DeadlineExceeded, JobResult, Progress
 from service import examples
 from service.errors import REFUSALS, problem_of
 from service.http.context import context_of
-from service.http.negotiation import choose, joined
+from service.http.negotiation import joined
 from service.metrics import CLIENT_GONE
-from service.openapi import SAMPLING, SOLVING_PROBLEMS, json_body, shown
+from service.openapi import SAMPLING, SOLVING_PROBLEMS, Responses, Router, requested, shown
 from service.requests import pipeline
-from service.requests.parsing import parse
 from service.requests.schemas import SampleRequest
 from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, Pieces, array_json
-from service.responses.samples import decoder_of, origin, sample_response, saved_to_data
+from service.responses.samples import decoder_of, sample_response, saved_to_data
+from service.responses.solved import origin
 from service.state import service_of
 
-router = APIRouter()
-
-_STREAM: dict[str, Any] = {
-    "tags": [SAMPLING],
-    "summary": "Draw samples and follow their progress",
-    "openapi_extra": json_body(SampleRequest, {"adaptive": examples.REQUESTS["adaptive"]}),
-    "response_class": Response,
-    "responses": {
-        **SOLVING_PROBLEMS,
-        200: {
-            "description": "Server-sent events: start, then progress and sample, finally completed or error",
-            "content": {
-                "text/event-stream": {"schema": {"type": "string"}} | shown({"adaptive": examples.STREAM}),
-            },
-        },
-    },
-}
+router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 10.0
@@ -64,6 +48,14 @@ _KEEP_ALIVE = b": keep-alive\n\n"
 PROGRESS_S = 0.05
 """Minimum seconds between two progress events."""
 
+_EXAMPLE = "adaptive"
+_RESPONSES: Responses = {
+    **SOLVING_PROBLEMS,
+    200: {
+        "description": "Server-sent events: start, then progress and sample, finally completed or error",
+        "content": {MEDIA_TYPE: {"schema": {"type": "string"}} | shown({_EXAMPLE: examples.STREAM})},
+    },
+}
 _JSON, _NPZ = ENCODERS[JSON], ENCODERS[NPZ]
 _EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
 
@@ -112,18 +104,23 @@ class Feed:
         return newest
 
 
-@router.post("/v1/sample/stream", **_STREAM)
-async def stream(request: Request) -> Response:
+@router.post(
+    "/v1/sample/stream",
+    summary="Draw samples and follow their progress",
+    response_class=Response,
+    responses=_RESPONSES,
+)
+async def stream(
+    http: Request, request: Annotated[SampleRequest, requested({_EXAMPLE: examples.REQUESTS[_EXAMPLE]})]
+) -> Response:
     """Draw samples like `/v1/sample`, and send events on the way: progress, states at `save_at`, the result."""
-    accept = joined(request.headers, "accept")
-    choose(accept, (MEDIA_TYPE,))
-    npz = "completed=npz" in (accept or "").replace(" ", "").lower()
-    valid = await pipeline.receive(request, lambda body: (parse(SampleRequest, body), _EVENTS), validate_sample)
-    service, feed = service_of(request), Feed()
+    npz = "completed=npz" in (joined(http.headers, "accept") or "").replace(" ", "").lower()
+    valid = await pipeline.admit(http, request, validate_sample, _EVENTS)
+    service, feed = service_of(http), Feed()
     job = replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S)
-    future = pipeline.submit(service.engine, job, context_of(request.scope).hold)
+    future = pipeline.submit(service.engine, job, context_of(http.scope).hold)
     feed.watch(future)
-    return _Events(_Followed(request, valid, future, feed, npz))
+    return _Events(_Followed(http, valid, future, feed, npz))
 
 
 class _Events(Response):

@@ -118,12 +118,15 @@ export const file = async (body, accept) => (await post("v1/sample", body, undef
 export const operation = async (model, name, body, signal) =>
   parse(await (await post(`v1/models/${encodeURIComponent(model)}/${name}`, body, signal, "application/json")).text());
 
-/**
- * Yield {event, data} of `POST /v1/sample/stream`; an `error` event is thrown as a Problem.
- * @param patient whether to ask again while the service is at capacity
- */
-export async function* stream(body, signal, patient) {
-  const ask = () => post("v1/sample/stream", body, signal, "text/event-stream");
+/** The events of a drawing. @param patient whether to ask again while the service is at capacity */
+export const stream = (body, signal, patient) => events("v1/sample/stream", body, signal, patient);
+
+/** The events of a measurement of solvers on a model, in the background. */
+export const measure = (model, body, signal) => events(`v1/models/${encodeURIComponent(model)}/frontier`, body, signal, true);
+
+/** Yield {event, data} of a stream; an `error` event is thrown as a Problem. */
+async function* events(path, body, signal, patient) {
+  const ask = () => post(path, body, signal, "text/event-stream");
   const response = await (patient ? patiently(ask, signal) : ask());
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";

@@ -18,10 +18,9 @@ function readout(term, name, value, more) {
   return make("div", { class: "readout" }, head, make("dd", {}, String(value)), make("dd", { class: "quiet" }, more ?? ""));
 }
 
-/** The service's choice for a budget, and its promise. */
-function promise({ solver, promised_error: error, predicted_ms: time, reason }) {
-  const kept = `at most ${percent(error)} of the spread away for 95 % of samples, about ${ms(time / 1000)} of solving`;
-  return make("p", { class: "promise" }, make("strong", {}, `The service chose ${solver}`), `: ${kept}; ${reason}.`);
+/** The service's choice for a budget, in its words. */
+function promise({ solver, predicted_ms: time, reason }) {
+  return make("p", { class: "promise" }, make("strong", {}, `The service chose ${solver}`), `: ${reason}; about ${ms(time / 1000)} of solving.`);
 }
 
 /** Cost and error of a run as a list, with dots until they are known, so that nothing moves then. */
@@ -32,7 +31,7 @@ function readouts({ response, errors }) {
     "dl", { class: "readouts" },
     readout("nfe", "NFE", nfe ?? "…", spent),
     readout("latency", "Latency", latency ? ms(latency.total_s) : "…", latency && `network ${ms(latency.network_s)}`),
-    readout("error", "Error", errors ? percent(errors.mean) : errors === null ? "–" : "…", errors && `worst ${percent(errors.worst)}`),
+    readout("error", "Error", errors ? percent(errors.p95) : errors === null ? "–" : "…", errors && `worst ${percent(errors.worst)}`),
   );
 }
 

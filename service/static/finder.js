@@ -1,4 +1,4 @@
-// Find my solver: candidates on the same noise in a chart of NFE and error, and the best of them for a budget.
+// Find my solver: stored and fresh measurements of the service in one chart and one table, and its verdict for a budget.
 import * as api from "./api.js";
 import { colours } from "./canvas.js";
 import { chart, logRange } from "./chart.js";
@@ -6,22 +6,20 @@ import { drawn, each } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { ms } from "./figures.js";
 import { line } from "./problem.js";
-import { errors, percent } from "./statistics.js";
+import { percent } from "./statistics.js";
 import { what } from "./terms.js";
-import { reference } from "./verdict.js";
 
-/** The solvers that `pathline compare` tries, too: from cheap to accurate. */
-const CANDIDATES = [
-  "euler-10", "euler-20", "euler-50", "midpoint-10", "midpoint-20", "rk4-5", "rk4-10", "rk4-20", "dopri5@1e-3", "dopri5@1e-5",
-];
-const SAMPLES = 256;
-const TRY = "Try ten solvers and yours";
+const SAMPLES = 512;
+const LEAST = 90; // samples for which p95 has an interval
+const TRY = "Measure now";
 const USUAL = 0.01; // the budget of error at first, as a share of the spread
 
-/** @typedef {{text: string, nfe: number, mean: number, seconds: number | null, error: number | null, failed: number}} Candidate */
+const adaptive = (point) => point.solver.includes("@"); // other samples may take more evaluations than those measured
+
+/** @typedef {{solver: string, nfe_most: number, nfe: number, p50: number, p95: number, p95_low: number, p95_high: number, worst: number, failed: number, samples: number, stored: boolean, own_conditions: boolean, best: boolean, ms?: number}} Point */
 
 export class Finder {
-  /** @param base returns {body, dtype} of the model to try, the members of requests for the solvers in the form as `own`, and the texts of those `tuned` for the model @param load called with the text of a solver that is chosen */
+  /** @param base returns {body, own} of the model to measure; own: the solvers in the form, as text @param load called with the text of a solver that is chosen */
   constructor(base, load) {
     Object.assign(this, { base, load, running: null, chosen: null }); // chosen: the budget at which the user put the slider
     this.reset();
@@ -47,73 +45,67 @@ export class Finder {
 
   reset() {
     this.running?.abort();
-    /** @type {Candidate[]} */
-    this.found = [];
+    /** @type {Point[]} */
+    this.points = [];
+    this.own = [];
+    this.verdict = this.tuned = "";
     $("found").hidden = true;
     $("finder-busy").textContent = "";
     $("find").textContent = TRY;
   }
 
-  /** Draw a model's stored measurements, unless something was tried already. @param guidance as in the form */
+  /** Show a model's stored measurements, unless something was measured already. @param guidance as in the form */
   async stored(model, guidance) {
     const { key } = this;
-    const found = await api.get(`v1/models/${encodeURIComponent(model)}/frontier`).catch(() => null); // then solvers can still be tried
-    if (this.key !== key || this.found.length || this.running) return;
-    const curve = found?.curves.find((one) => (one.guidance ?? 1) === Number(guidance || 1));
+    const frontier = await api.get(`v1/models/${encodeURIComponent(model)}/frontier`).catch(() => null); // then solvers can still be measured
+    if (this.key !== key || this.points.length || this.running) return;
+    const curve = frontier?.curves.find((one) => (one.guidance ?? 1) === Number(guidance || 1));
     if (!curve) return;
-    this.own = [];
-    this.reference = "the exact ends, or closer, for 95 % of samples (measured beforehand)";
-    this.found = curve.points
-      .filter((one) => one.best)
-      .map((one) => ({ text: one.solver, nfe: one.nfe_most, mean: one.nfe, seconds: null, error: one.p95_high, failed: one.failed }));
+    const facts = { stored: true, samples: curve.samples, own_conditions: !frontier.conditions, conditions: frontier.conditions };
+    this.points = curve.points.map((point) => ({ ...point, ...facts }));
     this.#place();
   }
 
+  /** Let the service measure the candidates and the solvers in the form, and join them with what is stored. */
   async run() {
-    this.reset();
+    this.running?.abort();
     const { signal } = (this.running = new AbortController());
+    const { key } = this;
     $("find").textContent = "Cancel";
     const busy = (text) => ($("finder-busy").textContent = text);
     try {
-      const { body, dtype, own, tuned } = this.base();
-      this.own = [];
-      const candidates = [...own, ...[...CANDIDATES, ...tuned].map((solver) => ({ solver }))];
-      const { seed } = body;
-      const whole = each(body) ? body.num_samples : SAMPLES;
+      const { body, own } = this.base();
+      const count = each(body) ? body.num_samples : Math.max(LEAST, SAMPLES);
+      const ask = { ...drawn(body), model: undefined, seed: body.seed, num_samples: count, solvers: [...own, "candidates"] };
+      const fresh = [];
       busy("solving the reference …");
-      const exact = await reference(body, dtype, signal, SAMPLES);
-      this.reference = exact.label;
-      for (const [k, members] of candidates.entries()) {
-        busy(`${k} of ${candidates.length}: ${members.solver} …`);
-        if (this.found.some((one) => one.text === members.solver)) continue; // it is in the form, too
-        const ask = { ...drawn(body), seed, num_samples: whole, ...members, on_timeout: "partial" };
-        const response = await api.background(ask, signal).catch((error) => {
-          if (k >= own.length || error.status !== 422) throw error; // else the form is not complete
-        });
-        if (!response) continue;
-        const { text } = response.solver;
-        if (k < own.length) this.own.push(text);
-        if (this.found.some((one) => one.text === text)) continue;
-        signal.throwIfAborted(); // another model was chosen meanwhile
-        const error = errors(response, exact.response)?.mean ?? null;
-        const { nfe, nfe_per_sample: per, latency, failed } = response;
-        this.found.push({ text, nfe, mean: per.mean, seconds: latency.total_s, error, failed: failed.length });
-        this.#place();
+      for await (const { event, data } of api.measure(body.model, ask, signal)) {
+        if (this.key !== key) return; // another model was chosen meanwhile
+        if (event === "point" && data.p95_high !== null) {
+          fresh.push(data);
+          busy(`${fresh.length} solvers measured, now ${data.solver} …`);
+        }
+        if (event !== "completed") continue;
+        Object.assign(this, { points: data.points, own, verdict: data.verdict, tuned: data.tuned });
+        busy(data.complete ? "" : "time ran out before all solvers were measured");
       }
-      busy("");
+      this.#place();
     } catch (error) {
       busy(error.name === "AbortError" ? "cancelled" : line(error));
     }
     this.running = null;
-    $("find").textContent = this.found.length ? "Try again" : TRY;
+    $("find").textContent = this.points.length ? "Measure again" : TRY;
+  }
+
+  get #byError() {
+    return $("budget-kind").value === "error";
   }
 
   /** The ends of the slider's scale, which is logarithmic. */
   get #ends() {
-    const known = this.found.filter((one) => one.error > 0);
-    const values = $("budget-kind").value === "error" ? known.map((one) => one.error) : this.found.map((one) => one.nfe);
+    const values = this.points.map((point) => (this.#byError ? point.p95_high : point.nfe_most)).filter((value) => value > 0);
     const [low, high] = [Math.min(...values), Math.max(...values)];
-    return $("budget-kind").value === "error" ? [Math.min(low, USUAL) / 1.5, Math.max(high, USUAL) * 1.5] : [low, high];
+    return this.#byError ? [Math.min(low, USUAL) / 1.5, Math.max(high, USUAL) * 1.5] : [low, high];
   }
 
   get #budget() {
@@ -123,82 +115,101 @@ export class Finder {
 
   /** Put the slider at the chosen budget or, until one is chosen, where most people would begin. */
   #place() {
-    if (!this.found.some((one) => one.error !== null)) return;
+    if (!this.points.length) return;
     const [low, high] = this.#ends;
-    const usual = $("budget-kind").value === "error" ? USUAL : Math.min(high, 40);
+    const usual = this.#byError ? USUAL : Math.min(high, 40);
     const budget = Math.min(Math.max(this.chosen ?? usual, low), high);
     $("budget").value = high > low ? Math.log(budget / low) / Math.log(high / low) : 1;
     this.#recommend();
   }
 
-  /** The best candidate for the budget: the cheapest that is close enough, or the closest that is cheap enough. */
+  /** The point for the budget, looked up in the service's table, which begins with the cheapest solver. */
   get best() {
-    const known = this.found.filter((one) => one.error !== null && !one.failed);
-    const byError = $("budget-kind").value === "error";
-    const allowed = known.filter((one) => (byError ? one.error : one.nfe) <= this.#budget * (1 + 1e-9));
-    const order = byError
-      ? (p, q) => p.nfe - q.nfe || p.mean - q.mean || p.error - q.error
-      : (p, q) => p.error - q.error || p.nfe - q.nfe;
-    return allowed.sort(order)[0] ?? null;
+    const own = this.points.filter((point) => point.own_conditions);
+    const points = own.length ? own : this.points;
+    const budget = this.#budget * (1 + 1e-9);
+    if (this.#byError) return points.find((point) => point.p95_high <= budget) ?? null;
+    const allowed = points.filter((point) => point.nfe_most <= budget && !adaptive(point));
+    return allowed.reduce((best, point) => (best && best.p95_high <= point.p95_high ? best : point), null);
+  }
+
+  /** The rows and dots that are shown: those that no other beats, those in the form, and the chosen one. */
+  get #shown() {
+    const { best } = this;
+    return this.points.filter((point) => point.best || point === best || this.own.includes(point.solver));
   }
 
   #recommend() {
-    const byError = $("budget-kind").value === "error";
     const { best } = this;
-    const budget = byError ? `${percent(this.#budget)} of the spread` : `${Math.round(this.#budget)} evaluations`;
+    const budget = this.#byError ? `${percent(this.#budget)} of the spread` : `${Math.round(this.#budget)} evaluations`;
     $("found").hidden = false;
     $("budget-value").textContent = budget;
     $("budget").setAttribute("aria-valuetext", budget);
-    const why = byError ? `the cheapest of these within ${budget}` : `the most accurate of these within ${budget}`;
+    const why = this.#byError ? `the cheapest that keeps ${budget}` : `the most accurate within ${budget}`;
     $("recommended").replaceChildren(
       ...(best
         ? [
-            make("strong", {}, `${best.text}: ${best.nfe} evaluations, ${percent(best.error)} of the spread away`),
-            ` from ${this.reference}; ${why}. `,
-            button("Use it", () => this.load(best.text)),
+            make("strong", {}, `${best.solver}: ${best.nfe_most} evaluations, 95 % of samples end within ${percent(best.p95_high)}`),
+            what("spread", "the spread"),
+            ` of the spread from the exact ends of their paths (p95 ${percent(best.p95)}, interval ${percent(best.p95_low)} to ${percent(best.p95_high)}; ${source(best)}); ${why}. `,
+            button("Use it", () => this.load(best.solver)),
           ]
-        : [`None of these is within ${budget}.`]),
+        : [`No measured solver keeps ${budget}.`]),
+      ...(this.tuned ? [make("span", { class: "quiet" }, ` ${this.tuned[0].toUpperCase()}${this.tuned.slice(1)}.`)] : []),
     );
     this.#table(best);
     this.draw();
   }
 
   #table(best) {
-    const head = ["Solver", "NFE", "Mean NFE", "Error", "Time", "Use"].map((text) => make("th", { scope: "col" }, text));
-    head[2].append(what("mean_nfe", "mean NFE"));
-    const rows = this.found.map((one) => {
-      const error = one.error === null ? "unknown" : percent(one.error);
-      const cells = [one.nfe, one.mean.toFixed(1), one.failed ? `${error}, ${one.failed} failed` : error, one.seconds === null ? "–" : ms(one.seconds)];
-      const use = button("Use", () => this.load(one.text), { "aria-label": `Use ${one.text}` });
-      const yours = this.own.includes(one.text) ? [make("span", { class: "quiet" }, " yours")] : [];
-      const parts = one.text.match(/[^/]+\/?/g); // a long name breaks before its grid, so that narrow screens show the button
+    const head = ["Solver", "NFE", "p50", "p95", "Promised", "Worst", "Time", "Measured", "Use"].map((text) => make("th", { scope: "col" }, text));
+    head[4].append(what("promised", "what is promised"));
+    const rows = this.#shown.map((point) => {
+      const worst = point.failed ? `${percent(point.worst)}, ${point.failed} failed` : percent(point.worst);
+      const cells = [point.nfe_most, percent(point.p50), percent(point.p95), percent(point.p95_high), worst, point.ms === undefined ? "–" : ms(point.ms / 1000), source(point)];
+      const use = button("Use", () => this.load(point.solver), { "aria-label": `Use ${point.solver}` });
+      const yours = this.own.includes(point.solver) ? [make("span", { class: "quiet" }, " yours")] : [];
+      const parts = point.solver.match(/[^/]+\/?/g); // a long name breaks before its grid, so that narrow screens show the button
       const name = make("th", { scope: "row" }, ...parts.flatMap((part, k) => (k ? [make("wbr"), part] : [part])), ...yours);
       const row = make("tr", {}, name, ...cells.map((cell) => make("td", {}, String(cell))), make("td", {}, use));
-      if (one === best) row.setAttribute("aria-current", "true");
+      if (point === best) row.setAttribute("aria-current", "true");
       return row;
     });
     $("candidates").replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
   }
 
-  /** Draw the chart; it is drawn again for every candidate that arrives. */
+  /** Draw the chart: dots are fresh measurements, squares stored ones. */
   draw() {
-    const known = this.found.filter((one) => one.error > 0);
+    const known = this.points.filter((point) => point.p95_high > 0);
     if (!known.length) return;
     const paint = colours();
     const { best } = this;
-    const [x, y, budget] = [known.map((one) => one.nfe), known.map((one) => 100 * one.error), this.#budget];
-    const byError = $("budget-kind").value === "error";
-    const rule = byError ? { axis: "y", at: 100 * budget, colour: paint.b } : { axis: "x", at: budget, colour: paint.b };
+    const shown = this.#shown;
+    const budget = this.#budget;
+    const rule = this.#byError ? { axis: "y", at: 100 * budget, colour: paint.b } : { axis: "x", at: budget, colour: paint.b };
     const roomy = $("frontier").clientWidth > 500; // on narrow screens the names would overlap
-    const series = [{
-      name: "candidates", kind: "points", x, y, colour: paint.a,
-      colours: known.map((one) => (one === best ? paint.b : paint.a)), sizes: known.map((one) => (one === best ? 15 : 9)),
-      texts: known.map((one) => (one === best || roomy ? one.text : "")), below: known.map((one) => one === best),
-      hover: (k) => `${known[k].text}: ${x[k]} NFE, ${y[k].toPrecision(2)} % of the spread`,
-      pick: (k) => this.load(known[k].text),
-    }];
+    const series = [["measured beforehand", true, "square"], ["measured now", false, "circle"]].map(([name, stored, symbol]) => {
+      const points = known.filter((point) => point.stored === stored);
+      return {
+        name, symbol, legend: true, kind: "points", colour: paint.a,
+        x: points.map((point) => point.nfe_most), y: points.map((point) => 100 * point.p95_high),
+        colours: points.map((point) => (point === best ? paint.b : shown.includes(point) ? paint.a : paint.quiet)),
+        sizes: points.map((point) => (point === best ? 15 : shown.includes(point) ? 9 : 5)),
+        texts: points.map((point) => (point === best || (roomy && this.own.includes(point.solver)) ? point.solver : "")),
+        below: points.map((point) => point === best),
+        hover: (k) => `${points[k].solver}: ${points[k].nfe_most} NFE, ${percent(points[k].p95_high)} of the spread, ${source(points[k])}`,
+        pick: (k) => this.load(points[k].solver),
+      };
+    });
     const axis = (title, values) => ({ title, log: true, range: logRange(values, 2, 0.12) });
-    const [xs, ys] = byError ? [x, [...y, rule.at]] : [[...x, rule.at], y];
-    chart($("frontier"), { series, x: axis("NFE", xs), y: axis("error, % of the spread", ys), height: 360, rule });
+    const [x, y] = [known.map((point) => point.nfe_most), known.map((point) => 100 * point.p95_high)];
+    const [xs, ys] = this.#byError ? [x, [...y, rule.at]] : [[...x, rule.at], y];
+    const used = series.filter((one) => one.x.length);
+    chart($("frontier"), { series: used, x: axis("NFE", xs), y: axis("95 % of samples end within, % of the spread", ys), height: 360, rule });
   }
+}
+
+/** What a measurement rests on, in words. */
+function source({ stored, samples, own_conditions: own, conditions }) {
+  return `${stored ? "before" : "now"}, ${samples} samples${conditions && !own ? `, ${conditions}` : ""}`;
 }

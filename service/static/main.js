@@ -45,8 +45,8 @@ function start({ models: list }) {
   form = new Form(models);
   finder = new Finder(
     () => {
-      const { dtype, tuned = [] } = served(view.model) ?? {};
-      return { body: views.request(view, view.a), dtype, tuned, own: [view.a, view.b].filter((one) => one && one.solver !== views.BUDGET).map(views.solving) };
+      const own = figures.runs.map((run) => run.response?.solver.text).filter(Boolean);
+      return { body: views.request(view, view.a), own: [...new Set(own)] };
     },
     (text) => {
       view.a = { solver: text, mode: "tolerance" };
@@ -217,7 +217,7 @@ async function study(runs) {
   const { signal } = (studying = new AbortController());
   behind();
   if (view.sample !== "") choose(Number(view.sample));
-  await verdict.judge(runs, served(runs[0].body.model)?.dtype, signal, choose);
+  await verdict.judge(runs, signal, choose);
   if (figures.runs !== runs) return;
   for (const run of runs) figures.describe(run);
   await recolour();
@@ -371,7 +371,6 @@ async function refresh() {
   if (!found) return;
   if (api.stringify(found.models) !== api.stringify(models)) {
     models = found.models;
-    verdict.forget();
     form.offer(models);
     describe();
   }

@@ -15,36 +15,12 @@ export function distances(first, second) {
 
 const flat = (sample) => (Array.isArray(sample[0]) ? sample.flat(Infinity) : sample);
 
-/** Root mean square distance of samples from their mean: the length that errors are measured by. */
-export function spread(samples) {
-  const there = samples.filter((sample) => sample !== null).map(flat);
-  if (!there.length) return 0;
-  const mean = there[0].map((_, k) => there.reduce((sum, sample) => sum + sample[k], 0) / there.length);
-  const squares = there.map((sample) => sample.reduce((sum, value, k) => sum + (value - mean[k]) ** 2, 0));
-  return Math.sqrt(squares.reduce((sum, value) => sum + value, 0) / there.length);
-}
-
 /** Samples of a response that reached the end, null for the others. */
 export function finished({ samples, failed }) {
   if (!failed.length) return samples;
   const kept = [...samples];
   for (const { index } of failed) kept[index] = null;
   return kept;
-}
-
-/**
- * How far a response is from a reference, as shares of the reference's spread.
- * @returns {{each: (number | null)[], mean: number, worst: number, worstIndex: number} | null} null if no sample
- *   reached the end in both, or all samples of the reference are equal
- */
-export function errors(response, reference) {
-  const exact = finished(reference);
-  const unit = spread(exact);
-  const each = distances(finished(response), exact).map((value) => (value === null ? null : value / unit));
-  const known = each.filter((value) => value !== null);
-  if (!known.length || !(unit > 0)) return null;
-  const worst = known.reduce((p, q) => Math.max(p, q));
-  return { each, mean: mean(known), worst, worstIndex: each.indexOf(worst) };
 }
 
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;

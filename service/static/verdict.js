@@ -1,59 +1,50 @@
-// The verdict: each solver's error against a reference solution that is computed in the background.
+// The verdict: the endpoint error of each solver for the samples drawn, measured by the service in the background.
 import * as api from "./api.js";
 import { drawn, each } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { apart } from "./figures.js";
 import { line } from "./problem.js";
-import { errors, percent } from "./statistics.js";
+import { percent } from "./statistics.js";
 import { what } from "./terms.js";
 
 const SAMPLES = 500; // number of samples, from the first on, with known errors
-const LEAST = 32; // minimum number of samples to measure the spread on, even if fewer are drawn
-const cache = new Map(); // the reference solutions of this tab, the newest last
-const KEPT = 8;
-
-/** The smallest tolerance that a model's precision allows. */
-const floor = (dtype) => (dtype === "float64" ? 1e-14 : 1e-7);
-
-/**
- * Solve for the same samples as tightly as the model's precision allows.
- * @param body the request for the samples
- * @returns {Promise<{label: string, response: any}>}
- */
-export async function reference(body, dtype, signal, count = SAMPLES) {
-  const { seed, num_samples: all } = body;
-  const tolerance = floor(dtype);
-  const solver = { solver: "dopri5", rtol: tolerance, atol: tolerance };
-  const tight = { ...drawn(body), num_samples: each(body) ? all : Math.min(Math.max(all, LEAST), count), seed, ...solver };
-  const key = api.stringify(tight);
-  if (!cache.has(key)) {
-    const response = await api.background({ ...tight, on_timeout: "partial" }, signal);
-    cache.set(key, { label: response.solver.text, response });
-    if (cache.size > KEPT) cache.delete(cache.keys().next().value);
-  }
-  return cache.get(key);
-}
-
-/** Forget all reference solutions: a model may have a new version. */
-export const forget = () => cache.clear();
+const LEAST = 90; // samples for which p95 has an interval
 
 /**
  * Measure runs, and say how they compare.
- * @param runs drawn runs; each gets `errors`
+ * @param runs drawn runs; each gets `errors`: {each, p95, p95_high, worst, worstIndex}, or null where it is not known
  * @param worst called with the index of a sample that is to be shown
  */
-export async function judge(runs, dtype, signal, worst) {
+export async function judge(runs, signal, worst) {
   say(["measuring the error …"], runs);
   try {
-    const exact = await reference(runs[0].body, dtype, signal);
+    const [{ body }] = runs;
+    const all = body.num_samples;
+    const count = each(body) ? all : Math.min(Math.max(all, LEAST), SAMPLES);
+    const texts = [...new Set(runs.map((run) => run.response.solver.text))];
+    const ask = { ...drawn(body), model: undefined, seed: body.seed, num_samples: count, solvers: texts, per_sample: true };
+    const points = new Map();
+    let label = "";
+    for await (const { event, data } of api.measure(body.model, ask, signal)) {
+      if (event === "reference") label = data.solver;
+      if (event === "point" && data.p95_high !== null) points.set(data.solver, data);
+    }
     if (signal.aborted) return;
-    for (const run of runs) run.errors = errors(run.response, exact.response);
-    say(runs[1] ? compared(runs, worst) : alone(runs[0], exact.label, worst), runs);
+    for (const run of runs) run.errors = errorsOf(points.get(run.response.solver.text), all);
+    say(runs[1] ? compared(runs, worst) : alone(runs[0], label, worst), runs);
   } catch (error) {
     if (error.name === "AbortError") return;
     for (const run of runs) run.errors ??= null; // known to be unknown
     say([`The error is unknown: ${line(error)}`], runs);
   }
+}
+
+/** A point as the page shows it: errors of the samples drawn, and the worst of these. */
+function errorsOf(point, count) {
+  if (!point) return null;
+  const shown = point.errors.slice(0, count);
+  const worst = shown.reduce((p, q) => Math.max(p, q ?? -1), -1);
+  return { each: shown, p95: point.p95, promised: point.p95_high, samples: point.errors.length, worst, worstIndex: shown.indexOf(worst) };
 }
 
 /** Clear the verdict while samples are drawn. */
@@ -66,25 +57,26 @@ function say(parts, runs) {
 
 const show = (text, run, worst) => button(text, () => worst(run.errors.worstIndex), { class: "link" });
 
+const within = ({ errors: { p95 } }) => `95 % of samples end within ${percent(p95)}`;
+
 function alone(run, label, worst) {
   if (!run.errors) return [unknown([run])];
-  const { mean, worst: most } = run.errors;
   return [
-    make("strong", {}, `${run.label}: ${percent(mean)} of the spread away`),
+    make("strong", {}, `${run.label}: ${within(run)} of the spread`),
     what("spread", "the spread"),
-    ` from the reference (${label}), with ${evaluations(run.response.nfe)}. `,
-    show(`Worst sample: ${percent(most)}`, run, worst),
+    ` from the exact ends of their paths (${label}; ${run.errors.samples} samples of this seed), with ${evaluations(run.response.nfe)}. `,
+    show(`Worst sample: ${percent(run.errors.worst)}`, run, worst),
   ];
 }
 
 /** The cheaper solver, against the other. */
 function compared(runs, worst) {
   if (!runs.every((run) => run.errors)) return [unknown(runs.filter((run) => !run.errors))];
-  const [cheap, costly] = [...runs].sort((p, q) => p.response.nfe - q.response.nfe || p.errors.mean - q.errors.mean);
+  const [cheap, costly] = [...runs].sort((p, q) => p.response.nfe - q.response.nfe || p.errors.p95 - q.errors.p95);
   return [
-    make("strong", {}, `${cheap.label}: ${fewer(cheap.response.nfe, costly.response.nfe)}, ${percent(cheap.errors.mean)} of the spread away`),
+    make("strong", {}, `${cheap.label}: ${fewer(cheap.response.nfe, costly.response.nfe)}, ${within(cheap)} of the spread`),
     what("spread", "the spread"),
-    ` (${costly.label}: ${percent(costly.errors.mean)}). `,
+    ` (${costly.label}: ${percent(costly.errors.p95)}). `,
     show("Worst sample here", cheap, worst),
   ];
 }
@@ -93,7 +85,7 @@ function compared(runs, worst) {
 function unknown(runs) {
   const those = runs.map((run) => run.label).join(" and ");
   const none = runs.every((run) => run.response.failed.length === run.response.samples.length);
-  return none ? `The error is unknown: no sample of ${those} reached the end.` : `The error of ${those} is unknown: there is no reference solution for these samples.`;
+  return none ? `The error is unknown: no sample of ${those} reached the end.` : `The error of ${those} is unknown: too few samples reached the end.`;
 }
 
 const evaluations = (count) => `${count} evaluation${count === 1 ? "" : "s"}`;

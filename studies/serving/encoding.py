@@ -24,7 +24,7 @@ def answer(shape: tuple[int, ...]) -> ArrayResponse:
     samples = np.random.default_rng(0).random(shape, dtype=np.float32)
     n = len(samples)
     arrays = {"samples": samples, "nfe": np.full(n, 80), "t": np.ones(n), "status": np.full(n, "success")}
-    return ArrayResponse({"model": "benchmark", "samples": samples}, arrays, elapsed=lambda: 0.0)
+    return ArrayResponse({"model": "benchmark", "samples": samples, "latency": {}}, arrays, elapsed=lambda: 0.0)
 
 
 def rates(encoder: Encoder, given: ArrayResponse) -> tuple[list[float], float]:

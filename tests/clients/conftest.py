@@ -94,6 +94,10 @@ class FakeService:
             return 200, JSON, json.dumps({"solvers": SOLVERS}).encode()
         if (method, path) == ("POST", "/v1/sample/stream"):
             return self._stream(request_in(body))
+        if method == "POST" and path.endswith("/frontier"):
+            name = path.split("/")[3]
+            wrong = problem(404, "unknown-model", f"no model {name}; there is: moons")
+            return self._measured(request_in(body)) if name == "moons" else wrong
         if (method, path) != ("POST", "/v1/sample"):
             return problem(404, "no-such-route")
         return self._sample(request_in(body))
@@ -105,6 +109,30 @@ class FakeService:
         shares = [event("progress", {"nfe": 25 * k, "t": k / 2, "share": k / 2}) for k in (1, 2)]
         completed = event("completed", {"npz": base64.b64encode(content).decode()})
         return 200, SSE, b"".join([event("start", {"model": "moons"}), *shares, completed])
+
+    def _measured(self, body: dict[str, Any]) -> Reply:
+        """Points whose error falls with the steps; rk4-20 was measured beforehand, too."""
+        budget = body.get("budget", {"max_error": 0.01})
+        rows = []
+        for text in body.get("solvers") or ["euler-4", "rk4-2", "rk4-20"]:
+            if not re.fullmatch(r"\w+-\d+", text):
+                return problem(422, "invalid-request", f"solvers: {text!r} is not understood")
+            name, steps = text.split("-")
+            error = {"euler": 1.0, "rk4": 0.1}[name] / int(steps)
+            errors = {"p50": error / 4, "p95": error / 2, "p95_low": error / 3, "p95_high": error, "worst": error}
+            cost = int(steps) * (4 if name == "rk4" else 1)
+            facts = {"samples": body.get("num_samples", 512), "seed": body["seed"], "stored": text == "rk4-20"}
+            facts |= {"conditions": "", "own_conditions": True, "ms": cost / 10, "best": name == "rk4", "failed": 0}
+            rows.append({"solver": text, "nfe": float(cost), "nfe_most": cost, **errors, **facts})
+        rows.sort(key=lambda row: row["nfe_most"])
+        chosen = next((row for row in rows if row["p95_high"] <= budget["max_error"]), None)
+        choice = None if chosen is None else {"solver": chosen["solver"], "promised_error": chosen["p95_high"]}
+        verdict = f"{chosen['solver']}: the cheapest" if chosen else "no measured solver is within the budget"
+        start = {"model": "moons", "version": 3, "seed": body["seed"], "num_samples": body.get("num_samples", 512)}
+        last = {"points": rows, "choice": choice, "verdict": verdict, "tuned": "no plans were tuned", "complete": True}
+        points = [event("point", row) for row in rows if not row["stored"]]
+        first = event("start", start | {"reference": "dopri5@1e-07"})
+        return 200, SSE, b"".join([first, *points, event("completed", last)])
 
     def _sample(self, body: dict[str, Any]) -> Reply:
         if body["model"] != "moons":

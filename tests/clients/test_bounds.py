@@ -82,6 +82,10 @@ def test_the_text_of_a_server_does_not_command_the_terminal(service: FakeService
     with pytest.raises(pathline.NotFound) as caught:
         client.sample("moons")
     assert str(caught.value).startswith("\ufffd]0;owned\ufffd \ufffd2J no such model\ufffd\nsecond line")
+    service.replies = [problem(404, "unknown-model", "a" * 1_000_000)]
+    with pytest.raises(pathline.NotFound) as long:
+        client.sample("moons")
+    assert 9_000 < len(str(long.value)) < 11_000
     service.replies = [(400, {"content-type": "text/plain"}, b"\x1b[2J")]
     with pytest.raises(pathline.APIError) as other:
         client.models()

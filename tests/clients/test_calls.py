@@ -136,8 +136,9 @@ def test_what_is_wrong(ask: Any) -> None:
 def test_every_member_of_the_service_can_be_sent() -> None:
     from pathline._request import SolverOptions
 
-    from service.requests.densities import EncodeRequest, LogProbRequest
-    from service.requests.diagnosis import DiagnoseRequest
+    from service.analysis.diagnose import DiagnoseRequest
+    from service.analysis.encode import EncodeRequest
+    from service.analysis.log_prob import LogProbRequest
 
     own = {
         EncodeRequest: {"samples", "decode"},

@@ -216,13 +216,13 @@ def test_the_async_client_does_the_same(client: Client, async_client: AsyncClien
     async def run() -> tuple[Any, ...]:
         async with async_client as opened:
             pages = [page.samples async for page in opened.iter_samples("moons", 5, 2, seed=1)]
-            sampled, compared = await opened.sample("moons", 5, seed=1), await opened.compare("moons", ["rk4"], 3)
+            sampled, compared = await opened.sample("moons", 5, seed=1), await opened.compare("moons", ["rk4-20"])
             return np.concatenate(pages), sampled, compared, await opened.models(), await opened.model("moons")
 
     pages, sampled, compared, models, model = asyncio.run(run())
     np.testing.assert_array_equal(pages, client.sample("moons", 5, seed=1).samples)
     np.testing.assert_array_equal(sampled.samples, pages)
-    assert compared.rows[0].label == "rk4-20"
+    assert compared.rows[0].solver == "rk4-20"
     assert (models, model) == (client.models(), client.model("moons"))
 
 

@@ -76,28 +76,6 @@ def test_an_empty_trace_and_other_memory_layouts(service: FakeService) -> None:
     assert (len(result.trace), result.trace.sample.dtype, result.trace.accepted.dtype) == (0, np.int64, np.bool_)
 
 
-def test_status_may_be_small_integers(service: FakeService) -> None:
-    def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
-        arrays["status"] = np.array([0, 1, 0, 0, 0], np.int8)
-        meta["status_names"] = ["success", "non_finite"]
-
-    service.change = change
-    assert decoded(service).status_per_sample.tolist()[:2] == ["success", "non_finite"]
-
-
-@pytest.mark.parametrize(
-    "codes", [np.array([0, 2, 0, 0, 0]), np.array([0, -1, 0, 0, 0]), np.zeros(5), np.zeros(5, bool)]
-)
-def test_a_status_without_a_name_is_refused(service: FakeService, codes: np.ndarray) -> None:
-    def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
-        arrays["status"] = codes
-        meta["status_names"] = ["success", "non_finite"]
-
-    service.change = change
-    with pytest.raises(pathline.ProtocolError, match="not an index of its 2 status_names"):
-        decoded(service)
-
-
 def drop(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
     return lambda arrays, meta: (arrays if name in arrays else meta).pop(name)
 

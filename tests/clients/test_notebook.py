@@ -49,7 +49,7 @@ def result(client: Client) -> SampleResult:
 
 @pytest.fixture
 def table(client: Client) -> Comparison:
-    return client.compare("moons", ["euler-20", "rk4-20"], 50, seed=1, reference="dopri5@1e-7")
+    return client.compare("moons", ["euler-20", "rk4-20"], 50, seed=1)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_tensor_shares_the_memory(result: SampleResult) -> None:
 def test_tables(result: SampleResult, table: Comparison, diagnosis: DiagnoseResult, density: LogProbResult) -> None:
     assert list(result.to_dataframe()) == ["x0", "x1", "nfe", "t", "status"]
     assert list(result.trace.to_dataframe()) == ["sample", "t", "h", "error", "accepted"]
-    assert [row["label"] for row in table.to_dataframe()] == ["euler-20", "rk4-20"]
+    assert [row["solver"] for row in table.to_dataframe()] == ["euler-20", "rk4-20"]
     assert list(density.to_dataframe()) == ["log_prob"]
     long = diagnosis.to_dataframe()
     assert long["sample"].tolist() == [0, 0, 0, 1, 1, 1]
@@ -189,8 +189,8 @@ def test_files_of_other_results(
     with np.load(diagnosis.save(tmp_path / "d.npz")) as found:
         np.testing.assert_array_equal(found["eigenvalues_imag"], np.ones((2, 3, 1)))
     assert json.loads(density.save(tmp_path / "l.json").read_text())["log_prob"] == [-1.0, None, -3.0]
-    assert table.save(tmp_path / "c.csv").read_text().startswith("label,nfe,nfe_mean,")
-    assert json.loads(table.save(tmp_path / "c.json").read_text())["reference"] == "dopri5@1e-7"
+    assert table.save(tmp_path / "c.csv").read_text().startswith("solver,nfe_most,nfe,p50,")
+    assert json.loads(table.save(tmp_path / "c.json").read_text())["reference"] == "dopri5@1e-07"
     head = table.save(tmp_path / "c.png").read_bytes()[:24]
     assert (head[:4], struct.unpack(">II", head[16:])) == (b"\x89PNG", (1920, 1440))
     with pytest.raises(ValueError, match="cannot be drawn"):
@@ -212,7 +212,7 @@ def test_figures(
     steps = result.trace.plot()
     assert steps.get_yscale() == "log"
     assert steps.get_legend_handles_labels()[1] == ["rejected"]
-    assert [text.get_text() for text in table.plot().texts] == ["euler-20", "rk4-20"]
+    assert {line.get_label() for line in table.plot().lines} >= {"measured beforehand"}
     assert len(diagnosis.plot().lines) == 2
     assert density.plot().patches
     mine = pyplot.figure().add_subplot()
@@ -225,7 +225,7 @@ def test_figures(
     pyplot.close("all")
 
 
-def test_what_is_not_there_cannot_be_drawn(service: FakeService, client: Client, tmp_path: Path) -> None:
+def test_what_is_not_there_cannot_be_drawn(service: FakeService, client: Client) -> None:
     def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
         for name in [name for name in arrays if name.startswith("trace_")]:
             del arrays[name]
@@ -233,12 +233,6 @@ def test_what_is_not_there_cannot_be_drawn(service: FakeService, client: Client,
     service.change = change
     with pytest.raises(ValueError, match="the trace has no steps; ask for them"):
         client.sample("moons", 2).trace.plot()
-    alone = client.compare("moons", ["rk4-20"], 2)
-    with pytest.raises(ValueError, match="there is no distance from a reference"):
-        alone.plot()
-    with pytest.raises(ValueError, match="there is no distance from a reference"):
-        alone.save(tmp_path / "alone.png")
-    assert not list(tmp_path.iterdir())
 
 
 def test_links_show_the_request_on_the_page(result: SampleResult, table: Comparison) -> None:
@@ -253,16 +247,8 @@ def test_links_show_the_request_on_the_page(result: SampleResult, table: Compari
     }
     assert result.url.endswith("&a=rk4-20/shift(3)")
     found = view(table.url)
-    assert (found["a"], found["b"]) == ("rk4-20", "dopri5@1e-7")
+    assert found["a"] == "rk4-20"
     assert result.url.replace("&", "&amp;") in result._repr_html_()
-
-
-def test_comparisons_are_asked_by_the_text_of_a_solver(table: Comparison) -> None:
-    assert table["rk4-20"] is table[1] is table.results[1]
-    assert len(table) == 2
-    np.testing.assert_array_equal(np.asarray(table), table.distances)
-    with pytest.raises(KeyError, match="'rk4-10' was not compared; use one of euler-20, rk4-20"):
-        table["rk4-10"]
 
 
 def test_all_show_themselves(

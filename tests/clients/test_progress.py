@@ -1,4 +1,4 @@
-"""Progress of `sample`, `iter_samples` and `compare`: what the callback receives, and that results stay the same."""
+"""Progress of `sample` and `iter_samples`: what the callback receives, and that results stay the same."""
 
 from __future__ import annotations
 
@@ -53,16 +53,8 @@ def test_a_bar_is_drawn_and_gone(client: Client, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(_bar, "_EVERY_S", 0.0)
     client.sample("moons", 9, progress=True)
-    client.compare("moons", ["rk4-20"], 9, reference="dopri5@1e-7", progress=True)
     list(client.iter_samples("moons", 9, 4, progress=True))
     assert not stream.getvalue().split("\r")[-1].strip()
-
-
-def test_the_shares_of_a_comparison(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[float] = []
-    monkeypatch.setattr(_bar.Bar, "follow", lambda bar, progress: reports.append(progress.share))
-    client.compare("moons", ["euler-10", "rk4"], 9, steps=30, progress=True)
-    assert reports == pytest.approx([0.25, 0.5, 0.75, 1.0])
 
 
 def test_a_stream_that_is_cut_is_asked_for_again(service: FakeService, client: Client) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -22,8 +24,9 @@ def event(name: str, data: Any) -> bytes:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def completed(**changes: Any) -> dict[str, Any]:
-    return {
+def completed(count: int = 2, **changes: Any) -> dict[str, Any]:
+    """The data of a last event: an npz with the first samples of a response."""
+    meta = {
         "model": "moons",
         "version": 3,
         "checkpoint": "sha256:00",
@@ -32,18 +35,24 @@ def completed(**changes: Any) -> dict[str, Any]:
         "deterministic": True,
         "noise": "philox-ndtri-v1",
         "solver": {"name": "rk4", "steps": 20, "text": "rk4-20"},
-        "shape": [2, 2],
+        "shape": [count, 2],
         "nfe": 80,
         "nfe_per_sample": {"min": 80, "mean": 80.0, "max": 80},
         "network_rows": 160,
         "status": "non_finite",
         "failed": [{"index": 1, "status": "non_finite", "t": 0.25}],
-        "samples": [[0.5, -1.5], None],
-        "saved": {"t": [0.5], "states": [[[0.25, 0.5]], [None]]},
-        "trace": {"sample": [0], "t": [0.0], "h": [0.05], "error": [None], "accepted": [True]},
+        "saved": {"t": [0.5]},
         "latency": {"queue_s": 0.0, "solve_s": 0.1, "network_s": 0.09, "encode_s": 0.001, "total_s": 0.1},
         **changes,
     }
+    gap = [np.nan, np.nan]
+    arrays = {"samples": [[0.5, -1.5], gap], "saved": [[[0.25, 0.5]], [gap]], "nfe": [80, 80], "t": [1.0, 0.25]}
+    arrays = {name: np.array(rows)[:count] for name, rows in {**arrays, "status": ["success", "non_finite"]}.items()}
+    trace = {"sample": [0], "t": [0.0], "h": [0.05], "error": [np.nan], "accepted": [True]}
+    arrays |= {f"trace_{name}": np.array(column) for name, column in trace.items()}
+    content = io.BytesIO()
+    np.savez(content, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays)
+    return {"npz": b64encode(content.getvalue()).decode()}
 
 
 EVENTS = [
@@ -76,7 +85,7 @@ def check(events: list[pathline.Event]) -> None:
     assert result.status_per_sample.tolist() == ["success", "non_finite"]
     np.testing.assert_array_equal(result.t, [1.0, 0.25])
     assert (result.nfe, result.seed, result.trace.h.tolist()) == (80, 5, [0.05])
-    assert "nfe      80\n" in str(result)
+    assert "nfe      80 (per sample: min 80, mean 80.0, max 80)\n" in str(result)
 
 
 def test_events_come_in_order(service: FakeService, client: Client) -> None:
@@ -131,7 +140,7 @@ def test_a_stream_that_has_begun_is_not_begun_again(service: FakeService, client
         event("progress", [3]),
         event("completed", {}),
         event("completed", completed(seed=6)),
-        event("completed", completed(samples=[[0.5, 0.5]], shape=[1, 2], failed=[], saved=None)),
+        event("completed", completed(1)),
         event("sample", {"t": 0.5, "states": [[1.0], [1.0, 2.0]]}),
     ],
 )

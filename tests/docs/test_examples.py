@@ -35,7 +35,11 @@ def test_python_blocks_run(programs: Programs) -> None:
 
 
 # The slow parts of the tutorial's commands, in order, and their replacements.
-_QUICK = {"fit": ["--epochs", "1", "--seconds", "0"], "bench": ["--duration", "0.3"]}
+_QUICK = {
+    "fit": ["--epochs", "1", "--seconds", "0"],
+    "compare": ["--solvers", "euler-10,rk4-5", "-n", "128"],
+    "bench": ["--duration", "0.3"],
+}
 
 
 def test_the_tutorial_can_be_followed(
@@ -105,6 +109,6 @@ def test_the_settings_file_of_the_docs_is_taken(monkeypatch: pytest.MonkeyPatch,
 
 def test_the_notebook_prints_and_saves(programs: Programs) -> None:
     assert "dopri5@1e-5" in programs.printed["notebook"]
-    assert "recommend" in programs.printed["notebook"]
+    assert "measured solver" in programs.printed["notebook"]
     with np.load(programs.folder / "moons.npz") as saved:
         assert saved["samples"].shape == (2000, 2)

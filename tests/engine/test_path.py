@@ -11,7 +11,7 @@ from engine.device import device_of
 from engine.engine import Engine
 from engine.job import SAMPLE
 from models.checkpoint.loading import Checkpoint
-from service.responses.diagnosis import JACOBIAN
+from service.analysis.diagnose import JACOBIAN
 
 from .conftest import Settings, job
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
+from pydantic import TypeAdapter
 
 from service.app import create_app
 from service.settings import Settings
@@ -19,6 +20,11 @@ async def calling(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         yield http
+
+
+def conforming(schema: Any, document: Any) -> Any:
+    """Return a JSON document, checked against the schema of a response."""
+    return TypeAdapter(schema).validate_python(document)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from service import examples
-from service.replay import Answer, differences, digest_of, environment, environment_of
+from service.replay import Answer, differences_of, digest_of, environment, environment_of
 
 
 def test_the_example_is_an_answer() -> None:
@@ -24,11 +24,11 @@ def test_the_digest_is_of_bytes_in_c_order() -> None:
 
 def test_differences_name_what_differs() -> None:
     here = environment("cpu", "cpu", 2)
-    assert differences(here, here, threads_matter=True) == []
+    assert differences_of(here, here, threads_matter=True) == []
     other = {**here, "threads": "3", "torch": "1.0"}
-    assert [each.what for each in differences(other, here, threads_matter=True)] == ["torch", "threads"]
-    assert [each.what for each in differences(other, here, threads_matter=False)] == ["torch"]
-    [missing] = differences({name: here[name] for name in here if name != "machine"}, here, threads_matter=True)
+    assert [each.what for each in differences_of(other, here, threads_matter=True)] == ["torch", "threads"]
+    assert [each.what for each in differences_of(other, here, threads_matter=False)] == ["torch"]
+    [missing] = differences_of({name: here[name] for name in here if name != "machine"}, here, threads_matter=True)
     assert (missing.what, missing.answer) == ("machine", "not named")
 
 
@@ -37,7 +37,7 @@ def test_the_most_rows_of_a_call_are_part_of_the_environment_unless_rows_are_com
         model: Any = SimpleNamespace(card=SimpleNamespace(compute=None), path=path, row_limit=rows)
         return environment_of({}, model)
 
-    [found] = differences(of("eager", 64), of("eager", 32), threads_matter=True)
+    [found] = differences_of(of("eager", 64), of("eager", 32), threads_matter=True)
     assert (found.what, found.answer, found.here) == ("rows", "64", "32")
     assert "rows" not in of("fused", 1024)
 

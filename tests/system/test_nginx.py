@@ -26,11 +26,13 @@ Replica = tuple[str, Process]
 
 
 @contextmanager
-def balanced(folder: Path, replicas: list[str]) -> Iterator[str]:
-    """Run nginx in front of replicas; yield its address."""
+def balanced(folder: Path, replicas: list[str], lines: str = 'proxy_set_header Connection "";') -> Iterator[str]:
+    """Run nginx in front of replicas, with these lines about connections to them; yield its address."""
     port = free_port()
     servers = "\n".join(f"    server {url.removeprefix('http://')} max_fails=0;" for url in replicas)
     conf = CONF.read_text().replace("    server replica:8000 max_fails=0;", servers)
+    assert 'proxy_set_header Connection "";' in conf
+    conf = conf.replace('proxy_set_header Connection "";', lines)
     conf = conf.replace("listen 8080;", f"listen 127.0.0.1:{port};")
     assert conf.count("max_fails=0;\n") >= len(replicas)
     paths = "".join(
@@ -53,6 +55,33 @@ def balanced(folder: Path, replicas: list[str]) -> Iterator[str]:
 def replicas(repository: Path) -> Iterator[list[Replica]]:
     with ExitStack() as started:
         yield [started.enter_context(serving(repository, max_queue="4", drain_s="300")) for _ in range(2)]
+
+
+UPGRADING = 'proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection "upgrade";'
+"""The lines that people copy for websockets."""
+
+
+def test_an_upgrade_through_nginx_loses_no_body_and_hides_no_request(repository: Path, tmp_path: Path) -> None:
+    body = b'{"model": "moons", "num_samples": 1, "seed": 3, "solver": "euler-2"}'
+    kind = {"Accept": "application/x-npy", "Content-Type": "application/json"}
+    hidden = b"GET /v1/load HTTP/1.1\r\nHost: x\r\n\r\n"
+    with serving(repository) as (replica, _), balanced(tmp_path, [replica], UPGRADING) as url:
+        plain = httpx.post(f"{url}/v1/sample", content=body, headers=kind)
+        assert plain.status_code == 200
+        for token in ("h2c", "websocket", "TLS/1.2", "unheard-of/9"):
+            headers = kind | {"Upgrade": token, "Connection": "Upgrade"}
+            with httpx.Client(base_url=url) as client:
+                for _ in range(3):  # on one connection to the replica
+                    answer = client.post("/v1/sample", content=body, headers=headers)
+                    assert (answer.status_code, answer.content) == (200, plain.content)
+                    refused = client.post("/v1/sample", content=hidden, headers=headers)
+                    assert (refused.status_code, refused.json()["type"]) == (400, "/problems/malformed-json")
+                    assert client.get("/v1/load", headers=headers).status_code == 404
+                    assert client.get("/livez", headers=headers).json() == {"status": "alive"}
+        lines = httpx.get(f"{replica}/metrics").text.splitlines()
+        counted = [line for line in lines if line.startswith("pathline_requests_total{") and not line.endswith(" 0.0")]
+        assert any("/v1/sample" in line for line in counted)
+        assert not any("/v1/load" in line for line in counted)
 
 
 @pytest.fixture

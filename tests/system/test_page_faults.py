@@ -204,7 +204,7 @@ def test_the_verdict_finds_its_room_kept(page: Page, service: str, width: int, v
     before = page.evaluate(places)
     page.unroute("**/v1/sample")
     page.wait_for_selector("body[data-judged]")
-    assert "of the spread away" in page.inner_text("#verdict")
+    assert "of the spread" in page.inner_text("#verdict")
     assert page.evaluate(places) == before
 
 

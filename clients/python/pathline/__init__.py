@@ -15,7 +15,7 @@ from pathline._async_client import AsyncClient
 from pathline._bulk import BulkResult
 from pathline._calls import VERSION
 from pathline._client import Client
-from pathline._compare import Comparison, ComparisonRow, Recommendation
+from pathline._compare import Comparison, ComparisonRow
 from pathline._events import Completed, Event, Progress, Started, State
 from pathline._fields import SampleOptions, SolverOptions
 from pathline._frontier import Frontier, FrontierCurve, FrontierPoint
@@ -82,7 +82,6 @@ __all__ = [
     "PathlineError",
     "Progress",
     "ProtocolError",
-    "Recommendation",
     "ReplayDiffers",
     "RequestTimeout",
     "RetryPolicy",

@@ -221,6 +221,22 @@ class Calls:
         _expect(response, _events.MEDIA_TYPE)
         return response
 
+    def told(self, request: Request, tell: Callable[[str, Mapping[str, Any]], None]) -> Flow[None]:
+        """Send a request of an operation that answers with a stream; call `tell` with each event's name and content."""
+        headers = {"Accept": _events.MEDIA_TYPE, "Cache-Control": "no-store", "Content-Type": request.media}
+        call = self._call("POST", f"{_path_of(request.model)}/{request.operation}", headers, request)
+
+        def attempt() -> Flow[None]:
+            response = yield replace(call, stream=True)
+            _expect(response, _events.MEDIA_TYPE)
+            reader = _events.Documents(response)
+            while (part := (yield ReadMore())) is not None:
+                for name, document in reader.feed(part):
+                    tell(name, document)
+            reader.close()
+
+        return self._retried(attempt)
+
     def encode(self, model: str, samples: Any, **options: Unpack[EncodeOptions]) -> Flow[EncodeResult]:
         """Find the noise behind data; ``sample(model, x0=result.x0)`` gives the data back.
 

@@ -1,4 +1,4 @@
-"""Decoding of responses into results, from npz or from plain JSON.
+"""Decoding of responses, which are npz, into results.
 
 An npz has the arrays, and everything else in an entry `meta`, as UTF-8 JSON. Nothing is ever unpickled, and no array is
 allocated that the received bytes cannot fill.
@@ -11,14 +11,16 @@ import json
 import math
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from pathline._request import Request, SampleRequest
 from pathline._response import MAX_BYTES
 from pathline._results import (
+    ArrayResult,
     DiagnoseResult,
     EncodeResult,
     Failure,
@@ -30,13 +32,20 @@ from pathline._results import (
 from pathline.errors import ProtocolError
 
 T = TypeVar("T")
+R = TypeVar("R", bound=ArrayResult)
 
 MEDIA_TYPE = "application/x-npz"
-_META = (
-    *("model", "version", "checkpoint", "seed", "first_index", "deterministic", "solver", "nfe", "status", "failed"),
-    *("latency", "shape", "nfe_per_sample", "trace", "saved", "status_names", "samples"),
-    *("budget", "digest", "request", "environment", "digest_matches", "differences"),
-)
+_ELSEWHERE = {"shape", "saved", "nfe_per_sample"}
+"""Members of a response that a result has in its arrays."""
+
+_CASTS: Mapping[str, Callable[[Any], Any]] = {
+    "int": int,
+    "str": str,
+    "bool": bool,
+    "Mapping[str, Any]": dict,
+    "Mapping[str, str]": dict,
+    "tuple[Mapping[str, str], ...]": tuple,
+}
 
 
 def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
@@ -108,6 +117,38 @@ def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return readers[np.lib.format.read_magic(file)](file)
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
+def built(kind: type[R], entries: Mapping[str, np.ndarray], meta: Any, **own: Any) -> R:
+    """Build a result, whose fields are arrays and members of a response under the same names.
+
+    Args:
+        kind: Of result, a dataclass.
+        entries: The arrays of the response.
+        meta: Its metadata.
+        own: Fields that are not simply one of them.
+
+    Raises:
+        ProtocolError: Something is missing.
+    """
+    own |= {"failed": tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in _member(meta, "failed"))}
+    own["latency"] = Latency(**{name: meta["latency"].get(name) for name in Latency.__annotations__})
+    for each in fields(cast("Any", kind)):
+        name, annotation = each.name, str(each.type)
+        if name in own:
+            continue
+        is_array = "ndarray" in annotation
+        if name in (entries if is_array else meta):
+            own[name] = entries[name] if is_array else _CASTS.get(annotation, _same)(meta[name])
+        elif "None" in annotation:
+            own[name] = None
+        elif each.default is MISSING and each.default_factory is MISSING:
+            _entry(entries, name) if is_array else _member(meta, name)  # raises
+    return kind(**own)
+
+
 def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: SampleRequest) -> SampleResult:
     """Build a result from the arrays and the metadata of a response.
 
@@ -115,49 +156,22 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
         ProtocolError: Something is missing, or it belongs to another request.
     """
     _check_request(meta, request)
-    samples, nfe, t = (_entry(entries, name) for name in ("samples", "nfe", "t"))
-    status = _names(_entry(entries, "status"), meta)
-    for name, array in {"samples": samples, "nfe": nfe, "t": t, "status": status}.items():
+    per_sample = {name: _entry(entries, name) for name in ("samples", "nfe", "t", "status")}
+    for name, array in per_sample.items():
         if array.shape[:1] != (request.num_samples,):
             raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were requested")
-    return SampleResult(
-        samples=samples,
-        nfe=int(_member(meta, "nfe")),
-        nfe_per_sample=nfe.astype(np.int64, copy=False),
-        status=str(_member(meta, "status")),
-        status_per_sample=status,
-        t=t,
-        failed=_failures(meta),
+    names = {each.name for each in fields(SampleResult)}
+    return built(
+        SampleResult,
+        entries,
+        meta,
+        nfe_per_sample=per_sample["nfe"].astype(np.int64, copy=False),
+        status_per_sample=per_sample["status"],
         trace=_trace(entries, meta),
-        latency=_latency(meta),
-        model=str(meta["model"]),
-        version=int(_member(meta, "version")),
-        checkpoint=str(_member(meta, "checkpoint")),
-        seed=int(meta["seed"]),
-        first_index=int(meta.get("first_index", request.first_index)),
-        solver=dict(_member(meta, "solver")),
-        deterministic=bool(_member(meta, "deterministic")),
-        budget=dict(meta.get("budget", {})),
-        digest=str(meta.get("digest", "")),
-        request=dict(meta.get("request", {})),
-        environment=dict(meta.get("environment", {})),
-        digest_matches=meta.get("digest_matches"),
-        differences=tuple(meta.get("differences", ())),
-        saved=entries.get("saved"),
-        saved_t=_saved_t(entries, meta),
+        saved_t=np.asarray(meta["saved"]["t"], np.float64) if "saved" in entries else None,
         page=(request.url, request.settings),
-        extra={key: value for key, value in meta.items() if key not in _META},
+        extra={name: value for name, value in meta.items() if name not in names | _ELSEWHERE},
     )
-
-
-def _failures(meta: Any) -> tuple[Failure, ...]:
-    """Return the failed samples of a response."""
-    return tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in _member(meta, "failed"))
-
-
-def _latency(meta: Any) -> Latency:
-    """Return the latencies of a response."""
-    return Latency(**{key: meta["latency"].get(key) for key in Latency.__annotations__})
 
 
 def _check_request(meta: Any, request: SampleRequest) -> None:
@@ -168,19 +182,6 @@ def _check_request(meta: Any, request: SampleRequest) -> None:
             raise ProtocolError(f"the response is for {key}={found!r}, but {key}={expected!r} was requested")
 
 
-def _names(status: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
-    """Return the status of each sample as strings; small integers are looked up in `status_names`."""
-    if status.dtype.kind == "U":
-        return status
-    names = np.asarray(_member(meta, "status_names"), dtype=np.str_)
-    # Checked here: NumPy would count a negative code from the end and treat booleans as a mask.
-    if status.dtype.kind not in "iu" or (status.size and not 0 <= status.min() <= status.max() < len(names)):
-        raise ProtocolError(
-            f"the response has a status that is not an index of its {len(names)} status_names; is it damaged?"
-        )
-    return names[status]
-
-
 def _trace(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
     kinds = {"sample": np.int64, "t": np.float64, "h": np.float64, "error": np.float64, "accepted": np.bool_}
     columns = {name: np.asarray(entries.get(f"trace_{name}", ()), dtype=kind) for name, kind in kinds.items()}
@@ -189,15 +190,6 @@ def _trace(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
     summary = meta.get("trace")
     quantiles = (summary.get("quantiles") if isinstance(summary, dict) else None) or {}
     return Trace(**columns, quantiles={name: np.asarray(value, np.float64) for name, value in quantiles.items()})
-
-
-def _saved_t(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> np.ndarray | None:
-    if "saved" not in entries:
-        return None
-    if "saved_t" in entries:
-        return entries["saved_t"]
-    described = meta.get("saved")
-    return np.asarray(described["t"], np.float64) if isinstance(described, dict) and "t" in described else None
 
 
 def _entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -214,38 +206,6 @@ def _member(meta: Any, name: str) -> Any:
     return meta[name]
 
 
-def decode_json(document: Mapping[str, Any], request: SampleRequest) -> SampleResult:
-    """Turn a JSON document into a result and check that it belongs to this request.
-
-    Raises:
-        ProtocolError: It is incomplete, or belongs to another request.
-    """
-    samples = states_of(document["samples"], document.get("shape"))
-    saved = document.get("saved")
-    failed = {int(fault["index"]): fault for fault in document["failed"]}
-    count = len(samples)
-    names = [failed[row]["status"] if row in failed else "success" for row in range(count)]
-    reached = [failed[row].get("t") if row in failed else request.t_end for row in range(count)]
-    entries = {
-        "samples": samples,
-        "nfe": np.full(count, -1, np.int64),
-        "t": np.array([np.nan if t is None else t for t in reached], np.float64),
-        "status": np.array(names, np.str_),
-    }
-    trace = document.get("trace") or {}
-    for name in ("sample", "t", "h", "error", "accepted"):
-        column = [np.nan if value is None else value for value in trace.get(name, ())]
-        entries[f"trace_{name}"] = np.array(column)
-    if saved is not None:
-        entries["saved"] = states_of([row for rows in saved["states"] for row in rows]).reshape(
-            count, len(saved["t"]), *samples.shape[1:]
-        )
-    result = _result(entries, document, request)
-    if result.samples.shape[0] != request.num_samples:
-        raise ProtocolError(f"received {result.samples.shape[0]} samples, but {request.num_samples} were requested")
-    return result
-
-
 def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.ndarray:
     """Return rows of states as float64; null (a state that is not finite) becomes NaN."""
     known = next((np.asarray(row, np.float64) for row in rows if row is not None), None)
@@ -256,44 +216,16 @@ def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.nda
 
 def encoded(entries: Mapping[str, np.ndarray], meta: Any) -> EncodeResult:
     """Build the result of `encode`; raise a ProtocolError if something is missing, as do the others."""
-    return EncodeResult(**_common(meta), x0=_entry(entries, "x0"), residual=entries.get("residual"))
+    return built(EncodeResult, entries, meta)
 
 
 def densities(entries: Mapping[str, np.ndarray], meta: Any) -> LogProbResult:
     """Build the result of `log_prob`."""
-    return LogProbResult(
-        **_common(meta),
-        log_prob=_entry(entries, "log_prob"),
-        standard_error=entries.get("standard_error"),
-        residual=entries.get("residual"),
-        divergence=dict(_member(meta, "divergence")),
-    )
+    return built(LogProbResult, entries, meta)
 
 
 def diagnosis(entries: Mapping[str, np.ndarray], meta: Any) -> DiagnoseResult:
     """Build the result of `diagnose`."""
-    return DiagnoseResult(
-        **_common(meta),
-        times=np.array(_member(meta, "times"), np.float64),
-        eigenvalues=_entry(entries, "eigenvalues_real") + 1j * _entry(entries, "eigenvalues_imag"),
-        condition_number=_entry(entries, "condition_number"),
-        stiffness=_entry(entries, "stiffness"),
-        stiffness_ratio=_entry(entries, "stiffness_ratio"),
-        seed=int(_member(meta, "seed")),
-        first_index=int(_member(meta, "first_index")),
-    )
-
-
-def _common(meta: Any) -> dict[str, Any]:
-    return {
-        "nfe": int(_member(meta, "nfe")),
-        "network_rows": int(_member(meta, "network_rows")),
-        "status": str(_member(meta, "status")),
-        "failed": _failures(meta),
-        "latency": _latency(meta),
-        "model": str(_member(meta, "model")),
-        "version": int(_member(meta, "version")),
-        "checkpoint": str(_member(meta, "checkpoint")),
-        "solver": dict(_member(meta, "solver")),
-        "deterministic": bool(_member(meta, "deterministic")),
-    }
+    eigenvalues = _entry(entries, "eigenvalues_real") + 1j * _entry(entries, "eigenvalues_imag")
+    times = np.array(_member(meta, "times"), np.float64)
+    return built(DiagnoseResult, entries, meta, times=times, eigenvalues=eigenvalues)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pathline._decode import decode_json, decode_npz, states_of
+from pathline._decode import decode_npz, states_of
 from pathline._request import SampleRequest
 from pathline._response import Response, problem_of
 from pathline._results import SampleResult
@@ -71,10 +71,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Completed:
-    """The end of a stream: `result` is what `sample` would have returned.
-
-    A service older than this SDK sends it as JSON: its `nfe_per_sample` is -1 then, and its samples are float64.
-    """
+    """The end of a stream: `result` is what `sample` would have returned."""
 
     result: SampleResult
 
@@ -106,17 +103,16 @@ class Forecast:
         return self._left
 
 
-class Reader:
-    """Turns the bytes of a stream into events as they arrive; unknown kinds are skipped."""
+class Documents:
+    """Turns the bytes of a stream into its events as they arrive: their names and contents."""
 
-    def __init__(self, response: Response, request: SampleRequest) -> None:
-        self._response, self._request = response, request
+    def __init__(self, response: Response) -> None:
+        self._response = response
         self._parts: list[bytes] = []  # of a line that is not complete
         self._name, self._data = "", [b""] * 0
-        self._forecast = Forecast()
         self.ended = False
 
-    def feed(self, content: bytes) -> Iterator[Event]:
+    def feed(self, content: bytes) -> Iterator[Any]:
         """Yield the events that these bytes complete.
 
         Raises:
@@ -154,7 +150,7 @@ class Reader:
         elif name == b"data":
             self._data.append(value)
 
-    def _event(self, name: str, data: bytes) -> Event | None:
+    def _event(self, name: str, data: bytes) -> Any:
         try:
             found = json.loads(data)
             if not isinstance(found, dict):
@@ -170,6 +166,18 @@ class Reader:
                 "is the service older or newer than this SDK?"
             ) from error
 
+    def _built(self, name: str, found: dict[str, Any]) -> Any:
+        self.ended = self.ended or name == "completed"
+        return name, found
+
+
+class Reader(Documents):
+    """Turns the bytes of a stream of samples into events; unknown kinds are skipped."""
+
+    def __init__(self, response: Response, request: SampleRequest) -> None:
+        super().__init__(response)
+        self._request, self._forecast = request, Forecast()
+
     def _built(self, name: str, found: dict[str, Any]) -> Event | None:
         if name == "start":
             return Started(found)
@@ -182,7 +190,5 @@ class Reader:
             return State(float(found["t"]), states_of(found["states"]), rest)
         if name == "completed":
             self.ended = True
-            npz = found.get("npz")
-            decoded = decode_json(found, self._request) if npz is None else decode_npz(b64decode(npz), self._request)
-            return Completed(decoded)
+            return Completed(decode_npz(b64decode(found["npz"]), self._request))
         return None

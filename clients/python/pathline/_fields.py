@@ -65,7 +65,7 @@ class SolverOptions(TypedDict, total=False):
 
 
 class SampleOptions(SolverOptions, total=False):
-    """Options of `sample`, `iter_samples`, `stream` and `compare`, in addition to those of `SolverOptions`. None stands for the default.
+    """Options of `sample`, `iter_samples` and `stream`, in addition to those of `SolverOptions`. None stands for the default.
 
     Attributes:
         seed: An integer in [0, 2**63); drawn below 2**53 and echoed if omitted.
@@ -132,6 +132,40 @@ class DiagnoseOptions(SolverOptions, total=False):
     first_index: int | None
     x0: Any
     times: Sequence[float] | np.ndarray | None
+
+
+class FrontierOptions(TypedDict, total=False):
+    """Options of `compare`. None stands for the default.
+
+    Attributes:
+        seed: An integer in [0, 2**63); drawn below 2**53 and echoed if omitted.
+        first_index: Index of the first sample in the seed's stream.
+        version: Version of the model; the highest if omitted.
+        condition: Class label or vector of a conditional model: one for all samples, or a list of them.
+        conditions: Conditions of the model by name: one value for all samples, or a list of them.
+        negative: Conditions that replace the nulls in guidance, by name.
+        shape: Size of each free axis of the samples, by name, unless it follows from a condition.
+        guidance: Strength of classifier-free guidance, or its terms, interval, projection and rescale.
+        timeout_s: Time limit in seconds, queueing included.
+        priority: bulk (the default) yields to interactive requests, which take most of the time.
+        noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
+        per_sample: List the endpoint error of each sample in the points, too.
+        budget: What the verdict is for: an error of 1 % if omitted.
+    """
+
+    seed: SupportsIndex | None
+    first_index: int | None
+    version: int | None
+    condition: Any
+    conditions: Mapping[str, Any] | None
+    negative: Mapping[str, Any] | None
+    shape: Mapping[str, Any] | None
+    guidance: Any
+    timeout_s: float | None
+    priority: Literal["interactive", "bulk"] | None
+    noise_scale: float | None
+    per_sample: bool | None
+    budget: Budget | Mapping[str, float] | str | None
 
 
 class BulkOptions(TypedDict, total=False):

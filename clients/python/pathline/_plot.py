@@ -13,6 +13,7 @@ from pathline._picture import draw_sheet, layout, needed, scatter
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from pathline._compare import ComparisonRow
     from pathline._frontier import FrontierPoint
 
 _CURVES = 32  # most samples for which steps are drawn
@@ -68,7 +69,7 @@ def curves(t: np.ndarray, values: np.ndarray, ax: Axes | None, name: str, title:
     return ax
 
 
-def frontier(curves: Mapping[str, Sequence[FrontierPoint]], ax: Axes | None, title: str) -> Axes:
+def frontier(curves: Mapping[str, Sequence[FrontierPoint | ComparisonRow]], ax: Axes | None, title: str) -> Axes:
     """Draw the error of each measured solver over its NFE, the best of each curve joined by a line.
 
     Args:
@@ -78,11 +79,11 @@ def frontier(curves: Mapping[str, Sequence[FrontierPoint]], ax: Axes | None, tit
     """
     ax = _axes(ax)
     for label, points in curves.items():
-        best, others = ([(p.nfe, 100 * p.p95_high) for p in points if p.best is kind] for kind in (True, False))
+        best, others = ([(p.nfe_most, 100 * p.p95_high) for p in points if p.best is kind] for kind in (True, False))
         (line,) = ax.plot(*zip(*best, strict=True), "o-", linewidth=1, markersize=4, label=label) if best else (None,)
         if others:
             ax.plot(*zip(*others, strict=True), ".", color=line and line.get_color(), markersize=3, alpha=0.4)
-    ax.set(xscale="log", yscale="log", xlabel="NFE (mean over samples)", ylabel="error in % of spread", title=title)
+    ax.set(xscale="log", yscale="log", xlabel="NFE", ylabel="95 % of samples end within, % of spread", title=title)
     if len(curves) > 1:
         ax.legend()
     return ax
@@ -95,25 +96,6 @@ def png(plot: Callable[[Axes], Axes]) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=_DPI)
     return content.getvalue()
-
-
-def distances(
-    labels: Sequence[str], nfe: Sequence[float], shares: Sequence[float], ax: Axes | None, title: str
-) -> Axes:
-    """Draw the distance of each solver from the reference, as a share of the spread, over its NFE.
-
-    Raises:
-        ValueError: There is nothing to draw.
-    """
-    if not labels:
-        raise ValueError("there is no distance from a reference to draw; call compare(..., reference='dopri5@1e-7')")
-    ax, percent = _axes(ax), [100 * share for share in shares]
-    ax.plot(nfe, percent, "o")
-    for place in zip(labels, nfe, percent, strict=True):
-        ax.annotate(place[0], place[1:], xytext=(4, 4), textcoords="offset points")
-    ax.set(xscale="log", yscale="log", xlabel="NFE (mean over samples)", ylabel="distance in % of spread", title=title)
-    ax.margins(x=0.2)  # room for the names
-    return ax
 
 
 def _axes(ax: Axes | None) -> Axes:

@@ -21,6 +21,7 @@ from pathline._route import Route
 MAX_BYTES = 1 << 30
 """Most bytes of a response, as sent and as unpacked: a server is not trusted with this process's memory."""
 
+_LONGEST_TEXT = 10_000  # characters of a server's text that an error shows
 _MAX_ERROR_BYTES = 1 << 20
 _LEAST_RATE = 1 << 16  # bytes a second, past a response's time limit
 _SHOWN = 200  # characters of an unexpected body that a message quotes
@@ -67,7 +68,7 @@ class Intake:
 
 def printable(text: str) -> str:
     """Return a server's text without the control characters that would command a terminal."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,11 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
     foreign = not document.keys() & {"type", "title"}  # written by another program, whatever its members are
     kind = errors.BY_STATUS.get(status, errors.ServerError if status >= 500 else errors.APIError)
     listed = document.get("errors")
+    detail = ("" if foreign else str(document.get("detail") or "")) or _undocumented(response)
     error = kind(
         status,
-        printable(("" if foreign else str(document.get("detail") or "")) or _undocumented(response)),
-        title=printable(str(document.get("title") or response.reason)),
+        printable(detail[:_LONGEST_TEXT]),
+        title=printable(str(document.get("title") or response.reason)[:_LONGEST_TEXT]),
         type=printable(str(document.get("type") or "")),
         request_id=printable(str(document.get("request_id") or response.headers.get("x-request-id", ""))),
         errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),

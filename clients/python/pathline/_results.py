@@ -382,8 +382,7 @@ class SampleResult(ArrayResult):
 
     def _facts(self) -> dict[str, str]:
         nfe = self.nfe_per_sample
-        known = len(nfe) and nfe.min() >= 0
-        spread = f" (per sample: min {nfe.min()}, mean {nfe.mean():.1f}, max {nfe.max()})" if known else ""
+        spread = f" (per sample: min {nfe.min()}, mean {nfe.mean():.1f}, max {nfe.max()})" if len(nfe) else ""
         chosen = {"budget": f"{self.budget['solver']}: {self.budget['reason']}"} if "reason" in self.budget else {}
         facts = {
             **chosen,

@@ -141,6 +141,12 @@ def test_a_pickle_is_not_read_and_said_so(tmp_path: Path) -> None:
         ({"format": 2}, "format: .*1, found 2"),
         ({"dtype": "float16"}, "dtype: .*'float32' or 'float64', found 'float16'"),
         ({"condition": {"classes": 10}}, "condition"),
+        ({"conditions": {"c": {"null": 10**400}}}, r"conditions\.c: .*null is 1000\d*, which is not a valid float32"),
+        (
+            {"conditions": {"c": {"dtype": "int8", "default": 10**400}}},
+            r"default is 1000\d*, which is not a valid int8",
+        ),
+        ({"conditions": {"c": {"mean": [10**400]}}}, r"conditions\.c\.mean: .*numbers below 1\.8e308"),
         ({"noise": "randn"}, "noise: .*philox-ndtri-v1"),
         ({"time": {"noise_at": 1}}, "time: .*noise_at and data_at are both 1"),
         ({"seed": -1}, "seed: .*found -1"),

@@ -22,6 +22,7 @@ def command(trained: dict[str, Tensor], saved: Callable[..., Path], tmp_path: Pa
 def test_import_check_and_list(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--config", json.dumps(CONFIG), "--check"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "now: pathline sample points"
     assert lines[0] == "weights: 21 tensors, raw, under the prefix 'model.'"
     assert lines[1] == "convention: noise at 0, time scale 1, sign +1"
     assert lines[2] == f"saved: {tmp_path / 'repository' / 'points' / '1'}"

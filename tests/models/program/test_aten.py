@@ -42,6 +42,14 @@ def test_what_is_not_listed_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["remainder.int", "remainder.default", "mul.left_t", "add.t", "pow.int", "to.prim_dtype"]
+)
+def test_arithmetic_of_bare_numbers_and_lists_is_refused(name: str) -> None:
+    with pytest.raises(OperationError, match="makes no tensors"):
+        operation(f"torch.ops.aten.{name}")
+
+
+@pytest.mark.parametrize(
     ("name", "arguments", "named", "message"),
     [
         (
@@ -62,6 +70,10 @@ def test_what_is_not_listed_is_refused(name: str) -> None:
         ("grid_sampler_2d.default", (ONES(1, 1, 4, 4), ONES(1, 2, 2, 2), 7, 0, False), {}, "they are 0, 1 or 2"),
         ("_fft_c2r.default", (ONES(3, dtype=torch.complex64), [0], 0, 1000), {}, "do not make 1000 numbers"),
         ("_fft_r2c.default", (ONES(3), [7], 0, True), {}, "dimensions"),
+        ("_to_copy.default", (ONES(2),), {"dtype": 1000}, "dtype is the number 1000; it must be a type or a format"),
+        ("softmax.int", (ONES(2), 0, 1000), {}, "dtype is the number 1000"),
+        ("clone.default", (ONES(2),), {"memory_format": 99}, "memory_format is the number 99"),
+        ("zeros.default", ([2],), {"dtype": True}, "dtype is the number True"),
         ("_fft_c2c.default", (ONES(3, dtype=torch.complex64), [1], 0, True), {}, "dimensions"),
         ("upsample_trilinear3d.default", (ONES(1, 1, 2, 2, 2), [4, 4, 4], False, 1e-30), {}, "a scale of 1e-30"),
         ("batch_norm.default", (ONES(2, 3), None, None, None, None, True, 0.1, 1e-5, False), {}, "training mode"),

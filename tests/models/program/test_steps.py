@@ -61,6 +61,11 @@ def test_a_division_by_zero_names_its_step() -> None:
         divided({"x": torch.ones(1, 3)})
 
 
+def test_an_argument_that_torch_asserts_names_its_step() -> None:
+    with pytest.raises(VelocityError, match=r"step y1 \(torch.ops.aten._softmax.default\): half_to_float"):
+        program(("torch.ops.aten._softmax.default", (X, 1, True)))({"x": torch.ones(1, 2)})
+
+
 def test_a_label_out_of_range_says_what_to_declare() -> None:
     table = FunctionConfig(
         inputs={"x": "int64"},

@@ -46,6 +46,15 @@ async def test_json_and_metrics_are_compressed(running: Any, method: str, path: 
         assert json.loads(unpacked)[name] == json.loads(content)[name]
 
 
+@pytest.mark.parametrize(("path", "coding"), [("/v1/solvers", "gzip"), ("/v1/solvers", "identity"), ("/", "gzip")])
+async def test_head_has_the_headers_of_get(running: Any, path: str, coding: str) -> None:
+    read, _ = await _raw(running, "GET", path, coding)
+    head, content = await _raw(running, "HEAD", path, coding)
+    assert (head.status_code, content) == (200, b"")
+    names = ("content-encoding", "content-length", "content-type", "vary", "etag", "cache-control")
+    assert [head.headers.get(name) for name in names] == [read.headers.get(name) for name in names]
+
+
 @pytest.mark.parametrize(("path", "accept"), [("/livez", "*/*"), ("/v1/sample", "application/x-npz")])
 async def test_small_responses_and_other_formats_are_not(running: Any, path: str, accept: str) -> None:
     sent = {"json": {"model": "moons", **MANY}} if path == "/v1/sample" else {}

@@ -126,9 +126,17 @@ def test_a_head_that_is_too_large(address: tuple[str, int], sent: bytes) -> None
         b"GET /livez HTTP/1.1\r\nBad Header: 1\r\n\r\n",
         HEAD + b"Content-Length: ten\r\n\r\n",
         HEAD + b"host: y\r\nContent-Length: 2\r\n\r\n{}",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nX-Host: x\r\n\r\n",
+        b"GET http:// HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET ftp://x HTTP/1.1\r\nHost: x\r\n\r\n",
         HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
         HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        HEAD + b"Transfer-Encoding: x, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     ],
 )
 def test_what_is_no_http(address: tuple[str, int], sent: bytes) -> None:
@@ -262,6 +270,38 @@ def test_a_body_that_looks_like_an_upgrade_is_kept(address: tuple[str, int]) -> 
     [answer] = [_all(address, HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text)]
     assert _statuses(answer) == [400]  # a control character in a JSON string
     assert b"control character" in answer
+
+
+@pytest.mark.parametrize("target", [b"http://x", b"HTTP://x:80/livez", b"http://x?a=/b", b"https://x/livez?a=1"])
+def test_the_target_may_be_absolute(address: tuple[str, int], target: bytes) -> None:
+    status, _, body = _ask(address, b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % target)
+    assert status == 200
+    assert (b"<html" in body) == (b"/livez" not in target)
+
+
+def test_http_1_0_needs_no_host(address: tuple[str, int]) -> None:
+    assert _ask(address, b"GET /livez HTTP/1.0\r\n\r\n")[0] == 200
+
+
+def _half_closed(address: tuple[str, int], sent: bytes) -> list[int]:
+    with socket.create_connection(address, 10) as raw:
+        raw.sendall(sent)
+        raw.shutdown(socket.SHUT_WR)
+        received = b""
+        while part := raw.recv(1 << 16):
+            received += part
+    return [status for status in _statuses(received) if status != 102]
+
+
+def test_a_client_that_sends_no_more_gets_its_responses(address: tuple[str, int]) -> None:
+    large = BODY.replace(b'"steps": 1', b'"steps": 10000')
+    slow = HEAD + b"Content-Length: %d\r\n\r\n" % len(large) + large
+    assert _half_closed(address, slow) == [200]
+    assert _half_closed(address, WHOLE + slow + WHOLE) == [200, 200, 200]
+    assert _half_closed(address, CHUNKED + _BODY_CHUNK + b"0\r\n\r\n") == [200]
+    for part in (WHOLE[:-1], HEAD, b""):
+        assert _half_closed(address, part) == []
+    assert _half_closed(address, WHOLE + WHOLE[:-1])[:1] == [200]
 
 
 def test_connect_is_refused(address: tuple[str, int]) -> None:

@@ -8,9 +8,10 @@ import httpx
 import numpy as np
 import pytest
 
+from service.oip.description import UNTRIED
 from service.oip.schemas import InferResponse
 from service.oip.tensors import BINARY, HEADER
-from service.oip.triton import UNTRIED
+from tests.service.serving import conforming
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +33,8 @@ async def infer_binary(running: Any, tensors: list[tuple[dict[str, Any], bytes]]
 def arrays(answer: httpx.Response) -> dict[str, np.ndarray]:
     assert answer.status_code == 200, answer.text
     kinds = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "BOOL": np.bool_, "BYTES": str}
-    outputs = InferResponse.model_validate(answer.json()).outputs
-    return {o.name: np.array(o.data, dtype=kinds[o.datatype]).reshape(o.shape) for o in outputs}
+    outputs = conforming(InferResponse, answer.json())["outputs"]
+    return {o["name"]: np.array(o["data"], dtype=kinds[o["datatype"]]).reshape(o["shape"]) for o in outputs}
 
 
 def x0(data: Any = None, **changed: Any) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from pydantic import SecretStr
 from models.checkpoint.card import Card
 from models.named_conditions import NamedCondition
 from service.app import create_app
-from service.oip.description import EXTENSIONS, metadata
+from service.oip.description import metadata
 from service.oip.outputs import ALWAYS, TRACE
+from service.oip.routes import EXTENSIONS
 from service.settings import Settings
 from service.state import VERSION
 

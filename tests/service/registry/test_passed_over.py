@@ -13,6 +13,7 @@ from service.registry.registry import MAX_PASSED_OVER
 from service.responses.schemas import ModelList
 from service.settings import Settings, StartError
 from tests.service.registry.asking import registry_of
+from tests.service.serving import conforming
 
 
 def _fill(root: Path, outside: Path) -> None:
@@ -57,10 +58,10 @@ def settings(root: Path, repository: Path) -> Settings:
 @pytest.mark.anyio
 async def test_the_list_names_it(running: Any, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     answer = await running.http.get("/v1/models")
-    found = ModelList.model_validate(answer.json())
-    reasons = {each.path: each.reason for each in found.passed_over}
+    found = conforming(ModelList, answer.json())
+    reasons = {entry["path"]: entry["reason"] for entry in found["passed_over"]}
     assert reasons.keys() == EXPECTED.keys()
-    assert found.more_passed_over == 0
+    assert found["more_passed_over"] == 0
     for path, reason in EXPECTED.items():
         assert reasons[path].startswith("passed over: ")
         assert reason in reasons[path]

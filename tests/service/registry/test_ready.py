@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.job import Draining
+from service.analysis.diagnose import JACOBIAN
 from service.errors import Kind, ProblemError
-from service.responses.diagnosis import JACOBIAN
 from tests.service.waiting import eventually
 
 pytestmark = pytest.mark.anyio

@@ -10,14 +10,15 @@ import pytest
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from service.analysis.diagnose import DiagnoseRequest
+from service.analysis.encode import EncodeRequest
+from service.analysis.log_prob import LogProbRequest
 from service.errors import ClientGoneError, ProblemError
 from service.http.context import context_of
 from service.ledger import Ledger
-from service.requests.densities import EncodeRequest, LogProbRequest
-from service.requests.diagnosis import DiagnoseRequest
 from service.requests.parsing import LARGE_BODY, parse, read_body
-from service.requests.replay import ReplayRequest
 from service.requests.schemas import SampleRequest
+from service.routes.replay import ReplayRequest
 
 pytestmark = pytest.mark.anyio
 

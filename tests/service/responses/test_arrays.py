@@ -8,13 +8,13 @@ import orjson
 import pytest
 
 from service.responses.arrays import ENCODERS, ArrayResponse
-from service.responses.samples import TraceView
+from service.responses.samples import COLUMNS, TraceBody
 
 RNG = np.random.default_rng(0)
 
 
 def _answer(
-    samples: np.ndarray[Any, Any], saved: np.ndarray[Any, Any] | None = None, trace: TraceView | None = None
+    samples: np.ndarray[Any, Any], saved: np.ndarray[Any, Any] | None = None, trace: TraceBody | None = None
 ) -> ArrayResponse:
     n = len(samples)
     document: dict[str, Any] = {"model": "m", "seed": 2**63 - 1, "samples": samples}
@@ -23,9 +23,10 @@ def _answer(
         document["saved"] = {"t": [0.5] * saved.shape[1], "states": saved}
         arrays["saved"] = saved
     if trace is not None:
-        document["trace"] = trace.document
-        arrays |= {f"trace_{name}": column for name, column in trace.columns.items()}
-    return ArrayResponse(document, arrays, elapsed=lambda: 0.5, timings={"queue_s": 0.0})
+        document["trace"] = trace
+        arrays |= {f"trace_{name}": trace[name] for name in COLUMNS}
+    document["latency"] = {"queue_s": 0.0, "encode_s": 0.0, "total_s": 0.0}
+    return ArrayResponse(document, arrays, elapsed=lambda: 0.5)
 
 
 def _encode(answer: ArrayResponse, name: str) -> bytes:
@@ -67,16 +68,14 @@ def test_nothing_that_is_not_finite_reaches_json(bad: float) -> None:
     samples[1, 0, 0] = bad
     saved = np.ones((3, 2, 2, 2))
     saved[2, 1] = bad
-    trace = TraceView(
-        {
-            "sample": np.zeros(2, dtype=np.int64),
-            "t": np.array([0.0, 0.5]),
-            "h": np.array([0.5, 0.5]),
-            "error": np.array([bad, 0.1]),
-            "accepted": np.array([False, True]),
-        },
-        {"q50": np.array([bad, 1.0])},
-    )
+    trace: TraceBody = {
+        "sample": np.zeros(2, dtype=np.int64),
+        "t": np.array([0.0, 0.5]),
+        "h": np.array([0.5, 0.5]),
+        "error": np.array([bad, 0.1]),
+        "accepted": np.array([False, True]),
+        "quantiles": {"q50": [bad, 1.0]},
+    }
     body = orjson.loads(_encode(_answer(samples, saved=saved, trace=trace), "json"))
     one = [[1.0, 1.0], [1.0, 1.0]]
     assert body["samples"] == [one, None, one]
@@ -119,9 +118,8 @@ def test_sizes_hold(name: str, dtype: type) -> None:
     samples = np.full((2_000, 3), longest, dtype=dtype)
     per_number = encoder.bytes_per_number[np.dtype(dtype).name]
     t = np.full(5_000, -1.2345678901234567e-300)
-    trace = TraceView(
-        {"sample": np.full(5_000, 99_999), "t": t, "h": t, "error": t, "accepted": np.zeros(5_000, dtype=bool)}
-    )
+    accepted = np.zeros(5_000, dtype=bool)
+    trace: TraceBody = {"sample": np.full(5_000, 99_999), "t": t, "h": t, "error": t, "accepted": accepted}
     size = len(_encode(_answer(samples, trace=trace), name))
     room = samples.size * per_number + 5_000 * encoder.bytes_per_step + 2_000 * encoder.bytes_per_sample
     assert size <= room + 3_000  # constant parts: headers, names, latency

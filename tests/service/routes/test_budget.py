@@ -27,10 +27,11 @@ from selection.error import Field
 from selection.frontier import Curve, Frontier, Point, read_frontier, write_frontier
 from selection.measure import measure_curve
 from service.app import create_app
-from service.responses.schemas import FrontierBody, SampleResponse
+from service.responses.samples import SampleResponse
+from service.responses.schemas import FrontierBody
 from service.settings import Settings
 from tests.selection.support import point
-from tests.service.serving import calling
+from tests.service.serving import calling, conforming
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +41,7 @@ ABOUT: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
 async def _chosen(running: Any, **body: Any) -> dict[str, Any]:
     answer = await running.post(**body)
     assert answer.status_code == 200, answer.text
-    SampleResponse.model_validate(answer.json())
+    conforming(SampleResponse, answer.json())
     return answer.json()["budget"]
 
 
@@ -228,9 +229,9 @@ async def test_guidance_must_be_the_measured_one(labels: Path, engine: Any) -> N
         assert missing.status_code == 404
         assert missing.json()["type"] == "/problems/no-frontier"
         assert "belongs to other weights" in missing.json()["detail"]
-        found = FrontierBody.model_validate((await http.get("/v1/models/labels/frontier?version=1")).json())
-        assert [curve.guidance for curve in found.curves] == [1, 2]
-        assert found.curves[0].points[0].best
+        found = conforming(FrontierBody, (await http.get("/v1/models/labels/frontier?version=1")).json())
+        assert [curve["guidance"] for curve in found["curves"]] == [1, 2]
+        assert found["curves"][0]["points"][0]["best"]
         assert (await http.get("/v1/models/labels/frontier?version=9")).status_code == 404
 
 

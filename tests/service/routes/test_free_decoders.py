@@ -15,7 +15,7 @@ import torch
 from engine.engine import Engine
 from engine.job import SAMPLE
 from models.checkpoint.loading import load
-from service.responses.densities import LOG_PROB_HUTCHINSON
+from service.analysis.log_prob import LOG_PROB_HUTCHINSON
 from service.settings import Settings
 from tests.service.serving import calling_models
 

@@ -64,7 +64,7 @@ def read(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 async def test_points_are_those_of_the_same_paths_and_one_verdict_joins_stored_and_fresh(served: Any) -> None:
     http, _ = served
-    body = {"solvers": SOLVERS, "num_samples": 200, "seed": 3, "budget": {"max_error": 0.05}}
+    body = {"solvers": SOLVERS, "num_samples": 200, "seed": 3, "budget": {"max_error": 0.05}, "timeout_s": 120}
     answer = await http.post("/v1/models/mixture/frontier", json=body)
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = read(answer.text)
@@ -97,7 +97,7 @@ async def test_points_are_those_of_the_same_paths_and_one_verdict_joins_stored_a
 async def test_the_answer_is_that_of_a_budget_where_the_stored_ones_decide(served: Any) -> None:
     http, _ = served
     sampled = await http.post("/v1/sample", json={"model": "mixture", "num_samples": 2, "budget": {"max_nfe": 40}})
-    body = {"solvers": ["rk4-8"], "num_samples": 128, "seed": 0, "budget": {"max_nfe": 40}}
+    body = {"solvers": ["rk4-8"], "num_samples": 128, "seed": 0, "budget": {"max_nfe": 40}, "timeout_s": 120}
     measured = read((await http.post("/v1/models/mixture/frontier", json=body)).text)[-1][1]
     both = (sampled.json()["budget"], measured["choice"])
     assert [one["solver"] for one in both] == ["rk4-8", "rk4-8"]
@@ -109,7 +109,7 @@ async def test_the_candidates_are_those_of_a_stored_measurement(served: Any, mon
     for name, value in {"GRIDS": (), "ADAPTIVE": (), "catalogue.solvers": lambda: ("euler", "ab3", "rk4")}.items():
         monkeypatch.setattr(f"selection.candidates.{name}", value)
     http, _ = served
-    body = {"num_samples": 96, "seed": 0, "budget": {"max_error": 0.3}, "timeout_s": 60}
+    body = {"num_samples": 96, "seed": 0, "budget": {"max_error": 0.3}, "timeout_s": 120}
     events = read((await http.post("/v1/models/labels/frontier", json={**body, "condition": 1})).text)
     start, last = events[0][1], events[-1][1]
     assert "was not measured" in start["stored_fault"]
@@ -120,6 +120,16 @@ async def test_the_candidates_are_those_of_a_stored_measurement(served: Any, mon
     )
     assert "with the conditions of this request" in last["verdict"]
     assert last["tuned"].startswith("no plans were tuned for this model; python -m training tune ") or not last["tuned"]
+
+
+async def test_a_model_says_whether_it_is_measured_now(served: Any, root: Path) -> None:
+    http, _ = served
+    path = root / "mixture" / "1" / "frontier.json"
+    content = path.read_bytes()
+    for there in (True, False, True):
+        path.write_bytes(content) if there else path.unlink()
+        described = (await http.get("/v1/models/mixture")).json()["served"][0]
+        assert described["frontier"] == there
 
 
 @pytest.mark.parametrize(

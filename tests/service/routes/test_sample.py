@@ -14,7 +14,8 @@ from PIL import Image
 
 from engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooManySamples, TooSlow
 from models.noise import noise
-from service.responses.schemas import SampleResponse
+from service.responses.samples import SampleResponse
+from tests.service.serving import conforming
 
 pytestmark = pytest.mark.anyio
 
@@ -22,17 +23,17 @@ pytestmark = pytest.mark.anyio
 async def test_only_the_model_is_required(running: Any) -> None:
     before = time.monotonic()
     answer = await running.post()
-    body = SampleResponse.model_validate(answer.json())
+    body = conforming(SampleResponse, answer.json())
     assert answer.status_code == 200
-    assert (body.model, body.version, body.noise) == ("moons", 2, "philox-ndtri-v1")
-    assert body.shape == [256, 2]
-    assert body.solver.model_dump()["rtol"] == 1e-5
-    assert (body.status, body.failed) == ("success", [])
-    assert (body.nfe, body.nfe_per_sample.min, body.nfe_per_sample.max) == (56, 50, 56)
-    assert 0 <= body.seed < 2**53
+    assert (body["model"], body["version"], body["noise"]) == ("moons", 2, "philox-ndtri-v1")
+    assert body["shape"] == [256, 2]
+    assert body["solver"]["rtol"] == 1e-5
+    assert (body["status"], body["failed"]) == ("success", [])
+    assert (body["nfe"], body["nfe_per_sample"]["min"], body["nfe_per_sample"]["max"]) == (56, 50, 56)
+    assert 0 <= body["seed"] < 2**53
     job = running.engine.jobs[0]
     assert job.solve.adaptive
-    assert job.seed == body.seed
+    assert job.seed == body["seed"]
     assert before + 30 <= job.deadline <= time.monotonic() + 30
 
 
@@ -88,7 +89,7 @@ async def test_fixed_steps_show_the_grid(running: Any) -> None:
 @pytest.mark.parametrize(("level", "entries"), [("summary", 2), ("full", 6), ("none", None)])
 async def test_trace_of_an_adaptive_solver(running: Any, level: str, entries: int | None) -> None:
     body = (await running.post(num_samples=3, trace=level)).json()
-    SampleResponse.model_validate(body)
+    conforming(SampleResponse, body)
     if entries is None:
         assert "trace" not in body
         return
@@ -156,10 +157,10 @@ async def test_failed_samples(running: Any) -> None:
 
     running.engine.edit = spoil
     ask = {"model": "digits", "num_samples": 3, "seed": 0}
-    body = SampleResponse.model_validate((await running.http.post("/v1/sample", json=ask)).json())
-    assert body.status == "non_finite"
-    assert [(f.index, f.status, f.t) for f in body.failed] == [(1, "non_finite", 0.25), (2, "max_nfe", 0.5)]
-    assert [row is None for row in body.samples] == [False, True, False]
+    body = conforming(SampleResponse, (await running.http.post("/v1/sample", json=ask)).json())
+    assert body["status"] == "non_finite"
+    assert [(f["index"], f["status"], f["t"]) for f in body["failed"]] == [(1, "non_finite", 0.25), (2, "max_nfe", 0.5)]
+    assert [row is None for row in body["samples"]] == [False, True, False]
     npy = await running.http.post("/v1/sample", json=ask, headers={"Accept": "application/x-npy"})
     assert np.isnan(np.load(io.BytesIO(npy.content))[1]).all()
 

@@ -20,9 +20,9 @@ from models.decoder import Decoder
 from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.replay import Answer
-from service.responses.schemas import ReplayResponse
+from service.routes.replay import ReplayResponse
 from service.settings import Settings
-from tests.service.serving import calling
+from tests.service.serving import calling, conforming
 
 pytestmark = pytest.mark.anyio
 
@@ -104,7 +104,7 @@ async def test_a_replay_returns_the_same_samples(http: httpx.AsyncClient, body: 
     answer = await _replayed(http, first, **again)
     assert answer.status_code == 200, answer.text
     found = answer.json()
-    ReplayResponse.model_validate(found)
+    conforming(ReplayResponse, found)
     assert (found["digest_matches"], found["differences"]) == (True, [])
     for member in ("samples", "digest", "request", "environment", "solver", "seed", "trace", "saved"):
         assert found.get(member) == first.get(member), member
@@ -243,7 +243,17 @@ async def test_what_is_no_answer_is_refused(http: httpx.AsyncClient, body: Any) 
         ({"solver": {"name": "rk5", "steps": 3}}, 422, "solver"),
         ({"solver": {"name": ["rk4"]}}, 422, "solver"),
         ({"solver": {"name": "euler", "steps": 999999999}}, 422, "steps"),
-        ({"solver": {"name": "rk4", "stepz": 3}}, 422, "stepz"),
+        ({"solver": {"name": "rk4", "stepz": 3}}, 422, "solver"),
+        *(
+            ({"solver": {"name": "rk4", "steps": 3, name: value}}, 422, "solver")
+            for name, value in {
+                "timeout_s": 1,
+                "priority": "bulk",
+                "decode": False,
+                "seed": 3,
+                "t_span": [0, 1],
+            }.items()
+        ),
         *(({"solver": {"name": "rk4", "steps": 3, "plan": plan}}, 422, "solver") for plan in (1, [[]], "x", 10**400)),
         ({"solver": {"name": "rk4", "steps": 3, "plan": -1}, "force": True}, 422, "solver"),
         ({"request": {"t_span": [0.5, 1]}}, 422, "x0"),

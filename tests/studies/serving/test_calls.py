@@ -7,7 +7,7 @@ import sys
 from studies.serving.calls import own_files
 from tests.processes import ROOT
 
-MOST = {"HTTP": (500, 450), "engine": (110, 120)}
+MOST = {"HTTP": (520, 440), "engine": (110, 120)}
 """Python and C calls of a request of workload a."""
 
 

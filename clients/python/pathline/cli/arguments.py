@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pathline._calls import DEFAULT_URL, VERSION
-from pathline._compare import CANDIDATES, REFERENCE
 from pathline._fields import FIELDS
 from pathline._request import nearest
 from pathline.cli.output import FORMATS
@@ -26,8 +25,7 @@ _SOLVING = tuple(name for name, each in FIELDS.items() if name not in ("model", 
 """Fields of a request that are options; `--condition` sets `conditions`, too."""
 
 _MODEL = (
-    *("num_samples", "seed", "version", "condition", "negative", "shape", "guidance", "timeout_s", "decode"),
-    *("noise_scale", "max_step"),
+    *("num_samples", "seed", "version", "condition", "negative", "shape", "guidance", "timeout_s", "noise_scale"),
 )
 """Those that apply to several solvers alike."""
 
@@ -153,28 +151,23 @@ def parser() -> argparse.ArgumentParser:
     add_field(frontier, "version")
     commands.add_parser("solvers", parents=[common], help="list the solvers")
 
-    compare = commands.add_parser("compare", parents=[common], help="run several solvers on the same noise")
+    compare = commands.add_parser("compare", parents=[common], help="measure solvers, and say which one a model needs")
     _add_model(compare, _MODEL)
+    compare.set_defaults(num_samples=None)
     compare.add_argument(
         "--solvers",
         type=_solvers,
-        default=list(CANDIDATES),
-        help="comma-separated: dopri5, rk4-20 (steps), ab3-12/shift(3) (grid), dopri5@1e-6 (tolerance) (default: ten "
-        "solvers from euler-10 to dopri5@1e-5)",
-    )
-    compare.add_argument(
-        "--reference", default=REFERENCE, help="solver that all are scored against (default: %(default)s)"
+        help="comma-separated: rk4-20 (steps), ab3-12/shift(3) (grid), dopri5@1e-6 (tolerance) (default: the service's "
+        "candidates, cheapest first)",
     )
     compare.add_argument(
         "--within",
         type=_percent,
         default=0.01,
         metavar="PERCENT",
-        help="largest acceptable distance from the reference, in %% of the samples' spread (default: 1)",
+        help="error that 95 %% of samples may have, in %% of the samples' spread (default: 1)",
     )
-    compare.add_argument(
-        "--steps", dest="bare_steps", type=_count, default=20, help="steps for solvers named without any (default: 20)"
-    )
+    add_field(compare, "budget")
 
     bench = commands.add_parser("bench", parents=[common], help="measure throughput and latency under a small load")
     _add_model(bench, _SOLVING)

@@ -9,7 +9,7 @@ import json
 import shlex
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,26 +151,33 @@ def solvers(arguments: argparse.Namespace) -> int:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Run several solvers on the same noise."""
+    """Measure solvers on a model, and say which one it needs."""
+    measured = 0
+
+    def tell(point: Mapping[str, Any]) -> None:
+        nonlocal measured
+        measured += 1
+        sys.stderr.write(f"\r{measured} solvers measured, now {point['solver']:<24}")
+        sys.stderr.flush()
+
+    members = {"budget": {"max_error": arguments.within}, **options(arguments)}
     with Client(arguments.url, api_key=arguments.api_key) as client:
         table = client.compare(
             arguments.model,
             arguments.solvers,
             arguments.num_samples,
             seed=arguments.seed,
-            steps=arguments.bare_steps,
-            reference=arguments.reference,
-            progress=sys.stderr.isatty(),
-            **options(arguments),
+            progress=tell if sys.stderr.isatty() else None,
+            **members,
         )
-    advice = table.recommend(arguments.within)
+    if measured:
+        sys.stderr.write(f"\r{'':<60}\r")
     if arguments.json:
-        chosen = None if advice.row is None else advice.row.label
-        _print_json({**table.to_dict(), "within": advice.within, "recommended": chosen})
-    else:
-        show(f"{table.table()}\n{advice}")
-        if advice.row is not None:
-            show(f"draw with it: pathline sample {arguments.model} --solver {shlex.quote(advice.row.label)}")
+        _print_json(table.to_dict())
+        return 0
+    show(str(table))
+    if table.choice:
+        show(f"draw with it: pathline sample {arguments.model} --solver {shlex.quote(table.choice['solver'])}")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+from functools import reduce
 from typing import Any
 
 import httpx
@@ -106,6 +107,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("net", {"samples": "x"}, "at least one sample"),
     ("net", {"samples": [[1.0, 2.0, 3.0]]}, r"must be \(num_samples, \*data_shape\) = \[1, 2\]"),
     ("net", {"samples": [[1.0], [1.0, 2.0]]}, "samples is ragged"),
+    ("net", {"samples": [[1.0, [2.0]]]}, r"samples\[0\]\[1\] is a list"),
+    ("net", {"samples": reduce(lambda inner, _: [inner], range(99), [1.0])}, "samples has the shape"),
     ("net", {"samples": [[1e300, 0.0]]}, "not finite in float32"),
     ("net", {"samples": [[True, 0.0]]}, "numbers only"),
     ("net", {"samples": [[0.0, 0.0]], "model": "net"}, "unknown field 'model'"),

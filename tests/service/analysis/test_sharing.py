@@ -11,8 +11,8 @@ import torch
 from engine.engine import Engine
 from engine.job import SAMPLE, Draining, EngineFailed, Job
 from models.checkpoint.loading import Checkpoint
-from service.responses.densities import LOG_PROB_EXACT
-from service.responses.diagnosis import JACOBIAN
+from service.analysis.diagnose import JACOBIAN
+from service.analysis.log_prob import LOG_PROB_EXACT
 from tests.engine.conftest import Field, Observed, field, job, net  # noqa: F401
 from tests.engine.conftest import Settings as EngineSettings
 from tests.service.waiting import eventually

@@ -1,0 +1,128 @@
+"""The client's own samples: as a body has them, as states of a model, and the memory that they take."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, WithJsonSchema
+
+from models.decoder import InverseError
+from service.errors import check_limit, invalid
+from service.registry.version import ModelVersion
+from service.requests.conditions import CheckedConditions
+from service.requests.schemas import Body, Solving
+from service.requests.shapes import sized
+from service.requests.sizes import doubles_bytes
+from service.requests.tensors import Tensor
+from service.requests.validation import Validated, to_array
+from service.responses.solved import written_as
+from service.settings import Settings
+
+BACK = (1.0, 0.0)
+"""The span from data to noise."""
+
+_SAMPLES_SCHEMA = {
+    "description": "data, shape (num_samples, *data_shape), or states, (num_samples, *event_shape), without decode",
+    "type": "array",
+    "minItems": 1,
+    "items": {},
+}
+
+Residual = Annotated[
+    NDArray[np.float64],
+    written_as(list[float | None]),
+    Field(description="for each sample, the largest difference from its decoded state; only with a decoder"),
+]
+
+
+class Data(Body):
+    """The client's own samples."""
+
+    samples: Annotated[Any, WithJsonSchema(_SAMPLES_SCHEMA), Tensor()]
+    decode: bool = Field(
+        default=True,
+        description="true: samples are data, as responses give them; false: states in the model's own coordinates",
+    )
+
+
+class DataRequest(Solving, Data):
+    """Data, and how to solve back from t = 1 to 0."""
+
+
+@dataclass(frozen=True)
+class States:
+    """A client's samples as the model sees them.
+
+    Attributes:
+        x: (n, *event_shape) states.
+        residual: (n,) largest absolute difference of each sample from its decoded state; None without a decoder.
+        log_volume: (n,) log abs det J of the decoder at each of the states; None without a decoder.
+        deterministic: whether each state depends on its own sample alone, to the bit.
+    """
+
+    x: torch.Tensor
+    residual: NDArray[np.float64] | None = None
+    log_volume: NDArray[np.float64] | None = None
+    deterministic: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidatedStates(Validated):
+    """A request about the client's own samples, with their states."""
+
+    states: States
+
+
+def sized_data(
+    request: DataRequest, model: ModelVersion, settings: Settings
+) -> tuple[int, CheckedConditions, ModelVersion]:
+    """Return the number of samples, their conditions, and the model with sizes of its free axes.
+
+    Raises:
+        ProblemError: 422 for samples that are no list, empty or too many, and as in `shapes.sized`.
+    """
+    samples = request.samples
+    is_list = isinstance(samples, list) or (isinstance(samples, np.ndarray) and samples.ndim > 0)
+    if not is_list or not len(samples):
+        raise invalid(
+            "samples", "samples must be a list of at least one sample, in the form in which responses give them"
+        )
+    check_limit("samples", len(samples), settings.max_samples, " samples")
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
+    shape = model.card.data_shape if request.decode else model.card.event_shape
+    return len(samples), *sized(request, model, len(samples), {"samples": (samples, shape)})
+
+
+def data_bytes(n: int, model: ModelVersion) -> int:
+    """Return the bytes of n samples besides their states: as doubles, as sent, decoded again, and in the response."""
+    return doubles_bytes(n, model.data_shape) + 3 * n * math.prod(model.data_shape) * model.dtype.itemsize
+
+
+def states_of(request: DataRequest, model: ModelVersion) -> States:
+    """Return the samples of a request as states.
+
+    Raises:
+        ProblemError: 422 for another shape, for numbers that are not finite in the model's dtype, and for data of a
+            model with a decoder that has no inverse.
+    """
+    name, shape = ("data_shape", model.data_shape) if request.decode else ("event_shape", model.event_shape)
+    dtype = model.data_dtype if request.decode else model.dtype
+    samples = to_array(request.samples, (len(request.samples), *shape), dtype, "samples", name)
+    if not request.decode:
+        return States(samples)
+    if model.plain:
+        return States(samples.reshape(-1, *model.event_shape))
+    try:
+        encode, log_volume = model.inverse
+    except InverseError as error:
+        raise invalid(
+            "decode",
+            f"data cannot be turned into states of model {model.name!r}: {error}; send states, with decode false",
+        ) from None
+    with torch.inference_mode():
+        x = encode(samples).to(model.dtype)
+        residual = (model.decode(x) - samples).abs().flatten(1).amax(dim=1).double().numpy()
+    return States(x, residual, log_volume(samples).numpy(), encode.deterministic)

@@ -1,0 +1,305 @@
+"""``POST /v1/models/{name}/diagnose``: the Jacobian of the velocity along the paths of samples, and its spectra.
+
+Two jobs one after the other: the paths, in the arena for samples with their states saved; then the rows of all
+Jacobians, each a lane of one step (`solvers.derived.JacobianField`), in their own arena. Their eigenvalues are
+computed in a worker thread, in slices, so that a time limit or a disconnect ends them soon.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from fastapi import Request, Response
+from numpy.typing import NDArray
+from pydantic import Field, WithJsonSchema, WrapValidator
+
+from engine.job import DeadlineExceeded, Job, JobResult, Operation
+from models.named_conditions import repeated
+from service import examples
+from service.errors import ClientGoneError, check_limit, invalid, problem_of
+from service.http.context import context_of
+from service.ledger import Take
+from service.openapi import ANALYSIS, ModelName, Router, requested, solved
+from service.registry.version import ModelVersion
+from service.requests import pipeline
+from service.requests.conditions import CheckedConditions, refuse_corrections
+from service.requests.schemas import BULK, SOLVER, SOLVER_SCHEMA, X0_SCHEMA, Count, Drawn, Solving, Times
+from service.requests.shapes import sized
+from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
+from service.requests.solver import WHOLE, compiled, refuse_average, times_of
+from service.requests.tensors import Tensor, array_too
+from service.requests.validation import Validated, check_indices, deadline_of, job_of, seed_of, start_of
+from service.responses.arrays import ARRAY_FORMATS, ENCODERS, Array, ArrayResponse, Encoder
+from service.responses.solved import Solved, closed, head, latency, written_as
+from service.settings import Settings
+from solvers import resolve
+from solvers.derived import JacobianField
+from solvers.diagnose import MAX_WIDTH, decompose, stiffness, stiffness_ratio
+from solvers.plan import Plan
+
+router = Router(tags=[ANALYSIS], route_class=pipeline.BodyRoute)
+
+JACOBIAN = Operation("jacobian", JacobianField)
+
+_WORK_PER_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
+
+TIMES = tuple(k / 10 for k in range(11))
+_STEPS = 20  # if the request names neither solver nor steps
+
+
+class DiagnoseRequest(Solving, Drawn):
+    """Body of ``diagnose``: which samples to follow from t = 0 to 1, how, and at which times to take the Jacobian."""
+
+    num_samples: Count = Field(default=16, description="number of samples")
+    solver: str = Field(
+        default="rk4",
+        description=f"{SOLVER}; rk4-20 if neither solver nor steps are given",
+        json_schema_extra=SOLVER_SCHEMA,
+    )
+    priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
+    times: Annotated[Times, WrapValidator(array_too), Tensor(axes=1)] = Field(
+        default=TIMES, description="ascending times from 0 to 1; with fixed steps, points of the grid"
+    )
+
+
+_Rates = Annotated[Array, written_as(list[list[float | None]])]
+_Values = Annotated[Array, written_as(list[list[list[float | None]]])]
+
+
+@closed
+class DiagnoseResponse(Solved):
+    """Response of ``diagnose``: a list for each sample, with an entry for each time; null if it was not reached."""
+
+    seed: int
+    first_index: int
+    noise: str
+    times: list[float]
+    eigenvalues_real: Annotated[_Values, Field(description="by ascending real part")]
+    eigenvalues_imag: _Values
+    condition_number: Annotated[
+        _Rates, Field(description="largest over smallest singular value; null where the Jacobian is singular")
+    ]
+    stiffness: Annotated[
+        _Rates,
+        Field(description="contraction rate of the fastest direction, per unit of t: -min Re(eigenvalue), at least 0"),
+    ]
+    stiffness_ratio: Annotated[
+        _Rates, Field(description="largest over smallest |Re(eigenvalue)|; null where the smallest is 0")
+    ]
+
+
+@router.post(
+    "/v1/models/{name}/diagnose",
+    summary="Diagnose the velocity field",
+    responses=solved(DiagnoseResponse, "The results", ARRAY_FORMATS, **examples.DIAGNOSED),
+)
+async def diagnose(
+    http: Request, name: ModelName, request: Annotated[DiagnoseRequest, requested(examples.DIAGNOSE)]
+) -> Response:
+    """Take the Jacobian of the velocity along paths from noise to data: its eigenvalues, condition and stiffness."""
+    context = context_of(http.scope)
+    encoder = ENCODERS[context.media_type]
+    valid = await pipeline.admit(http, request, validate_diagnose, encoder, name, in_thread=True)
+    model, job = valid.model, valid.job
+    deterministic = await pipeline.ready(http, valid, JACOBIAN)
+    result = await pipeline.solve(http, job)
+    paths = await asyncio.to_thread(_Paths, job, result)
+    second = await asyncio.to_thread(paths.jacobian_job)
+    rows = None if second is None else await pipeline.solve(http, second)
+    spectra = await asyncio.to_thread(_Spectra, paths, rows)
+    await _take(spectra, job, http)
+    result = _together(result, rows)
+    pipeline.count(http, job, result)
+    document: DiagnoseResponse = {
+        **head(model, job, result, context, deterministic),
+        "seed": job.seed,
+        "first_index": job.first_index,
+        "noise": model.card.noise,
+        "times": [] if job.save_at is None else job.save_at.tolist(),
+        "shape": list(spectra.real.shape),
+        "eigenvalues_real": spectra.real,
+        "eigenvalues_imag": spectra.imag,
+        "condition_number": spectra.condition,
+        "stiffness": stiffness(spectra.real),
+        "stiffness_ratio": stiffness_ratio(spectra.real),
+        "latency": latency(result),
+    }
+    return await pipeline.respond(http, ArrayResponse.of(document, context.elapsed), encoder, {"Vary": "Accept"})
+
+
+def validate_diagnose(
+    request: DiagnoseRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+) -> Validated:
+    """Check a request, reserve the memory of both its jobs, and make the job for its paths.
+
+    Arguments and errors as in `validate_sample`.
+    """
+    refuse_average(model, "diagnose takes Jacobians of")
+    n, times = request.num_samples, len(request.times)
+    check_limit("num_samples", n, settings.max_samples)
+    check_limit("times", times, settings.max_saved, " times")
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
+    check_indices(request)
+    checked, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
+    refuse_corrections(checked)
+    width = math.prod(model.event_shape)
+    _check_cost(n, times, width, model, settings)
+    unspecified = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
+    solve = compiled(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
+    at = times_of(request, "times", solve)
+    deadline = deadline_of(request, settings)
+    shapes = [(n, times, width)] * 2 + [(n, times)] * 3
+    response_bytes = check_arrays_size("num_samples", shapes, "float64", solve, encoder, settings.max_answer_bytes)
+    hold = take(_memory(n, times, width, model, solve, checked) + response_bytes, deadline, checked.bytes)
+    job = job_of(
+        request,
+        model,
+        solve,
+        hold,
+        checked,
+        num_samples=n,
+        deadline=deadline,
+        seed=seed_of(request.seed),
+        first_index=request.first_index,
+        x0=start_of(request.x0, n, model),
+        save_at=at,
+    )
+    return Validated(model, job, encoder)
+
+
+def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan, checked: CheckedConditions) -> int:
+    """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
+    paths = lanes_bytes(model, n, width, checked, saved=times, start=True, steps=kept_steps(solve, "none"))
+    rows = n * times * width
+    jacobians = lanes_bytes(model, rows, width, checked, start=True, constants=width + 2)
+    return paths + jacobians + 8 * rows * (width + 3) + doubles_bytes(n, model.event_shape)
+
+
+def _check_cost(n: int, times: int, width: int, model: ModelVersion, settings: Settings) -> None:
+    if width > MAX_WIDTH:
+        raise invalid(
+            "name",
+            f"a state of model {model.name!r} has {width} numbers; Jacobians are supported for up to {MAX_WIDTH} "
+            "(the cost of their eigenvalues grows with the third power)",
+        )
+    if n > settings.max_diagnosed:
+        raise invalid(
+            "num_samples",
+            f"num_samples = {n} is over the limit of {settings.max_diagnosed} samples in one diagnosis of this "
+            "service; ask for less, and page with first_index",
+        )
+    if n * times * width**2 > settings.max_derivatives:
+        raise invalid(
+            "num_samples",
+            f"num_samples = {n} at {times} times with {width} x {width} Jacobians are {n * times * width**2} numbers, "
+            f"over the limit of {settings.max_derivatives} of this service; ask for at most "
+            f"{settings.max_derivatives // (times * width**2)} samples, or for fewer times",
+        )
+
+
+class _Paths:
+    """States on the paths, and the Jacobians at those that are finite.
+
+    Attributes:
+        reached: (n, M) whether the state is finite.
+    """
+
+    def __init__(self, job: Job, result: JobResult) -> None:
+        assert result.saved is not None and job.save_at is not None  # noqa: S101, PT018  (the job saves)
+        self._job, self._times = job, job.save_at
+        states = result.saved.flatten(2)
+        self.width = states.shape[2]
+        self.reached = states.isfinite().all(dim=2).numpy()
+        self._states = states[torch.from_numpy(self.reached)]
+        self._where = np.nonzero(self.reached)
+
+    def jacobian_job(self) -> Job | None:
+        """Return the job with the rows of the Jacobians as lanes; None if there are none."""
+        width, states, job = self.width, self._states, self._job
+        if not len(states):
+            return None
+        sample, place = self._where
+        t = torch.from_numpy(self._times[place]).to(states.dtype)
+        at = torch.cat((states, t[:, None]), dim=1).repeat_interleave(width, dim=0)
+        row = torch.arange(width, dtype=states.dtype).repeat(len(states))
+        of = np.repeat(sample, width)
+        return replace(
+            job,
+            solve=resolve(solver="euler", steps=1, dtype=states.dtype),
+            follows=True,
+            num_samples=len(at),
+            x0=states.new_zeros(len(at), width),
+            save_at=None,
+            conditions=repeated(job.conditions, of),
+            negative=repeated(job.negative, of),
+            operation=JACOBIAN,
+            constants=torch.cat((at, row[:, None]), dim=1),
+        )
+
+    def matrices(self, result: JobResult | None) -> NDArray[np.float64]:
+        """Return the Jacobians (known states, width, width); one that is not finite is NaN throughout."""
+        if result is None:
+            return np.zeros((0, self.width, self.width))
+        rows = result.x.double().numpy().reshape(-1, self.width, self.width)
+        broken = (result.status != "success").reshape(-1, self.width).any(axis=1)
+        rows[broken] = np.nan
+        return rows
+
+
+class _Spectra:
+    """Eigenvalues and condition numbers of all Jacobians, taken slice by slice."""
+
+    def __init__(self, paths: _Paths, result: JobResult | None) -> None:
+        """Take the result of `_Paths.jacobian_job`; None if there was no such job."""
+        self._matrices, self._where = paths.matrices(result), np.nonzero(paths.reached)
+        n, times = paths.reached.shape
+        self.real, self.imag = (np.full((n, times, paths.width), np.nan) for _ in range(2))
+        self.condition = np.full((n, times), np.nan)
+
+    def slices(self) -> Iterator[slice]:
+        """Yield slices of Jacobians to `take` one after another."""
+        count = max(1, _WORK_PER_SLICE // self.real.shape[2] ** 3)
+        for begin in range(0, len(self._matrices), count):
+            yield slice(begin, begin + count)
+
+    def take(self, part: slice) -> None:
+        """Decompose some of the Jacobians."""
+        matrices = self._matrices[part]
+        sample, place = (index[part] for index in self._where)
+        good = np.isfinite(matrices).all(axis=(1, 2))
+        at = sample[good], place[good]
+        self.real[at], self.imag[at], self.condition[at] = decompose(matrices[good])
+
+
+async def _take(spectra: _Spectra, job: Job, http: Request) -> None:
+    """Decompose the Jacobians in a worker thread, until done, past the deadline, or the client disconnects."""
+    gone = asyncio.ensure_future(pipeline.until_disconnect(http.receive))
+    try:
+        for part in spectra.slices():
+            await asyncio.to_thread(spectra.take, part)
+            if gone.done():
+                raise ClientGoneError
+            if job.deadline is not None and time.monotonic() > job.deadline:
+                raise problem_of(DeadlineExceeded())
+    finally:
+        gone.cancel()
+
+
+def _together(first: JobResult, second: JobResult | None) -> JobResult:
+    """Return the result of the paths with the rows and seconds of the Jacobians added, but not their NFE."""
+    if second is None:
+        return first
+    return replace(
+        first,
+        rows=first.rows + second.rows,
+        queue_s=first.queue_s + second.queue_s,
+        solve_s=first.solve_s + second.solve_s,
+        network_s=first.network_s + second.network_s,
+        prelude_s=None if first.prelude_s is None else first.prelude_s + (second.prelude_s or 0.0),
+    )

@@ -1,0 +1,245 @@
+"""``POST /v1/models/{name}/log_prob``: the log-density of data, solved for together with x, under one error norm.
+
+    log p(x) = log N(x0) - (log p(x0) - log p(x)),    d log p / dt = -div v
+
+The log-density of decoded data is that of their state minus log abs det J of the decoder.
+"""
+
+import asyncio
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Literal, NotRequired
+
+import numpy as np
+import torch
+from fastapi import Request, Response
+from numpy.typing import NDArray
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from engine.job import Job, JobResult, Operation
+from models.noise import rademacher
+from service import examples
+from service.analysis.data import (
+    BACK,
+    DataRequest,
+    Residual,
+    States,
+    ValidatedStates,
+    data_bytes,
+    sized_data,
+    states_of,
+)
+from service.errors import invalid
+from service.http.context import Context, context_of
+from service.ledger import Take
+from service.openapi import ANALYSIS, ModelName, Router, requested, solved
+from service.registry.version import ModelVersion
+from service.requests import pipeline
+from service.requests.conditions import refuse_corrections
+from service.requests.schemas import BULK, Index
+from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
+from service.requests.solver import compiled, refuse_average
+from service.requests.validation import deadline_of, job_of, seed_of
+from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse, Encoder
+from service.responses.solved import Floats, Solved, closed, head, latency
+from service.settings import Settings
+from solvers.derived import LogDensityField
+from solvers.errors import Status
+from solvers.kernels_torch import lane_sums
+from solvers.likelihood import EXACT_UP_TO
+
+router = Router(tags=[ANALYSIS], route_class=pipeline.BodyRoute)
+
+LOG_PROB_EXACT = Operation("log_prob_exact", LogDensityField)
+LOG_PROB_HUTCHINSON = Operation("log_prob_hutchinson", partial(LogDensityField, probes=1))
+
+MAX_PROBES = 256
+
+MAX_EXACT = 64
+"""Maximum numbers per sample for an exact divergence, which costs one vector-Jacobian product per number and call."""
+
+
+class LogProbRequest(DataRequest):
+    """Body of ``log_prob``: data, how to solve back from t = 1 to 0, and how to take the divergence on the way."""
+
+    priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
+    divergence: Literal["auto", "exact", "hutchinson"] = Field(
+        default="auto",
+        description="exact, an estimate by Rademacher probes, or auto: exact up to 16 numbers per sample",
+    )
+    probes: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_PROBES,
+        description="Rademacher probes of a sample, each with its own path; their estimates are averaged",
+    )
+    seed: Index | None = Field(default=None, description="seed of the probes; drawn below 2**53 and echoed if omitted")
+
+
+class DivergenceBody(TypedDict):
+    """How the divergence was taken; seed and probes for estimates only."""
+
+    method: Literal["exact", "hutchinson"]
+    probes: NotRequired[int]
+    seed: NotRequired[int]
+
+
+@closed
+class LogProbResponse(Solved):
+    """Response of ``log_prob``; null where a sample did not reach the noise."""
+
+    divergence: DivergenceBody
+    residual: NotRequired[Residual]
+    log_prob: Annotated[Floats, Field(description="log-densities in nats")]
+    standard_error: NotRequired[
+        Annotated[Floats, Field(description="standard error of the mean over probes, if there are two or more")]
+    ]
+
+
+@router.post(
+    "/v1/models/{name}/log_prob",
+    summary="Compute log-densities",
+    responses=solved(LogProbResponse, "The results", ARRAY_FORMATS, **examples.LOG_PROBS),
+)
+async def log_prob(
+    http: Request, name: ModelName, request: Annotated[LogProbRequest, requested(examples.LOG_PROB)]
+) -> Response:
+    """Find the log-density of data: solve for x and log p together, from data back to noise."""
+    context = context_of(http.scope)
+    encoder = ENCODERS[context.media_type]
+    valid = await pipeline.admit(http, request, validate_log_prob, encoder, name, in_thread=True)
+    deterministic = await pipeline.ready(http, valid) and valid.states.deterministic
+    result = await pipeline.solve(http, valid.job)
+    worst = await asyncio.to_thread(_worst, result, len(valid.states.x))
+    pipeline.count(http, valid.job, worst)
+    arguments = (valid.model, valid.job, result, worst, context, valid.states, deterministic)
+    return await pipeline.respond(http, await asyncio.to_thread(_response, *arguments), encoder, {"Vary": "Accept"})
+
+
+def validate_log_prob(
+    request: LogProbRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+) -> ValidatedStates:
+    """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
+
+    Arguments and errors as in `validate_sample`. Each probe of an estimated divergence has its own lane, so their
+    spread tells how far off the mean may be.
+    """
+    refuse_average(model, "log_prob integrates the divergence of")
+    n, checked, model = sized_data(request, model, settings)
+    refuse_corrections(checked)
+    width = math.prod(model.event_shape)
+    exact = _is_exact(request, width)
+    probes = 1 if exact else request.probes
+    _check_cost(n, probes, 0 if exact else width, settings)
+    solve = compiled(request, model, BACK, settings)
+    response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
+    lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
+    constants = 0 if exact else width
+    lanes_held = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, steps=steps)
+    hold = take(
+        lanes_held + lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes, deadline, checked.bytes
+    )
+    states = states_of(request, model)
+    seed = 0 if exact else seed_of(request.seed)
+    drawn = [rademacher(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
+    flat = states.x.reshape(n, width)
+    job = job_of(
+        request,
+        model,
+        solve,
+        hold,
+        checked,
+        num_samples=lanes,
+        deadline=deadline,
+        seed=seed,
+        x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
+        lanes_of=np.tile(np.arange(n), probes),
+        operation=LOG_PROB_EXACT if exact else LOG_PROB_HUTCHINSON,
+        constants=torch.cat(drawn) if drawn else None,
+    )
+    return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
+
+
+def _is_exact(request: LogProbRequest, width: int) -> bool:
+    exact = request.divergence == "exact" or (request.divergence == "auto" and width <= EXACT_UP_TO)
+    if exact and width > MAX_EXACT:
+        raise invalid(
+            "divergence",
+            f"divergence 'exact' is for samples of up to {MAX_EXACT} numbers, and this model's have {width}; use "
+            "'hutchinson' with more probes",
+        )
+    if exact and request.probes > 1:
+        raise invalid("probes", f"probes = {request.probes} with the exact divergence, which needs none; leave it out")
+    return exact
+
+
+def _check_cost(n: int, probes: int, width: int, settings: Settings) -> None:
+    if n * probes > settings.max_samples:
+        raise invalid(
+            "probes",
+            f"{n} samples with probes = {probes} are {n * probes} paths, over the limit of {settings.max_samples} of "
+            "this service; ask for fewer of either",
+        )
+    if n * probes * width > settings.max_derivatives:
+        raise invalid(
+            "samples",
+            f"{n} samples of {width} numbers with probes = {probes} need {n * probes * width} random numbers, over the "
+            f"limit of {settings.max_derivatives} of this service; send at most "
+            f"{settings.max_derivatives // (probes * width)} samples at a time",
+        )
+
+
+def _response(
+    model: ModelVersion,
+    job: Job,
+    result: JobResult,
+    worst: JobResult,
+    context: Context,
+    states: States,
+    deterministic: bool,
+) -> ArrayResponse:
+    """Return the response with the log-density of each sample, and its standard error for two or more probes."""
+    n = len(states.x)
+    probes = job.num_samples // n
+    estimates = _log_density(result).reshape(probes, n).T
+    if states.log_volume is not None:
+        estimates = estimates - states.log_volume[:, None]
+    mean = _sums(estimates) / probes
+    error = None
+    if probes > 1:
+        error = np.sqrt(_sums((estimates - mean[:, None]) ** 2) / (probes - 1) / probes)
+    exact: DivergenceBody = {"method": "exact"}
+    estimated: DivergenceBody = {"method": "hutchinson", "probes": probes, "seed": job.seed}
+    document: LogProbResponse = {
+        **head(model, job, worst, context, deterministic),
+        "shape": [n],
+        "divergence": exact if job.operation is LOG_PROB_EXACT else estimated,
+        **({} if states.residual is None else {"residual": states.residual}),
+        "log_prob": mean,
+        **({} if error is None else {"standard_error": error}),
+        "latency": latency(result),
+    }
+    return ArrayResponse.of(document, context.elapsed)
+
+
+def _log_density(result: JobResult) -> NDArray[np.float64]:
+    """Return the log-density of each lane's initial state; NaN where the lane did not reach the noise."""
+    latent, change = result.x[:, :-1].double(), result.x[:, -1].double()
+    base = -0.5 * (lane_sums(latent.square()) + latent.shape[1] * math.log(2 * math.pi))
+    return np.where(result.status == Status.SUCCESS.value, base - change.numpy(), np.nan)
+
+
+def _sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum each row, in an order that does not depend on the number of rows."""
+    return lane_sums(torch.from_numpy(rows.copy()))
+
+
+def _worst(result: JobResult, n: int) -> JobResult:
+    """Return the result of n samples from that of probes x n lanes: each sample's largest NFE, and its worst lane."""
+    order, probes = [status.value for status in Status], len(result.nfe) // n
+    rank = np.array([order.index(status) for status in result.status.tolist()]).reshape(probes, n)
+    lane = rank.argmax(axis=0) * n + np.arange(n)
+    nfe = result.nfe.reshape(probes, n).max(axis=0)
+    return replace(result, x=result.x[torch.from_numpy(lane)], t=result.t[lane], nfe=nfe, status=result.status[lane])

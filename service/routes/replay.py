@@ -1,0 +1,174 @@
+"""``POST /v1/replay``: the request that an earlier answer was for is made again, and the samples are compared."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import Request, Response
+from pydantic import Field, WithJsonSchema
+
+from service import examples
+from service.errors import Kind, ProblemError, invalid
+from service.http.context import context_of
+from service.ledger import Take
+from service.openapi import SAMPLING, Router, requested, solved
+from service.registry.version import ModelVersion
+from service.replay import Answer, Difference, DifferenceBody, arrays_of, differences_of, digest_of, environment_of
+from service.requests import pipeline
+from service.requests.parsing import check
+from service.requests.schemas import CONDITIONS_SCHEMA, X0_SCHEMA, Positive, SampleRequest
+from service.requests.tensors import Tensor
+from service.requests.validation import Validated, validate_sample
+from service.responses.arrays import ENCODERS, Encoder
+from service.responses.samples import SampleResponse
+from service.responses.solved import closed
+from service.settings import Settings
+from service.state import service_of
+
+router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
+
+AGAIN = ("condition", "conditions", "negative", "x0")
+"""Members of which an answer may have only the hash; the client then sends them again."""
+
+_OWN = (*AGAIN, "timeout_s", "priority")
+
+
+class ReplayRequest(Answer):
+    """Body of ``POST /v1/replay``: an earlier answer, and the members of which it has only the hash."""
+
+    force: bool = Field(
+        default=False, description="sample even if the bits cannot be promised; digest_matches says if they are equal"
+    )
+    condition: Annotated[Any, Tensor()] = Field(
+        default=None, description="as in the first request, if the answer has only its hash"
+    )
+    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
+    negative: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
+    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, queueing included")
+    priority: Literal["interactive", "bulk"] = Field(
+        default="interactive", description="bulk yields to interactive requests, which take most of the time"
+    )
+
+
+@closed
+class ReplayResponse(SampleResponse):
+    """Response of ``POST /v1/replay``."""
+
+    digest_matches: Annotated[bool, Field(description="whether the samples have the bits of the first answer")]
+    differences: Annotated[
+        list[DifferenceBody], Field(description="why the bits could not be promised; empty without `force`")
+    ]
+
+
+_REQUESTS = {"anyway": examples.REPLAY}
+_RESPONSES = solved(ReplayResponse, "The samples", ENCODERS, Kind.DIFFERS, anyway=examples.REPLAYED)
+
+
+@router.post("/v1/replay", summary="Reproduce the samples of an earlier response", responses=_RESPONSES)
+async def replay(http: Request, answer: Annotated[ReplayRequest, requested(_REQUESTS)]) -> Response:
+    """Reproduce the samples of an earlier response and compare their bits; 409 if these cannot be promised."""
+    encoder = ENCODERS[context_of(http.scope).media_type]
+    differences: list[Difference] = []
+    validate = partial(_validate, answer, service_of(http).environment, differences)
+    valid = await pipeline.admit(http, _request_of(answer), validate, encoder)
+    response = await pipeline.draw(http, valid)
+    digest = response.document["digest"]
+    matches = digest == answer.digest
+    if not matches and not differences:
+        reason = "the model is not deterministic here" if not valid.model.deterministic else "nothing else differs"
+        differences.append(Difference("samples", answer.digest, digest, reason))
+        if not answer.force:
+            raise _not_promised(differences)
+    headers = {
+        "X-Pathline-Seed": str(valid.job.seed),
+        "X-Pathline-Digest-Matches": str(matches).lower(),
+        "Vary": "Accept",
+    }
+    comparison = {"digest_matches": matches, "differences": [each.document() for each in differences]}
+    response = replace(response, document={**comparison, **response.document})
+    return await pipeline.respond(http, response, encoder, headers)
+
+
+def _request_of(answer: ReplayRequest) -> SampleRequest:
+    """Return the request that an answer was for.
+
+    Raises:
+        ProblemError: 422 for a request that is not allowed, and for a missing member of which the answer has only the
+            hash.
+    """
+    own = {name: getattr(answer, name) for name in _OWN if getattr(answer, name) is not None}
+    for name in AGAIN:
+        hashed = name in answer.request.hashes
+        if hashed and name not in own and name != "conditions":  # conditions may all have been nulls
+            raise _only_hashed(name)
+        if name in own and not hashed:
+            raise invalid(name, f"{name} is in the answer if there was one; leave it out")
+    return check(SampleRequest, answer.members() | own)
+
+
+def _validate(
+    answer: ReplayRequest,
+    environment: Mapping[str, str],
+    differences: list[Difference],
+    request: SampleRequest,
+    model: ModelVersion,
+    settings: Settings,
+    encoder: Encoder,
+    take: Take,
+) -> Validated:
+    """Check a replay, reserve its memory and make its job; other arguments as in `validate_sample`.
+
+    Args:
+        answer: the answer to reproduce.
+        environment: the environment of this process.
+        differences: gets those for which the bits cannot be promised, if the answer is reproduced all the same.
+
+    Raises:
+        ProblemError: 409 if the bits cannot be promised; as in `validate_sample`.
+    """
+
+    def check_promise() -> None:
+        if differences and not answer.force:
+            raise _not_promised(differences)
+
+    differences += _differences(answer, model, environment)
+    check_promise()
+    valid = validate_sample(request, model, settings, encoder, take)
+    plan = valid.job.solve.tuned or None
+    if answer.plan != plan and "plan" not in {each.what for each in differences}:
+        differences.append(Difference("plan", answer.plan or "none", plan or "none", _OTHER_PLAN))
+        check_promise()
+    arrays = arrays_of(valid.job)
+    for name, digest in answer.request.hashes.items():
+        if name not in arrays or digest_of(arrays[name]) != digest:
+            if getattr(request, name) is None:
+                raise _only_hashed(name)
+            raise invalid(name, f"{name} is not the one of the first request: its hash differs")
+    return valid
+
+
+def _only_hashed(name: str) -> ProblemError:
+    return invalid(name, f"the answer has only the hash of {name}; give {name} again")
+
+
+_OTHER_PLAN = "another tuned plan gives other samples"
+
+
+def _not_promised(differences: Sequence[Difference]) -> ProblemError:
+    """Return the error for a replay that cannot promise the same bits."""
+    detail = f"the same bits cannot be promised: {'; '.join(map(str, differences))}; send force true to sample anyway"
+    return ProblemError(Kind.DIFFERS, detail, differences=[each.document() for each in differences])
+
+
+def _differences(answer: Answer, model: ModelVersion, environment: Mapping[str, str]) -> Iterator[Difference]:
+    if answer.checkpoint != model.digest:
+        yield Difference("checkpoint", answer.checkpoint, model.digest, "other weights give other samples")
+    if answer.plan and (model.plans is None or answer.plan not in model.plans.digests):  # its solver may be gone too
+        yield Difference("plan", answer.plan, "none of its tuned plans", _OTHER_PLAN)
+    if answer.partial:
+        yield Difference("answer", "partial", "whole", "the time limit cut it short, which cannot be repeated")
+    fused = answer.environment.get("path") == model.path == "fused"
+    threads_matter = not fused or (answer.request.decode is not False and not model.plain)
+    yield from differences_of(answer.environment, environment_of(environment, model), threads_matter)
