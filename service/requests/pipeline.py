@@ -149,7 +149,7 @@ async def admit(
     if valid.job.sizes and valid.job.operation is SAMPLE:
         await ready(http, valid)
     context.drop_body()
-    context.solver = valid.job.solve.name
+    context.solver = valid.job.plan.name
     return valid
 
 
@@ -308,7 +308,7 @@ def count(http: Request, job: Job, result: JobResult) -> None:
     context.timings.update({name: seconds for name, seconds in stages.items() if seconds is not None})
     metrics.solved(context.model, context.solver, result.nfe, result.queue_s, result.solve_s, result.network_s)
     metrics.ran_programs(context.model, result.prelude_s, result.decoder_s)
-    if job.solve.adaptive:
+    if job.plan.adaptive:
         metrics.stepped(context.solver, result.trace.h, result.trace.accepted)
 
 
