@@ -113,8 +113,9 @@ def test_a_poison_shard_is_named_after_its_tries_and_the_rest_is_done(
 )
 def test_another_job_is_refused_with_what_differs(client: Client, tmp_path: Path, name: str, value: Any) -> None:
     client.bulk("moons", 200, to=tmp_path, **JOB)
+    options: dict[str, Any] = {"total": 200, **JOB, name: value}
     with pytest.raises(BulkConflict, match=f"holds another job: its {name} is .*, not {value!r}"):
-        client.bulk("moons", to=tmp_path, **{"total": 200, **JOB, name: value})
+        client.bulk("moons", to=tmp_path, **options)
 
 
 def test_what_else_lies_there_is_left_alone(client: Client, tmp_path: Path) -> None:
@@ -158,8 +159,9 @@ def test_a_model_that_has_changed_is_refused(client: Client, service: FakeServic
 def test_bad_input_is_refused_before_anything_is_written(
     client: Client, tmp_path: Path, given: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
+    options: dict[str, Any] = {"to": tmp_path / "job", **given}
     with pytest.raises(kind, match=words):
-        client.bulk("moons", **{"to": tmp_path / "job", **given})
+        client.bulk("moons", **options)
     assert not (tmp_path / "job").exists()
 
 

@@ -51,7 +51,8 @@ def completed(count: int = 2, **changes: Any) -> dict[str, Any]:
     trace = {"sample": [0], "t": [0.0], "h": [0.05], "error": [np.nan], "accepted": [True]}
     arrays |= {f"trace_{name}": np.array(column) for name, column in trace.items()}
     content = io.BytesIO()
-    np.savez(content, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays)
+    archive: dict[str, Any] = {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays}
+    np.savez(content, **archive)
     return {"npz": b64encode(content.getvalue()).decode()}
 
 

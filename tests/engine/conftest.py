@@ -1,7 +1,8 @@
 """An engine with small real networks, and one with a field that fails on request."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Observed:
 
     batches: list[tuple[str, int, int, int]]
     cancelled_nfe: int = 0
-    preludes: list[tuple[int, int]] = field(default_factory=list)
+    preludes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int) -> None:
         self.batches += [(model, rows, requests, solvers)] * calls

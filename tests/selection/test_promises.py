@@ -4,6 +4,7 @@
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from models.network import Network
 from selection.frontier import write_frontier
 from selection.measure import measure
 from studies.promises import kept
@@ -35,7 +37,7 @@ def network() -> nn.Module:
      ("network", network(), 6, torch.float32)],
 )  # fmt: skip
 def test_at_least_95_percent_of_fresh_samples_are_within_the_promise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, velocity: nn.Module, width: int, dtype: torch.dtype
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, velocity: Network[Any], width: int, dtype: torch.dtype
 ) -> None:
     folder = save(
         tmp_path, name, velocity, Decoder.identity((width,)), dataset={}, training={}, seed=0, dtype=dtype
