@@ -23,6 +23,7 @@ from models.named_conditions import repeated
 from service import examples
 from service.errors import ClientGoneError, check_limit, invalid, problem_of
 from service.http.context import context_of
+from service.http.events import until_disconnect
 from service.ledger import Take
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
@@ -279,7 +280,7 @@ class _Spectra:
 
 async def _take(spectra: _Spectra, job: Job, http: Request) -> None:
     """Decompose the Jacobians in a worker thread, until done, past the deadline, or the client disconnects."""
-    gone = asyncio.ensure_future(pipeline.until_disconnect(http.receive))
+    gone = asyncio.ensure_future(until_disconnect(http.receive))
     try:
         for part in spectra.slices():
             await asyncio.to_thread(spectra.take, part)

@@ -7,7 +7,6 @@ response from the result.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,6 +25,7 @@ from starlette.types import Receive
 from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Operation, Overloaded
 from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
+from service.http.events import until_disconnect
 from service.http.negotiation import choose, joined
 from service.ledger import Hold, Take
 from service.ports import Engine
@@ -269,13 +269,6 @@ def patience(job: Job) -> float | None:
     if job.deadline is None:
         return None
     return max(0.0, job.deadline + (LATE_S if job.partial else 0.0) - time.monotonic())
-
-
-async def until_disconnect(receive: Receive) -> None:
-    """Wait until the client has closed its connection."""
-    with contextlib.suppress(OSError):
-        while (await receive())["type"] != "http.disconnect":
-            pass
 
 
 async def draw(http: Request, valid: Validated) -> ArrayResponse:
