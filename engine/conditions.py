@@ -125,7 +125,7 @@ class RowStore:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _JobLines:
     """A job's share of the stores and of the table of places."""
 
     first: int
@@ -143,7 +143,7 @@ class JobRows:
 
     def __init__(self, stores: Mapping[str, RowStore]) -> None:
         self.stores = dict(stores)
-        self._jobs: dict[int, _Held] = {}
+        self._jobs: dict[int, _JobLines] = {}
         self._table = np.empty((0, len(self.stores)), dtype=np.int64)
         self._end = self._used = 0
         self._owners = np.empty(0, dtype=np.int64)
@@ -156,7 +156,7 @@ class JobRows:
     def __contains__(self, owner: int) -> bool:
         return owner in self._jobs
 
-    def __getitem__(self, owner: int) -> _Held:
+    def __getitem__(self, owner: int) -> _JobLines:
         return self._jobs[owner]
 
     @property
@@ -184,7 +184,7 @@ class JobRows:
                 lines[variant, :, column] = places[0] if each.index is None else places[each.index]
         first = self._room_for(len(variants) * samples)
         self._table[first : first + len(variants) * samples] = lines.reshape(-1, len(self.stores))
-        self._jobs[owner] = _Held(first, len(variants) * samples, samples, tuple(placed.values()), guidance)
+        self._jobs[owner] = _JobLines(first, len(variants) * samples, samples, tuple(placed.values()), guidance)
         at = int(np.searchsorted(self._owners, owner))
         self._owners, self._first = np.insert(self._owners, at, owner), np.insert(self._first, at, first)
 
@@ -215,7 +215,7 @@ class JobRows:
         table, end = np.empty((room, len(self.stores)), dtype=np.int64), 0
         for owner, held in self._jobs.items():
             table[end : end + held.rows] = self._table[held.first : held.first + held.rows]
-            self._jobs[owner] = _Held(end, held.rows, held.samples, held.places, held.guidance)
+            self._jobs[owner] = _JobLines(end, held.rows, held.samples, held.places, held.guidance)
             end += held.rows
         self._table, self._end = table, end
         self._first = np.array([self._jobs[int(owner)].first for owner in self._owners], dtype=np.int64)
