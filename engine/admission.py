@@ -62,9 +62,9 @@ class NfeEstimates:
 
     def of(self, job: Job) -> Cost:
         """The expected cost of a job."""
-        if (nfe := job.solve.nfe) is not None:
+        if (nfe := job.plan.nfe) is not None:
             return Cost(nfe, nfe, nfe)
-        least, bound, kinds = float(job.solve.nfe_least), float(job.solve.nfe_bound), _kinds(job)
+        least, bound, kinds = float(job.plan.nfe_least), float(job.plan.nfe_bound), _kinds(job)
 
         def possible(calls: float) -> float:
             return min(max(calls, least), bound)  # the estimate may come from another kind
@@ -87,7 +87,7 @@ class NfeEstimates:
 
     def learn(self, job: Job, mean: float, slowest: float) -> None:
         """Learn the mean and the largest number of calls of the samples of a finished job."""
-        for kind in _kinds(job)[:2] if job.solve.spec.max_step is not None else _kinds(job):
+        for kind in _kinds(job)[:2] if job.plan.spec.max_step is not None else _kinds(job):
             _renew(self._seen, kind, (*self._seen.get(kind, ())[1 - _JOBS_KEPT :], (mean, slowest)))
 
 
@@ -105,13 +105,13 @@ def _kinds(job: Job) -> tuple[tuple[str, ...], ...]:
     A job with max_step is compared first to those that max_step forces to about as many steps, and does not predict
     jobs without it.
     """
-    spec, (start, end) = job.solve.spec, job.solve.t_span
+    spec, (start, end) = job.plan.spec, job.plan.t_span
     powers = [f"{math.log10(each):.0f}" for each in (spec.rtol, spec.atol) if each is not None]
     kind = (spec.solver, spec.error_control, *powers, f"{math.log2(abs(end - start)):.0f}")
     bits = f"{job.num_samples.bit_length()} bits"
     if spec.max_step is None:
         return (*kind, bits), kind, (spec.solver,)
-    short = (*kind, f"least {job.solve.nfe_least:.1e}")
+    short = (*kind, f"least {job.plan.nfe_least:.1e}")
     return (*short, bits), short, kind, (spec.solver,)
 
 
@@ -239,7 +239,7 @@ class Gate:
             number=next(self._numbers),
             samples=job.num_samples,
             cost=mean,
-            whole=job.solve.batch,
+            whole=job.plan.batch,
             width=width,
             calls=calls,
             certain=typical is not None,
@@ -299,8 +299,8 @@ class Gate:
 
 def _check_speed(queue: Queue, job: Job, cost: Cost, rows: int, left_s: float, stages_s: float) -> None:
     calls = cost.typical
-    if calls is None and job.solve.adaptive:
-        calls = float(job.solve.nfe_least)
+    if calls is None and job.plan.adaptive:
+        calls = float(job.plan.nfe_least)
     if job.partial or job.follows or calls is None or left_s <= 0:
         return
     budget = queue.schedulers[job.priority is Priority.BULK].budget

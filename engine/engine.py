@@ -386,7 +386,7 @@ def _grouped(job: Job, budget: int) -> Job:
         TooManySamples: there is not enough of that.
     """
     part, width = part_of(budget), network_rows(job.guidance)
-    if job.solve.batch and job.num_samples > 1:
+    if job.plan.batch and job.num_samples > 1:
         if job.num_samples * width > part:
             raise TooManySamples(job.num_samples, max(1, part // width))
         return job if job.priority is Priority.INTERACTIVE else replace(job, priority=Priority.INTERACTIVE)

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 _MAX_FAULTS = 20
 _LONGEST_VALUE = 60
 _LONGEST_NAME = 200
+_LONGEST_LINE = 1000
 _WITHOUT_VALUE = ("missing", "extra_forbidden", "json_invalid")
 
 
@@ -28,8 +29,8 @@ def _cut(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type if it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """Return the first line of an error's message, bounded and printable, or its type if it has none."""
+    return printable((str(error).splitlines() or [type(error).__name__])[0], _LONGEST_LINE)
 
 
 def printable(name: object, longest: int = _LONGEST_NAME) -> str:

@@ -202,7 +202,7 @@ def nearest(key: str, others: Sequence[str], cutoff: float, suggestion: str) -> 
         return ""
     compared = [other for other in others[:_COMPARED] if len(other) <= _LONGEST]
     match = get_close_matches(key, compared, n=1, cutoff=cutoff)
-    return f" ({suggestion.format(match[0])})" if match else ""
+    return f" ({suggestion.format(printable(match[0]))})" if match else ""
 
 
 def lacks_memory(error: BaseException) -> bool:

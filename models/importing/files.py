@@ -5,6 +5,8 @@ Safetensors files hold numbers only. Pickles (`.pt`, `.pth`, `.ckpt`, `.bin`) go
 into memory, not read.
 """
 
+import mmap
+import os
 import pickle
 import re
 import warnings
@@ -22,7 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from models.checkpoint.card import CheckpointError
-from models.messages import first_line
+from models.messages import first_line, printable
 from models.regular import open_regular, opened_path
 
 _DEEPEST = 32  # the most levels of nested containers
@@ -85,27 +87,50 @@ def _safetensors(path: Path, stream: BufferedReader) -> Mapping[str, Tensor]:
 
 
 def _pickle(path: Path, stream: BufferedReader) -> Any:
-    mapped = zipfile.is_zipfile(stream)
-    if mapped:
-        with zipfile.ZipFile(stream) as archive:
-            if any(name.endswith("/models/model.json") for name in archive.namelist()):
-                raise ForeignError(f"{path}: is an exported program; import it with --program")
     try:
+        mapped = zipfile.is_zipfile(stream)
+        _check(path, stream, mapped)
         with warnings.catch_warnings():  # about pickle protocols; unreadable files raise below
             warnings.simplefilter("ignore")
             return torch.load(opened_path(stream), map_location="cpu", weights_only=True, mmap=mapped or None)
+    except (ForeignError, OSError):
+        raise
     except pickle.UnpicklingError as error:
         what = re.search(r"GLOBAL (\S+)", str(error))
-        wants = f"it would run {what.group(1)}" if what else "it holds more than tensors and plain containers"
-        raise ForeignError(
-            f"{path}: is a pickle and was refused; none of its code was run: {wants}; "
-            "save model.state_dict() alone, best as safetensors"
-        ) from None
+        raise _refused(path, f"it would run {printable(what.group(1))}" if what else _MORE) from None
     except (RuntimeError, zipfile.BadZipFile) as error:
         fault = first_line(error)
-    except (EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, LookupError) as error:
+    except Exception as error:  # a damaged pickle can raise anything
         fault = type(error).__name__  # its text may quote the file
     raise ForeignError(f"{path}: is not a file written by torch.save: {fault}")
+
+
+_MORE = "it holds more than tensors and plain containers"
+
+
+def _refused(path: Path, why: str) -> ForeignError:
+    return ForeignError(
+        f"{path}: is a pickle and was refused; none of its code was run: {why}; "
+        "save model.state_dict() alone, best as safetensors"
+    )
+
+
+def _check(path: Path, stream: BufferedReader, archive: bool) -> None:
+    """Refuse what takes far more memory than the file has bytes."""
+    size = os.fstat(stream.fileno()).st_size
+    if archive:
+        with zipfile.ZipFile(stream) as members_of:
+            entries = members_of.infolist()
+        if any(entry.filename.endswith("/models/model.json") for entry in entries):
+            raise ForeignError(f"{path}: is an exported program; import it with --program")
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ForeignError(f"{path}: has compressed members, which torch.save never writes")
+        if (members := sum(entry.file_size for entry in entries)) > size:
+            raise ForeignError(f"{path}: claims {members} bytes of members, but has {size} bytes")
+    if size:
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content.find(b"\nbytearray\n") >= 0:  # torch calls it with any size
+                raise _refused(path, "it would run builtins.bytearray")
 
 
 def _walk(value: Any, path: tuple[str, ...], depth: int, seen: set[int]) -> Iterator[tuple[str, Found]]:

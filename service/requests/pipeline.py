@@ -7,7 +7,6 @@ response from the result.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -25,6 +24,7 @@ from starlette.types import Receive
 from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Operation
 from service.errors import REFUSALS, ClientGoneError, Kind, ProblemError, problem_of
 from service.http.context import Context, context_of
+from service.http.events import until_disconnect
 from service.http.negotiation import choose, joined
 from service.ledger import Hold, Take
 from service.ports import Engine
@@ -146,7 +146,7 @@ async def admit(
     if valid.job.sizes and valid.job.operation is SAMPLE:
         await ready(http, valid)
     context.drop_body()
-    context.solver = valid.job.solve.name
+    context.solver = valid.job.plan.name
     return valid
 
 
@@ -246,13 +246,6 @@ def patience(job: Job) -> float | None:
     return max(0.0, job.deadline + (LATE_S if job.partial else 0.0) - time.monotonic())
 
 
-async def until_disconnect(receive: Receive) -> None:
-    """Wait until the client has closed its connection."""
-    with contextlib.suppress(OSError):
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-
 async def draw(http: Request, valid: Validated) -> ArrayResponse:
     """Solve for samples, count them and build the response, in a worker thread if it is large.
 
@@ -283,7 +276,7 @@ def count(http: Request, job: Job, result: JobResult) -> None:
     context.timings.update({name: seconds for name, seconds in stages.items() if seconds is not None})
     metrics.solved(context.model, context.solver, result.nfe, result.queue_s, result.solve_s, result.network_s)
     metrics.ran_programs(context.model, result.prelude_s, result.decoder_s)
-    if job.solve.adaptive:
+    if job.plan.adaptive:
         metrics.stepped(context.solver, result.trace.h, result.trace.accepted)
 
 

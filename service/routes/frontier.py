@@ -10,7 +10,6 @@ client disconnects, the running job is cancelled.
 """
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
@@ -19,11 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import orjson
 import torch
 from fastapi import Query, Request, Response
 from pydantic import Field
-from starlette.types import Receive, Scope, Send
 
 import solvers
 from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
@@ -34,8 +31,8 @@ from selection.frontier import Curve, Point, pareto
 from service import examples
 from service.errors import REFUSALS, Kind, ProblemError, check_limit, invalid, problem_of
 from service.http.context import context_of
+from service.http.events import MEDIA_TYPE, EventStream, event
 from service.ledger import Hold, Take
-from service.metrics import CLIENT_GONE
 from service.openapi import CATALOGUE, SOLVING_PROBLEMS, ModelName, Router, requested, shown
 from service.registry.version import ModelVersion
 from service.requests import budget, pipeline
@@ -55,10 +52,6 @@ from solvers.plan import Plan
 
 router = Router(tags=[CATALOGUE])
 measuring = Router(tags=[CATALOGUE], route_class=pipeline.BodyRoute)
-
-MEDIA_TYPE = "text/event-stream"
-KEEP_ALIVE_S = 10.0
-"""Seconds without an event after which a comment is sent, so that no proxy takes the connection for dead."""
 
 CANDIDATES = "candidates"
 SAMPLES, MAX_SOLVERS = 512, 256
@@ -159,7 +152,8 @@ async def measure_frontier(
     """Measure solvers from the same noise, one after another, and choose among these and the stored measurements."""
     valid = await pipeline.admit(http, request, _validate, ENCODERS[JSON], name, in_thread=True)
     future = pipeline.submit(service_of(http).engine, valid.job, valid.hold)
-    return _Stream(_Measurement(http, valid, future))
+    measurement = _Measurement(http, valid, future)
+    return EventStream(measurement.events(), measurement.cancel)
 
 
 def _validate(
@@ -184,12 +178,12 @@ def _validate(
     checked, model = sized(request, model, n)
     floor = solvers.tolerance_floor(model.compute)
     tight = SolverSpec(rtol=floor, atol=floor, controller="i", max_nfe=settings.max_nfe)
-    solve, deadline = solvers.compile(tight, model.dtype, None, model.compute), deadline_of(request, settings)
+    plan, deadline = solvers.compile(tight, model.dtype, None, model.compute), deadline_of(request, settings)
     width = math.prod(model.event_shape)
-    memory = lanes_bytes(model, n, width, checked, steps=kept_steps(solve, "none"))
+    memory = lanes_bytes(model, n, width, checked, steps=kept_steps(plan, "none"))
     hold = take(memory + 2 * doubles_bytes(n, model.event_shape), deadline, checked.bytes)
     job = job_of(
-        request, model, solve, hold, checked, num_samples=n, deadline=deadline, seed=seed_of(request.seed),
+        request, model, plan, hold, checked, num_samples=n, deadline=deadline, seed=seed_of(request.seed),
         first_index=request.first_index, noise_scale=request.noise_scale,
     )  # fmt: skip
     return _Measuring(model=model, job=job, encoder=encoder, request=request, checked=checked, hold=hold, plans=plans)
@@ -222,23 +216,23 @@ class _Measurement:
     @property
     def reference(self) -> str:
         """The solver of the reference as text."""
-        spec = self.valid.job.solve.spec
+        spec = self.valid.job.plan.spec
         return f"{spec.solver}@{spec.rtol:g}"
 
-    async def events(self) -> AsyncGenerator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes | memoryview]:
         """Yield the events; the last is completed or error."""
         job, request = self.valid.job, self.valid.request
         stored, why_none = budget.stored(request, self.valid.model, self.service.settings)
-        yield _event("start", self._start(stored, why_none))
+        yield event("start", self._start(stored, why_none))
         try:
             result = await self._result(job)
             ends = torch.where(arrived(result.status).reshape(-1, *[1] * (result.x.ndim - 1)), result.x, torch.nan)
             self.spread = spread_of(ends)
             nfe = int(result.nfe.max())
-            yield _event("reference", {"solver": self.reference, "nfe": nfe, "spread": self.spread})
+            yield event("reference", {"solver": self.reference, "nfe": nfe, "spread": self.spread})
             async for point in self._measure(ends):
-                yield _event("point", point)
-            yield _event("completed", self._verdict(stored))
+                yield event("point", point)
+            yield event("completed", self._verdict(stored))
         except NoErrors as error:
             yield self._failed(invalid("num_samples", str(error)))
         except REFUSALS as error:
@@ -249,7 +243,7 @@ class _Measurement:
     def _failed(self, problem: ProblemError) -> bytes:
         context = context_of(self.http.scope)
         context.problem, context.outcome = problem.kind, str(problem.kind.value.status)
-        return _event("error", problem.body(context.request_id, context.url_path))
+        return event("error", problem.body(context.request_id, context.url_path))
 
     async def _measure(self, ends: torch.Tensor) -> AsyncIterator[dict[str, Any]]:
         """Solve with one solver after another, and yield its point; stop at the time limit."""
@@ -325,7 +319,7 @@ class _Measurement:
         except TimeoutError:
             self.cancel()
             raise DeadlineExceeded from None
-        context_of(self.http.scope).solver = job.solve.name
+        context_of(self.http.scope).solver = job.plan.name
         pipeline.count(self.http, job, result)
         return result
 
@@ -391,55 +385,3 @@ def _facts(source: Evidence) -> dict[str, Any]:
     """Return what a measurement rests on."""
     facts = {"samples": source.curve.samples, "seed": source.curve.seed, "conditions": source.conditions}
     return facts | {"stored": source.stored, "own_conditions": source.own}
-
-
-def _event(name: str, document: dict[str, Any]) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(document))
-
-
-class _Stream(Response):
-    """Sends events until they end or the client disconnects, which cancels the running job."""
-
-    media_type = MEDIA_TYPE
-
-    def __init__(self, measurement: _Measurement) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
-        self._measurement = measurement
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(pipeline.until_disconnect(receive))
-        try:
-            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            sent = sending.done()
-            if not sent:
-                sending.cancel()
-                context_of(scope).outcome = CLIENT_GONE
-                with contextlib.suppress(asyncio.CancelledError):
-                    await sending
-            self._measurement.cancel()
-        if sent:
-            sending.result()
-
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        events = self._measurement.events()
-        upcoming: asyncio.Future[bytes] | None = None
-        try:
-            while True:
-                upcoming = upcoming or asyncio.ensure_future(anext(events, b""))
-                await asyncio.wait((upcoming,), timeout=KEEP_ALIVE_S)
-                part = upcoming.result() if upcoming.done() else b": keep-alive\n\n"
-                upcoming = None if upcoming.done() else upcoming
-                await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
-                if not part:
-                    return
-        finally:
-            if upcoming is not None:
-                upcoming.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await upcoming
-            await events.aclose()

@@ -12,7 +12,7 @@ sse-starlette is not used: it takes events as whole strings, but a result of man
 import asyncio
 import contextlib
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Annotated, Any
@@ -20,14 +20,13 @@ from typing import Annotated, Any
 import orjson
 import torch
 from fastapi import Request, Response
-from starlette.types import Receive, Scope, Send
 
 from engine.job import DeadlineExceeded, JobResult, Progress
 from service import examples
 from service.errors import REFUSALS, problem_of
 from service.http.context import context_of
+from service.http.events import KEEP_ALIVE, MEDIA_TYPE, EventStream, event
 from service.http.negotiation import joined
-from service.metrics import CLIENT_GONE
 from service.openapi import SAMPLING, SOLVING_PROBLEMS, Responses, Router, requested, shown
 from service.requests import pipeline
 from service.requests.schemas import SampleRequest
@@ -38,12 +37,6 @@ from service.responses.solved import origin
 from service.state import service_of
 
 router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
-
-MEDIA_TYPE = "text/event-stream"
-KEEP_ALIVE_S = 10.0
-"""Seconds without an event after which a comment is sent, so that no proxy takes the connection for dead."""
-
-_KEEP_ALIVE = b": keep-alive\n\n"
 
 PROGRESS_S = 0.05
 """Minimum seconds between two progress events."""
@@ -87,8 +80,8 @@ class Feed:
             with contextlib.suppress(RuntimeError):  # the loop has been closed: no reader is left
                 self._loop.call_soon_threadsafe(self._news.set)
 
-    async def wait(self, seconds: float) -> bool:
-        """Wait for news; return False if none came in time."""
+    async def wait(self, seconds: float | None) -> bool:
+        """Wait for news, at most for this time; return False if none came."""
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
@@ -120,48 +113,15 @@ async def stream(
     job = replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S)
     future = pipeline.submit(service.engine, job, context_of(http.scope).hold)
     feed.watch(future)
-    return _Events(_Followed(http, valid, future, feed, npz))
-
-
-class _Events(Response):
-    """Sends events until they end or the client disconnects, which cancels the job."""
-
-    media_type = MEDIA_TYPE
-
-    def __init__(self, followed: "_Followed") -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
-        self._followed = followed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        followed = self._followed
-        sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(pipeline.until_disconnect(receive))
-        try:
-            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            sent = sending.done()
-            if not sent:  # the client disconnected, or this request is being cancelled
-                sending.cancel()
-                followed.context.outcome = CLIENT_GONE
-            if not followed.future.done():
-                followed.engine.cancel(followed.future)
-        if sent:
-            sending.result()
-
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for part in self._followed.events():
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+    followed = _Followed(http, valid, future, feed, npz)
+    return EventStream(followed.events(), followed.cancel, followed.keep_alive)
 
 
 class _Followed:
     """The events of one job."""
 
     def __init__(self, http: Request, valid: Validated, future: Future[JobResult], feed: Feed, npz: bool) -> None:
-        self.engine, self.context, self.future = service_of(http).engine, context_of(http.scope), future
+        self._engine, self.context, self.future = service_of(http).engine, context_of(http.scope), future
         self._http, self._model, self._job, self._feed = http, valid.model, valid.job, feed
         self._choice = None if valid.choice is None else valid.choice.document()
         self._decode, self._decoder = valid.decode, decoder_of(valid.model, valid.decode)
@@ -170,22 +130,30 @@ class _Followed:
         # bytes for optional events: progress and comments
         self._room = service_of(http).settings.max_answer_bytes - valid.max_bytes
 
-    async def events(self) -> AsyncIterator[bytes | memoryview]:
-        yield _event("start", self._start())
+    def cancel(self) -> None:
+        """Cancel the job if it still waits or runs."""
+        if not self.future.done():
+            self._engine.cancel(self.future)
+
+    def keep_alive(self) -> Iterator[bytes]:
+        """Yield a comment if there is room for it."""
+        return self._fitting(KEEP_ALIVE)
+
+    async def events(self) -> AsyncGenerator[bytes | memoryview]:
+        """Yield the events in parts; the last is completed or error."""
+        yield event("start", self._start())
         while not self.future.done():
             left = pipeline.patience(self._job)
             if left == 0:
                 break
-            if not await self._feed.wait(KEEP_ALIVE_S if left is None else min(left, KEEP_ALIVE_S)):
-                for part in self._fitting(_KEEP_ALIVE):
-                    yield part
+            if not await self._feed.wait(left):
                 continue
             progress = self._feed.take()
             if progress is not None:
                 if not self._waits:
                     async for part in self._states(progress.saved, progress.complete):
                         yield part
-                for part in self._fitting(_event("progress", self._progress(progress))):
+                for part in self._fitting(event("progress", self._progress(progress))):
                     yield part
         try:
             if not self.future.done():
@@ -194,7 +162,7 @@ class _Followed:
         except REFUSALS as error:
             problem = problem_of(error)
             self.context.problem, self.context.outcome = problem.kind, str(problem.kind.value.status)
-            yield _event("error", problem.body(self.context.request_id, self.context.url_path))
+            yield event("error", problem.body(self.context.request_id, self.context.url_path))
             return
         saved = result.saved if result.saved_data is None else result.saved_data
         async for part in self._states(saved, 0 if self._job.save_at is None else len(self._job.save_at)):
@@ -217,9 +185,9 @@ class _Followed:
             "first_index": job.first_index,
             "num_samples": job.num_samples,
             "deterministic": model.deterministic,
-            "solver": job.solve.settings,
+            "solver": job.plan.settings,
             **({} if self._choice is None else {"budget": self._choice}),
-            "nfe_bound": job.solve.nfe_bound,
+            "nfe_bound": job.plan.nfe_bound,
         }
 
     def _progress(self, progress: Progress) -> dict[str, Any]:
@@ -253,10 +221,10 @@ class _Followed:
 
     async def _completed(self, result: JobResult) -> AsyncIterator[bytes | memoryview]:
         pipeline.count(self._http, self._job, result)
-        least = float(result.t.min() if self._job.solve.t_span[0] < self._job.solve.t_span[1] else result.t.max())
+        least = float(result.t.min() if self._job.plan.t_span[0] < self._job.plan.t_span[1] else result.t.max())
         done = int((result.status == "success").sum())
         share = done / len(result.t)
-        yield _event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
+        yield event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
         environment = service_of(self._http).environment
         arguments = (self._model, self._job, result, self.context, self._decode, environment, self._choice)
         if self._npz:
@@ -270,10 +238,6 @@ class _Followed:
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
         yield b"\n\n"
-
-
-def _event(name: str, content: dict[str, Any]) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def _completed_npz(response: ArrayResponse) -> bytes:

@@ -118,7 +118,7 @@ class FakeService:
             if not re.fullmatch(r"\w+-\d+", text):
                 return problem(422, "invalid-request", f"solvers: {text!r} is not understood")
             name, steps = text.split("-")
-            error = {"euler": 1.0, "rk4": 0.1}[name] / int(steps)
+            error = {"euler": 1.0, "ab3": 0.2, "rk4": 0.1}[name] / int(steps)
             errors = {"p50": error / 4, "p95": error / 2, "p95_low": error / 3, "p95_high": error, "worst": error}
             cost = int(steps) * (4 if name == "rk4" else 1)
             facts = {"samples": body.get("num_samples", 512), "seed": body["seed"], "stored": text == "rk4-20"}

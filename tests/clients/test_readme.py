@@ -17,5 +17,5 @@ def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]
         exec(compile(block, README.name, "exec"), names)  # noqa: S102 - our own text
     out = capsys.readouterr().out
     assert "moons v3, rk4-20, seed 0" in out
-    assert "mean distance between endpoints" in out
+    assert "ab3-12: the cheapest" in out
     assert "\n950000 " in out

@@ -36,6 +36,8 @@ def test_many_and_long_faults_are_cut():
 def test_the_first_line_of_an_error_or_its_type():
     assert first_line(ValueError("one\ntwo")) == "one"
     assert first_line(ValueError()) == "ValueError"
+    assert first_line(ValueError("a\x1b[2J" + "b" * 5000)).startswith("'a\\x1b[2Jbbb")
+    assert len(first_line(ValueError("b" * 5000))) == 1000
 
 
 def test_names_fit_on_a_line():

@@ -152,7 +152,7 @@ class FakeEngine:
         if x is None:
             x = noise(job.seed, job.first_index, n, checkpoint.card.event_of(), checkpoint.dtype)
         saved = None if job.save_at is None else torch.stack([x + float(t) for t in job.save_at], 1)
-        times = job.solve.times if job.solve.times is not None else np.array([0.0, 0.25, 1.0])
+        times = job.plan.times if job.plan.times is not None else np.array([0.0, 0.25, 1.0])
         steps = np.full(n, len(times) - 1)
         result = JobResult(
             x=x + 1,

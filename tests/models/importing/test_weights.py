@@ -3,6 +3,9 @@
 import json
 import os
 import pickle
+import random
+import warnings
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +20,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import load
 from models.conventions import TimeCard
 from models.importing.declared import Declared
-from models.importing.files import ForeignError
+from models.importing.files import ForeignError, read_tensors
 from models.importing.weights import import_weights
 from solvers import integrate
 from solvers.spec import SolverSpec
@@ -152,6 +155,60 @@ def test_damaged_files(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ForeignError, match=name):
         take(tmp_path / name)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_whatever_bytes_are_damaged_a_pickle_is_read_or_refused(tmp_path: Path, archive: bool) -> None:
+    file, draw = tmp_path / "weights.pt", random.Random(0)
+    torch.save({"a": torch.ones(2), "b": torch.ones(3)}, file, _use_new_zipfile_serialization=archive)
+    content, messages = file.read_bytes(), []
+    for _ in range(400):
+        damaged = bytearray(content)
+        for _ in range(draw.randint(1, 3)):
+            damaged[draw.randrange(len(damaged))] = draw.choice([draw.randrange(256), *b"(.0cbRu\x85\x86\x87"])
+        file.unlink()  # the one before may still be mapped
+        file.write_bytes(damaged)
+        try:
+            read_tensors(file)
+        except ForeignError as error:
+            messages.append(str(error))
+    assert len(messages) > 100
+    assert all(message.isprintable() for message in messages)
+
+
+def _zip(file: Path, members: list[tuple[str, bytes]], compression: int = zipfile.ZIP_STORED) -> Path:
+    with warnings.catch_warnings(), zipfile.ZipFile(file, "w", compression) as archive:
+        warnings.simplefilter("ignore")  # about names given twice
+        for name, content in members:
+            archive.writestr(name, content)
+    return file
+
+
+def test_what_takes_more_memory_than_the_file_has_is_refused(trained: State, saved: Save, tmp_path: Path) -> None:
+    with zipfile.ZipFile(saved(trained)) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    with pytest.raises(ForeignError, match="has compressed members"):
+        take(_zip(tmp_path / "bomb.pt", [*members, ("archive/more", bytes(1 << 20))], zipfile.ZIP_DEFLATED))
+    claim = _zip(tmp_path / "claim.pt", members)
+    content, size = claim.read_bytes(), len(members[0][1]).to_bytes(4, "little")
+    at = content.index(b"PK\x01\x02") + 20  # both sizes of the first member, in the directory
+    assert content[at : at + 8] == 2 * size
+    claim.write_bytes(content[:at] + b"\0\0\0\x70" * 2 + content[at + 8 :])
+    with pytest.raises(ForeignError, match=r"claims 18791\d+ bytes of members, but has"):
+        take(claim)
+    pickled = b"\x80\x02}X\x01\0\0\0acbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85Rs."
+    plain = tmp_path / "plain.pt"
+    plain.write_bytes(pickled)
+    for file in (_zip(tmp_path / "zip.pt", [("archive/data.pkl", pickled), ("archive/version", b"3\n")]), plain):
+        with pytest.raises(ForeignError, match="it would run builtins"):
+            take(file)
+
+
+def test_names_in_messages_cannot_write_to_a_terminal(trained: State, saved: Save, tmp_path: Path) -> None:
+    changed = {key.replace("output.bias", "output.\x1b[2Jbias"): tensor for key, tensor in trained.items()}
+    with pytest.raises(ForeignError, match=r"is missing \(nearest is") as refused:
+        take(saved(changed))
+    assert str(refused.value).isprintable()
 
 
 def test_no_tensors_and_no_file(saved: Save, tmp_path: Path) -> None:

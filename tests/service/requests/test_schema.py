@@ -13,6 +13,8 @@ KEY = "the-key-of-a-test-0123456789abcdef"
 def test_schemathesis(repository: Path, tmp_path: Path) -> None:
     program = Path(sysconfig.get_path("scripts")) / "st"
     checks = ["--checks", "not_a_server_error,status_code_conformance", "--phases", "examples,coverage,fuzzing"]
+    # A model that is loaded again is a 504 for a time limit of 5e-324 s.
+    checks += ["--exclude-path-regex", ":unload$"]
     bounds = [
         "--max-examples",
         "2",

@@ -32,7 +32,7 @@ async def test_only_the_model_is_required(running: Any) -> None:
     assert (body["nfe"], body["nfe_per_sample"]["min"], body["nfe_per_sample"]["max"]) == (56, 50, 56)
     assert 0 <= body["seed"] < 2**53
     job = running.engine.jobs[0]
-    assert job.solve.adaptive
+    assert job.plan.adaptive
     assert job.seed == body["seed"]
     assert before + 30 <= job.deadline <= time.monotonic() + 30
 
@@ -75,7 +75,7 @@ async def test_both_addresses_share_one_handler(running: Any) -> None:
 
 async def test_fixed_steps_show_the_grid(running: Any) -> None:
     body = (await running.post(solver="rk4", steps=4, num_samples=2)).json()
-    assert not running.engine.jobs[0].solve.adaptive
+    assert not running.engine.jobs[0].plan.adaptive
     assert body["solver"] == {"name": "rk4", "steps": 4, "grid": "uniform", "max_nfe": 10_000, "text": "rk4-4"}
     assert body["trace"] == {
         "sample": [0, 0, 0, 0],
@@ -104,7 +104,7 @@ async def test_a_long_text_of_a_solver_is_its_grid(running: Any) -> None:
     for _ in range(2):
         answer = await running.post(solver=text, num_samples=2)
         assert answer.status_code == 200, answer.text
-    assert running.engine.jobs[0].solve.times.tolist() == times
+    assert running.engine.jobs[0].plan.times.tolist() == times
 
 
 async def test_version_is_pinned(running: Any) -> None:
@@ -138,7 +138,7 @@ async def test_start_states_and_span(running: Any) -> None:
     job, content = running.engine.jobs[0], body.json()
     assert job.x0.tolist() == [[1, 2], [3.5, 4]]
     assert job.x0.dtype == torch.float32
-    assert job.solve.t_span == (0.5, 1.0)
+    assert job.plan.t_span == (0.5, 1.0)
     assert content["saved"]["t"] == [0.5, 0.75]
     assert content["saved"]["states"][0] == [[1.5, 2.5], [1.75, 2.75]]
 
@@ -146,7 +146,7 @@ async def test_start_states_and_span(running: Any) -> None:
 async def test_save_times_snap_to_the_grid(running: Any) -> None:
     await running.post(solver="euler", steps=10, num_samples=1, save_at=[0.1 + 0.2])
     job = running.engine.jobs[0]
-    assert job.save_at.tolist() == [job.solve.times[3]]
+    assert job.save_at.tolist() == [job.plan.times[3]]
 
 
 async def test_failed_samples(running: Any) -> None:

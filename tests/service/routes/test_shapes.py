@@ -112,7 +112,7 @@ async def test_two_free_axes(http: httpx.AsyncClient) -> None:
             "negative.mu",
             "negative 'mu' has T = 8, but condition 'mu' has T = 12",
         ),
-        ({"shape": {"T": 12}, "budget": {"max_nfe": 4}}, "budget", "takes conditions by name"),
+        ({"shape": {"T": 12}, "budget": {"max_nfe": 4}}, "budget", "was not measured"),
     ],
 )  # fmt: skip
 async def test_a_wrong_shape_is_named(http: httpx.AsyncClient, body: dict[str, Any], field: str, message: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from engine.job import DeadlineExceeded, Overloaded, Progress
+from service.http import events as events_of_http
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import response_bytes
 from service.routes import stream as route
@@ -79,7 +80,7 @@ async def test_errors_before_the_start_are_responses_and_later_ones_events(runni
 async def test_a_quiet_stream_is_kept_alive_and_a_disconnect_ends_its_job(
     running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(route, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(events_of_http, "KEEP_ALIVE_S", 0.01)
     running.engine.hold = True
     sent, body = [], json.dumps({"model": "moons"}).encode()
     enough = asyncio.Event()

@@ -29,7 +29,6 @@ class Tally:
         self._metas: list[dict[str, Any]] = []
         self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in ("nfe", "t", "status")}
         self._trace: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS}
-        self._names: dict[str, int] = {"success": 0}
         self.failed: list[dict[str, Any]] = []
 
     def pages(self) -> Iterator[SampleResult]:
@@ -56,7 +55,7 @@ class Tally:
 
     def entries(self) -> dict[str, np.ndarray]:
         """Return the arrays of an npz file other than the samples."""
-        meta = {**self.describe(), "status_names": list(self._names)}
+        meta = self.describe()
         arrays = {name: np.concatenate(parts) for name, parts in self._arrays.items()}
         arrays |= {f"trace_{name}": np.concatenate(parts) for name, parts in self._trace.items()}
         return {**arrays, "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
@@ -72,9 +71,7 @@ class Tally:
         )
 
     def _note(self, page: SampleResult) -> None:
-        names = self._names
-        codes = [names.setdefault(str(name), len(names)) for name in page.status_per_sample]
-        for name, array in {"nfe": page.nfe_per_sample, "t": page.t, "status": np.asarray(codes, np.int8)}.items():
+        for name, array in {"nfe": page.nfe_per_sample, "t": page.t, "status": page.status_per_sample}.items():
             self._arrays[name].append(array)
         for name in _COLUMNS:
             column = getattr(page.trace, name)
