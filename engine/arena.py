@@ -164,7 +164,7 @@ class Arena:
                 assert drawn is not None  # noqa: S101
                 start, used = drawn[used : used + count], used + count
                 start = start if job.noise_scale == 1 else start * job.noise_scale
-            admissions.append(Admission(job.solve, start, owner, first, job.save_at))
+            admissions.append(Admission(job.plan, start, owner, first, job.save_at))
             self.network.add(owner, job)
         self.lanes[bulk].admit(admissions)
         return self._ended(bulk)

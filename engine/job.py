@@ -131,7 +131,7 @@ class Job:
 
     Attributes:
         model, version: a version loaded into the engine.
-        solve: the compiled solver.
+        plan: the compiled solver.
         num_samples: number of samples, at least 1.
         seed, first_index: choose the noise of the samples; not used if `x0` is given.
         noise_scale: a factor of that noise, its temperature.
@@ -159,7 +159,7 @@ class Job:
 
     model: str
     version: int
-    solve: Plan
+    plan: Plan
     num_samples: int
     seed: int = 0
     first_index: int = 0
@@ -274,7 +274,7 @@ class ResultBuilder:
     def _held(self) -> _Held:
         if self._known is None:
             job = self.job
-            self._known = _Held.empty(job.num_samples, job.solve.t_span[0], self._event_shape, self._dtype)
+            self._known = _Held.empty(job.num_samples, job.plan.t_span[0], self._event_shape, self._dtype)
         return self._known
 
     def begin(self, now: float, network_s: float) -> None:
@@ -344,7 +344,7 @@ class ResultBuilder:
     def progress(self, reached: tuple[int, float, float], waiting: bool) -> Progress:
         """The progress report, given the result of `Arena.reached`, and whether some samples are not lanes yet."""
         nfe, t, share = reached
-        n, (begin, end) = self.job.num_samples, self.job.solve.t_span
+        n, (begin, end) = self.job.num_samples, self.job.plan.t_span
         if waiting:
             t = begin
         elif math.isnan(t):
@@ -385,7 +385,7 @@ class ResultBuilder:
         )
 
     def _trace(self, held: _Held) -> Trace:
-        if (times := self.job.solve.times) is not None:
+        if (times := self.job.plan.times) is not None:
             if self.job.trace != "full":
                 return Trace.empty()
             samples, broken = np.arange(self.job.num_samples), held.code == CODES[Status.NON_FINITE]

@@ -364,7 +364,7 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
         then(replace(job, conditions=None, negative=None, guidance=guidance, variants=tuple(all_of)))
 
     arguments = [torch.cat(column) for column in zip(*rows, strict=True)]
-    return Pass(owner, arguments, finish, job.priority is Priority.BULK, job.solve.name)
+    return Pass(owner, arguments, finish, job.priority is Priority.BULK, job.plan.name)
 
 
 def decoder_pass(
@@ -396,4 +396,4 @@ def decoder_pass(
         decoded([flat.new_empty((0, *shape), dtype=DTYPES[card.data_dtype])])
         return None
     arguments = [flat if whole else flat[finite]]
-    return Pass(owner, arguments, decoded, job.priority is Priority.BULK, job.solve.name)
+    return Pass(owner, arguments, decoded, job.priority is Priority.BULK, job.plan.name)

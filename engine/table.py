@@ -145,7 +145,7 @@ class ArenaQueue(Queue):
         self._watched.pop(active.number, None)
         self.schedulers[active.bulk].remove(active)
         if active.builder.started is not None:
-            self._count(active.job.solve.spec.solver, -1)
+            self._count(active.job.plan.spec.solver, -1)
         self.arena.forget(active.number)
 
     def grant(self, bulk: bool) -> list[tuple[ActiveJob, int, int]]:
@@ -155,7 +155,7 @@ class ArenaQueue(Queue):
         for active, first, _ in granted:
             if first == 0:
                 active.builder.begin(now, self.arena.network.seconds)
-                self._count(active.job.solve.spec.solver, 1)
+                self._count(active.job.plan.spec.solver, 1)
         return granted
 
     def _count(self, solver: str, more: int) -> None:
@@ -361,7 +361,7 @@ class JobTable:
 
     def _complete(self, active: ActiveJob) -> None:
         builder, queue = active.builder, active.queue
-        if active.job.solve.adaptive and (spent := builder.spent()) is not None:
+        if active.job.plan.adaptive and (spent := builder.spent()) is not None:
             queue.nfe.learn(active.job, *spent)
         builder.skipped = queue.arena.network.skipped(active.number)
         network_s, start_of = queue.arena.network.seconds, queue.arena.start_of

@@ -120,7 +120,7 @@ class Maker:
 
     def plan(self, request: Mapping[str, Any], conditions: RowConditions | None = None) -> Plan:
         """Return the compiled solver of a request; raise a UsageError if the request is refused."""
-        return self._job(request, 0, 0, 0, 1, conditions)[1].solve
+        return self._job(request, 0, 0, 0, 1, conditions)[1].plan
 
     def check(self, request: Mapping[str, Any], conditions: RowConditions, first: int, rows: int) -> None:
         """Raise a UsageError if the service would refuse the conditions of these rows."""
@@ -211,7 +211,7 @@ class Maker:
             valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self._take)
         except ProblemError as problem:
             raise UsageError(problem.detail) from None
-        if valid.job.solve.batch:
+        if valid.job.plan.batch:
             raise UsageError("error_control 'batch' ties all samples together, so they cannot be split into shards")
         job = replace(valid.job, deadline=None, partial=False, trace="none", priority=Priority.BULK, on_logged=None)
         return valid, job

@@ -191,7 +191,7 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
     if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
         values["condition"] = takes.class_names(job.conditions or {})[ONE]
     usual = {
-        "t_span": (job.solve.t_span, (0.0, 1.0)),
+        "t_span": (job.plan.t_span, (0.0, 1.0)),
         "noise_scale": (job.noise_scale, 1.0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),
         "shape": (dict(job.sizes), {}),

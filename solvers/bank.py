@@ -108,7 +108,7 @@ class Bank:
         self.weights, self.curves = _grown(self.weights, 0, 0, slots), _grown(self.curves, 0, slots)
         self.slots = slots
 
-    def hold(self, solve: Plan) -> tuple[int, int]:
+    def hold(self, plan: Plan) -> tuple[int, int]:
         """Load a plan if needed, and count one more user. The caller must keep the plan alive.
 
         If memory runs out, nothing changes; the same is true of `hold_times`.
@@ -116,16 +116,16 @@ class Bank:
         Returns:
             (first row, first time); the latter is 0 under error control, where there is no grid.
         """
-        loaded = self._rows.get(id(solve.rows))
+        loaded = self._rows.get(id(plan.rows))
         if loaded is None:
-            loaded = self._rows[id(solve.rows)] = _Loaded(self._load(solve.rows), len(solve.rows.c))
+            loaded = self._rows[id(plan.rows)] = _Loaded(self._load(plan.rows), len(plan.rows.c))
         loaded.users += 1
-        if solve.times is None:
+        if plan.times is None:
             return loaded.first, 0
         try:
-            return loaded.first, self.hold_times(solve.times)
+            return loaded.first, self.hold_times(plan.times)
         except BaseException:
-            self._leave(self._rows, id(solve.rows), self._row_space)
+            self._leave(self._rows, id(plan.rows), self._row_space)
             raise
 
     def hold_times(self, times: NDArray[np.float64]) -> int:
@@ -143,11 +143,11 @@ class Bank:
         grid.users += 1
         return grid.first
 
-    def release(self, solve: Plan) -> None:
+    def release(self, plan: Plan) -> None:
         """Count one user fewer; the last one frees the space."""
-        self._leave(self._rows, id(solve.rows), self._row_space)
-        if solve.times is not None:
-            self.release_times(solve.times)
+        self._leave(self._rows, id(plan.rows), self._row_space)
+        if plan.times is not None:
+            self.release_times(plan.times)
 
     def release_times(self, times: NDArray[np.float64]) -> None:
         """Undo one `hold_times`."""

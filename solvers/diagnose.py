@@ -128,11 +128,11 @@ def spectrum(
     width = math.prod(x0.shape[1:])
     _check_size(len(x0), len(times), width)
     given: dict[str, Any] = {"rtol": rtol, "atol": atol, "max_step": max_step, "max_nfe": max_nfe}
-    solve = resolve(solver=solver, steps=steps, **given, dtype=x0.dtype)
-    points = check_save_at(solve, times, "times")
+    plan = resolve(solver=solver, steps=steps, **given, dtype=x0.dtype)
+    points = check_save_at(plan, times, "times")
     velocity, x0 = widened(velocity, x0)
     with torch.no_grad():
-        solution = integrate_indexed(lambda x, t, _: velocity(x, t), x0, solve, points)
+        solution = integrate_indexed(lambda x, t, _: velocity(x, t), x0, plan, points)
     assert points is not None and solution.saved is not None  # noqa: S101, PT018  (times were given)
     real, imag = (np.full((len(x0), len(times), width), np.nan) for _ in range(2))
     condition = np.full((len(x0), len(times)), np.nan)

@@ -114,14 +114,14 @@ def integrate(
             "x0 requires gradients, and integrate passes none; use torchdiffeq.odeint to differentiate through a solver"
         )
         warnings.warn(text, stacklevel=3)  # the caller of the function that no_grad wraps
-    solve = resolve(
+    plan = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, grid=grid, start=start, error_control=error_control,
         controller=controller, first_step=first_step, max_step=max_step, max_nfe=max_nfe, t_span=t_span,
         dtype=x0.dtype, tuned=tuned,
     )  # fmt: skip
-    points = check_save_at(solve, save_at)
+    points = check_save_at(plan, save_at)
     asked, wide = widened(_in_our_order(velocity), x0)
-    solution = _drive(lambda x, t, _: asked(x, t), wide, solve, points, progress)
+    solution = _drive(lambda x, t, _: asked(x, t), wide, plan, points, progress)
     saved = None if solution.saved is None else solution.saved.to(x0.dtype)
     return replace(solution, x=solution.x.to(x0.dtype), saved=saved)
 
@@ -141,7 +141,7 @@ def _in_our_order(velocity: Velocity) -> Velocity:
 def integrate_indexed(
     velocity: IndexedVelocity,
     x0: Tensor,
-    solve: Plan,
+    plan: Plan,
     save_at: NDArray[np.float64] | None = None,
     progress: bool = False,
     step_ends: bool = False,
@@ -151,25 +151,25 @@ def integrate_indexed(
     Args:
         velocity: states (rows, *event), times (rows,), sample indices (rows,) -> (rows, *event).
         x0: (samples, *event) starting states.
-        solve: the plan.
+        plan: the compiled solver that the samples follow.
         save_at: the times that `solvers.saving.check_save_at` returned.
         progress: show a progress bar.
         step_ends: whether the velocity also receives where the step ends; its times are then (rows, 2). Only on grids.
     """
-    return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, solve, save_at, progress, step_ends)
+    return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, plan, save_at, progress, step_ends)
 
 
 def _drive(
     velocity: Callable[[Tensor, Tensor, Lanes], Tensor],
     x0: Tensor,
-    solve: Plan,
+    plan: Plan,
     save_at: NDArray[np.float64] | None,
     progress: bool,
     step_ends: bool = False,
 ) -> Solution:
-    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(solve.rows.slots, 2), step_ends=step_ends)
-    lanes.admit([Admission(solve, x0, save_at=save_at)])
-    results = _Results(x0, solve, save_at)
+    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(plan.rows.slots, 2), step_ends=step_ends)
+    lanes.admit([Admission(plan, x0, save_at=save_at)])
+    results = _Results(x0, plan, save_at)
     results.take(lanes.collect(), lanes)
     bar_format = "{l_bar}{bar}| {n:.3f} of the span [{elapsed}<{remaining}]"
     # Even a hidden bar would take a semaphore of the operating system, which a killed process leaves behind.
@@ -195,8 +195,8 @@ def warm_up(dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
 class _Results:
     """Collects lanes as they end and returns them in the order of the samples."""
 
-    def __init__(self, x0: Tensor, solve: Plan, save_at: NDArray[np.float64] | None) -> None:
-        self.solve, self.x0 = solve, x0
+    def __init__(self, x0: Tensor, plan: Plan, save_at: NDArray[np.float64] | None) -> None:
+        self.plan, self.x0 = plan, x0
         self.parts: list[Finished] = []
         self.saved = None if save_at is None else x0.new_full((len(x0), len(save_at), *x0.shape[1:]), float("nan"))
 
@@ -209,7 +209,7 @@ class _Results:
             self.parts.append(finished)
 
     def solution(self) -> Solution:
-        settings = dict(self.solve.settings)
+        settings = dict(self.plan.settings)
         if not self.parts:
             none = np.zeros(0, dtype=np.int64)
             return Solution(torch.empty_like(self.x0), np.zeros(0), none, (), self._trace(none), self.saved, settings)
@@ -228,7 +228,7 @@ class _Results:
         if not self.parts:
             return Trace.empty()
         index = self._all("index")
-        if (times := self.solve.times) is not None:
+        if (times := self.plan.times) is not None:
             steps = self._all("grid_steps")[index.argsort()]
             return Trace.of_grid(times, np.arange(len(code)), steps, code == CODES[Status.NON_FINITE])
         sample = np.repeat(index, self._all("attempts"))

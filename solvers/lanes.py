@@ -39,14 +39,14 @@ class Admission:
     """Trajectories to start together.
 
     Attributes:
-        solve: the plan they follow.
+        plan: the plan they follow.
         x0: (n, *event) starting states; copied.
         owner: an integer chosen by the caller, returned with them when they end.
         first_index: the first one's index within its owner's samples; the others count up from it.
         save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
     """
 
-    solve: Plan
+    plan: Plan
     x0: Tensor
     owner: int = 0
     first_index: int = 0
@@ -83,7 +83,7 @@ class Finished:
 class _Ticket:
     """What lanes of one plan, admitted together, hold in the bank; their first record; how many are still running."""
 
-    solve: Plan
+    plan: Plan
     save_at: NDArray[np.float64] | None
     words: NDArray[np.int64]
     alone: bool
@@ -156,7 +156,7 @@ class Lanes:
         admissions = [admission for admission in admissions if admission.x0.shape[0]]
         if not admissions:
             return
-        self._widen(max([admission.solve.rows.slots for admission in admissions]))
+        self._widen(max([admission.plan.rows.slots for admission in admissions]))
         before = len(self.records)
         after = before + sum([admission.x0.shape[0] for admission in admissions])
         if after > len(self._room):
@@ -170,20 +170,20 @@ class Lanes:
             for admission in admissions:
                 first, last = last, last + admission.x0.shape[0]
                 shares = tickets and not tickets[-1].alone and admission.save_at is None
-                if not shares or tickets[-1].solve is not admission.solve:
+                if not shares or tickets[-1].plan is not admission.plan:
                     tickets.append(self._ticket(admission, self._next_ticket + len(tickets), undo))
                 tickets[-1].lanes += last - first
                 words[first:last] = tickets[-1].words
                 owners[first:last] = admission.owner
                 indices[first:last] = np.arange(admission.first_index, admission.first_index + last - first)
-                if admission.solve.times is None:
+                if admission.plan.times is None:
                     self._room["log"][first:last] = places = self.log.open(last - first)
                     undo.callback(self.log.free, places)
                 times = admission.save_at
-                if times is not None and len(times) and times[0] == admission.solve.t_span[0]:
+                if times is not None and len(times) and times[0] == admission.plan.t_span[0]:
                     start = self.states.start_of(admission.x0)
                     saved.append(save(self._room[first:last], np.arange(last - first), start))
-            self.states.admit([(admission.x0, admission.solve.rows.origin) for admission in admissions])
+            self.states.admit([(admission.x0, admission.plan.rows.origin) for admission in admissions])
             undo.pop_all()
         self.records = self._room[:after]
         for ticket in tickets:
@@ -199,7 +199,7 @@ class Lanes:
 
     def _ticket(self, admission: Admission, number: int, undo: ExitStack) -> _Ticket:
         """Hold in the bank what an admission needs; `undo` releases it."""
-        plan, times = admission.solve, admission.save_at
+        plan, times = admission.plan, admission.save_at
         first_row, first_time = self.bank.hold(plan)
         undo.callback(self.bank.release, plan)
         one = first_record(plan, first_row, first_time)
@@ -332,7 +332,7 @@ class Lanes:
         ticket = self._tickets[number]
         ticket.lanes -= lanes
         if ticket.lanes == 0:
-            self.bank.release(ticket.solve)
+            self.bank.release(ticket.plan)
             if ticket.save_at is not None:
                 self.saving -= 1
                 self.bank.release_times(ticket.save_at)

@@ -106,12 +106,12 @@ def log_density(
         query = torch.cat((state, drawn[torch.from_numpy(index).to(drawn.device)]), dim=1)
         return derived(asked, query, t)[:, : derived.width]
 
-    solve = resolve(
+    plan = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, error_control=error_control, controller=controller,
         max_step=max_step, max_nfe=max_nfe, t_span=t_span, dtype=dtype,
     )  # fmt: skip
     start = torch.cat((x.reshape(len(x), width), x.new_zeros(len(x), 1)), dim=1)
-    solution = integrate_indexed(field, start, solve, progress=progress)
+    solution = integrate_indexed(field, start, plan, progress=progress)
     latent = solution.x[:, :-1].double()
     base = -0.5 * (latent.square().sum(dim=1) + width * math.log(2 * math.pi))
     # The state's last entry is log p(noise) - log p(data), 0 at the data.

@@ -18,13 +18,13 @@ from solvers.plan import Plan
 from solvers.state import States
 
 
-def check_save_at(solve: Plan, save_at: TimesSpec | None, name: str = "save_at") -> Times | None:
+def check_save_at(plan: Plan, save_at: TimesSpec | None, name: str = "save_at") -> Times | None:
     """Check the save times of a request against its plan and return them.
 
     Those that stand for a point of the grid, or for an end of the span, become that point (see `grids`).
 
     Args:
-        solve: the plan.
+        plan: the compiled solver that the samples follow.
         save_at: the times; the dtype of an array determines how they were rounded.
         name: the argument's name in error messages.
 
@@ -38,10 +38,10 @@ def check_save_at(solve: Plan, save_at: TimesSpec | None, name: str = "save_at")
     if save_at is None:
         return None
     given = as_times(name, save_at)
-    start, end = solve.t_span
-    points = solve.times if solve.times is not None else np.array([start, end])
+    start, end = plan.t_span
+    points = plan.times if plan.times is not None else np.array([start, end])
     near = nearest(given, points)
-    on_point = stands_for(given, near, solve.t_span)
+    on_point = stands_for(given, near, plan.t_span)
     times = np.where(on_point, near, given.astype(np.float64))
     for t in times[(times < min(start, end)) | (times > max(start, end))]:
         at, first, last = distinct_texts(float(t), start, end)
@@ -50,12 +50,12 @@ def check_save_at(solve: Plan, save_at: TimesSpec | None, name: str = "save_at")
     for k in np.flatnonzero(np.diff(times) == 0):
         a, b = distinct_texts(float(given[k]), float(given[k + 1]))
         raise SolverError(name, f"{name} holds {a} and {b}, which both stand for {float(times[k])!r}; leave one out")
-    if solve.times is not None:
+    if plan.times is not None:
         for k in np.flatnonzero(~on_point):
             at, _ = distinct_texts(float(given[k]), float(near[k]))
             raise SolverError(name, f"{name} = {at} is not a grid point; the nearest is {float(near[k])!r}")
-    elif solve.rows.dense is None:
-        raise SolverError(name, f"{solve.name} has no dense output; give it steps and save at grid points")
+    elif plan.rows.dense is None:
+        raise SolverError(name, f"{plan.name} has no dense output; give it steps and save at grid points")
     return times
 
 

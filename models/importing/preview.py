@@ -67,8 +67,8 @@ def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tenso
 
     text = _solver(checkpoint)
     spec, ends = SolverSpec.parse(text), card.field.takes_ends
-    solve = compile(spec, start.dtype, checkpoint.plans)
-    solution = integrate_indexed(velocity, start, solve, step_ends=ends)
+    plan = compile(spec, start.dtype, checkpoint.plans)
+    solution = integrate_indexed(velocity, start, plan, step_ends=ends)
     with torch.no_grad():
         data = checkpoint.decoder.decode(solution.x)
     return data, solution.x, any(status is not Status.SUCCESS for status in solution.status)

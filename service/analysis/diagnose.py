@@ -152,16 +152,16 @@ def validate_diagnose(
     width = math.prod(model.event_shape)
     _check_cost(n, times, width, model, settings)
     unspecified = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
-    solve = compiled(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
-    at = times_of(request, "times", solve)
+    plan = compiled(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
+    at = times_of(request, "times", plan)
     deadline = deadline_of(request, settings)
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
-    response_bytes = check_arrays_size("num_samples", shapes, "float64", solve, encoder, settings.max_answer_bytes)
-    hold = take(_memory(n, times, width, model, solve, checked) + response_bytes, deadline, checked.bytes)
+    response_bytes = check_arrays_size("num_samples", shapes, "float64", plan, encoder, settings.max_answer_bytes)
+    hold = take(_memory(n, times, width, model, plan, checked) + response_bytes, deadline, checked.bytes)
     job = job_of(
         request,
         model,
-        solve,
+        plan,
         hold,
         checked,
         num_samples=n,
@@ -174,9 +174,9 @@ def validate_diagnose(
     return Validated(model, job, encoder)
 
 
-def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan, checked: CheckedConditions) -> int:
+def _memory(n: int, times: int, width: int, model: ModelVersion, plan: Plan, checked: CheckedConditions) -> int:
     """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
-    paths = lanes_bytes(model, n, width, checked, saved=times, start=True, steps=kept_steps(solve, "none"))
+    paths = lanes_bytes(model, n, width, checked, saved=times, start=True, steps=kept_steps(plan, "none"))
     rows = n * times * width
     jacobians = lanes_bytes(model, rows, width, checked, start=True, constants=width + 2)
     return paths + jacobians + 8 * rows * (width + 3) + doubles_bytes(n, model.event_shape)
@@ -232,7 +232,7 @@ class _Paths:
         of = np.repeat(sample, width)
         return replace(
             job,
-            solve=resolve(solver="euler", steps=1, dtype=states.dtype),
+            plan=resolve(solver="euler", steps=1, dtype=states.dtype),
             follows=True,
             num_samples=len(at),
             x0=states.new_zeros(len(at), width),

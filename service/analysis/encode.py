@@ -75,14 +75,14 @@ def validate_encode(
     """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
     refuse_average(model, "encode follows")
     n, checked, model = sized_data(request, model, settings)
-    solve = compiled(request, model, BACK, settings)
+    plan = compiled(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
-    response_bytes = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
-    width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
+    response_bytes = check_arrays_size("samples", shapes, model.card.dtype, plan, encoder, settings.max_answer_bytes)
+    width, steps, deadline = math.prod(model.event_shape), kept_steps(plan, "none"), deadline_of(request, settings)
     lanes = lanes_bytes(model, n, width, checked, start=True, steps=steps)
     hold = take(lanes + data_bytes(n, model) + response_bytes, deadline, checked.bytes)
     states = states_of(request, model)
-    job = job_of(request, model, solve, hold, checked, num_samples=n, deadline=deadline, x0=states.x)
+    job = job_of(request, model, plan, hold, checked, num_samples=n, deadline=deadline, x0=states.x)
     return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
 
 

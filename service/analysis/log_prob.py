@@ -133,9 +133,9 @@ def validate_log_prob(
     exact = _is_exact(request, width)
     probes = 1 if exact else request.probes
     _check_cost(n, probes, 0 if exact else width, settings)
-    solve = compiled(request, model, BACK, settings)
-    response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
-    lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
+    plan = compiled(request, model, BACK, settings)
+    response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", plan, encoder, settings.max_answer_bytes)
+    lanes, steps, deadline = n * probes, kept_steps(plan, "none"), deadline_of(request, settings)
     constants = 0 if exact else width
     lanes_held = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, steps=steps)
     hold = take(
@@ -148,7 +148,7 @@ def validate_log_prob(
     job = job_of(
         request,
         model,
-        solve,
+        plan,
         hold,
         checked,
         num_samples=lanes,

@@ -77,13 +77,6 @@ def read_npz(body: bytes, model: type[BaseModel]) -> tuple[bytes, dict[str, Any]
     return text, content
 
 
-def read_members(body: bytes) -> bytes:
-    """Return the JSON members as text, without reading the arrays; errors as in `read_npz`."""
-    with _archive(body) as archive:
-        entries = [entry for name, entry in _entries(archive) if name == REQUEST]
-        return _json(entries[0], _data(archive, entries[0])) if entries else b"{}"
-
-
 @contextmanager
 def _archive(body: bytes) -> Iterator[zipfile.ZipFile]:
     """Open an archive; whatever goes wrong while it is read is the fault of its bytes, and a 400."""

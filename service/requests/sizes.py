@@ -46,7 +46,7 @@ def check_size(request: SampleRequest, max_bytes: int, encoder: Encoder, limit: 
 
 
 def check_arrays_size(
-    member: str, shapes: Sequence[Sequence[int]], dtype: str, solve: Plan, encoder: Encoder, limit: int
+    member: str, shapes: Sequence[Sequence[int]], dtype: str, plan: Plan, encoder: Encoder, limit: int
 ) -> int:
     """Refuse a request if the upper bound on its response of arrays is over the limit.
 
@@ -54,7 +54,7 @@ def check_arrays_size(
         member: the field to reduce.
         shapes: shapes of the arrays; the first axis counts samples.
         dtype: the largest dtype.
-        solve: the compiled solver, described in the response.
+        plan: the compiled solver, described in the response.
         encoder: the format.
         limit: maximum size of a response, in bytes.
 
@@ -65,7 +65,7 @@ def check_arrays_size(
         ProblemError: 422 with the predicted and the allowed number of bytes.
     """
     arrays = sum(encoder.array_bytes(shape, dtype) for shape in shapes)
-    predicted = arrays + _head_bytes(solve.settings) + shapes[0][0] * encoder.bytes_per_sample
+    predicted = arrays + _head_bytes(plan.settings) + shapes[0][0] * encoder.bytes_per_sample
     if predicted > limit:
         raise invalid(
             member,
@@ -96,7 +96,7 @@ def check_form(request: SampleRequest, model: ModelVersion, encoder: Encoder) ->
         raise ProblemError(Kind.NOT_ACCEPTABLE, detail, offered=others) from None
 
 
-def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder) -> int:
+def response_bytes(request: SampleRequest, model: ModelVersion, plan: Plan, encoder: Encoder) -> int:
     """Return an upper bound on the bytes of the response: states, trace, and the report of each sample.
 
     For a stream this covers all events except progress.
@@ -107,14 +107,14 @@ def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, enc
     if encoder.max_bytes is not None:
         return encoder.max_bytes(n, shape)
     states = encoder.array_bytes((n, *shape), dtype)
-    head = _head_bytes(solve.settings) + m * _BYTES_PER_TIME
+    head = _head_bytes(plan.settings) + m * _BYTES_PER_TIME
     if m:
         states += encoder.array_bytes((n, m, *shape), dtype)
     if encoder.followed:
         head *= 2  # the first event of a stream has a head too
         states += encoder.array_bytes((m, n, *shape), dtype) + m * _BYTES_PER_EVENT
     lanes = n if request.trace == "full" else 1
-    entries = 0 if request.trace == "none" else solve.max_attempts * lanes
+    entries = 0 if request.trace == "none" else plan.max_attempts * lanes
     return _REQUEST + head + states + entries * encoder.bytes_per_step + n * encoder.bytes_per_sample
 
 
@@ -123,11 +123,11 @@ def _head_bytes(settings: Mapping[str, object]) -> int:
     return _HEAD + len(orjson.dumps(settings))
 
 
-def kept_steps(solve: Plan, trace: str) -> int:
+def kept_steps(plan: Plan, trace: str) -> int:
     """Return how many attempted steps of a sample are kept: the maximum for a full trace, else a likely number."""
     if trace == "full":
-        return solve.max_attempts
-    return min(solve.max_attempts, _LIKELY_STEPS) if solve.adaptive else 0
+        return plan.max_attempts
+    return min(plan.max_attempts, _LIKELY_STEPS) if plan.adaptive else 0
 
 
 def lanes_bytes(
@@ -167,7 +167,7 @@ def lanes_bytes(
 def memory_bytes(
     request: SampleRequest,
     model: ModelVersion,
-    solve: Plan,
+    plan: Plan,
     encoder: Encoder,
     max_bytes: int,
     checked: CheckedConditions,
@@ -181,7 +181,7 @@ def memory_bytes(
         checked,
         saved=saved,
         start=request.x0 is not None,
-        steps=kept_steps(solve, request.trace),
+        steps=kept_steps(plan, request.trace),
     )
     if request.x0 is not None:
         needed += doubles_bytes(n, model.event_shape)

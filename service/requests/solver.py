@@ -47,13 +47,13 @@ def chosen(
     for choice in choices(request, model, settings):
         named = request.model_copy(update={"solver": choice.point.solver})
         try:
-            solve = compiled(named, model, t_span, settings)
+            plan = compiled(named, model, t_span, settings)
             if request.save_at is not None:
-                times_of(named, "save_at", solve)
+                times_of(named, "save_at", plan)
         except ProblemError as problem:  # over a limit of this service, or times that are not on the grid
             refused = refused or problem
             continue
-        return named, choice, solve
+        return named, choice, plan
     assert refused is not None  # noqa: S101  (there is a choice)
     raise refused
 
@@ -232,19 +232,19 @@ def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
     return start, end
 
 
-def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
+def times_of(request: Solving, name: str, plan: Plan) -> NDArray[np.float64]:
     """Return the times at which to save states, strictly along the span; on a fixed grid, only its points.
 
     Args:
         request: the parsed body.
         name: the field that holds the times.
-        solve: the compiled solver.
+        plan: the compiled solver.
 
     Raises:
         ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
     """
     try:
-        times = check_save_at(solve, getattr(request, name), name)
+        times = check_save_at(plan, getattr(request, name), name)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     assert times is not None  # noqa: S101  (times were given)

@@ -58,7 +58,7 @@ class _Needs(NamedTuple):
     Attributes:
         checked: the conditions and guidance of its samples.
         choice: the service's choice of solver, if the request left it to the service.
-        solve: the compiled solver, which is kept elsewhere.
+        plan: the compiled solver, which is kept elsewhere.
         save_at: times at which to save states.
         max_bytes: upper bound on the response.
         memory: bytes that it holds until its response is sent.
@@ -66,7 +66,7 @@ class _Needs(NamedTuple):
 
     checked: CheckedConditions
     choice: Choice | None
-    solve: ref[Plan]
+    plan: ref[Plan]
     save_at: NDArray[np.float64] | None
     max_bytes: int
     memory: int
@@ -104,14 +104,14 @@ def validate_sample(
     check_indices(request)
     key = _key(request, settings, encoder)
     needs = None if key is None else _RECENT.get(model, {}).get(key)
-    solve = None if needs is None else needs.solve()
-    if needs is None or solve is None:
-        request, of_sizes, solve, needs = _needed(request, model, settings, encoder)
+    plan = None if needs is None else needs.plan()
+    if needs is None or plan is None:
+        request, of_sizes, plan, needs = _needed(request, model, settings, encoder)
         if key is not None and of_sizes is model:
             _remember(model, key, needs)
         model = of_sizes
     checked, choice, _, save_at, max_bytes, memory = needs
-    if solve.batch and request.first_index != 0:
+    if plan.batch and request.first_index != 0:
         raise invalid(
             "first_index",
             f"first_index = {request.first_index} with error_control 'batch': all samples of such a request share "
@@ -122,7 +122,7 @@ def validate_sample(
     job = job_of(
         request,
         model,
-        solve,
+        plan,
         hold,
         checked,
         num_samples=n,
@@ -173,18 +173,18 @@ def _needed(
         raise invalid("noise_scale", "noise_scale is for the noise of a seed, and x0 was given; leave one of them out")
     checked, model = sized(request, model, request.num_samples, {"x0": (request.x0, model.card.event_shape)})
     check_form(request, model, encoder)
-    request, choice, solve = chosen(request, model, t_span, settings)
-    save_at = None if request.save_at is None else times_of(request, "save_at", solve)
-    max_bytes = response_bytes(request, model, solve, encoder)
+    request, choice, plan = chosen(request, model, t_span, settings)
+    save_at = None if request.save_at is None else times_of(request, "save_at", plan)
+    max_bytes = response_bytes(request, model, plan, encoder)
     check_size(request, max_bytes, encoder, settings.max_answer_bytes)
-    memory = memory_bytes(request, model, solve, encoder, max_bytes, checked)
-    return request, model, solve, _Needs(checked, choice, ref(solve), save_at, max_bytes, memory)
+    memory = memory_bytes(request, model, plan, encoder, max_bytes, checked)
+    return request, model, plan, _Needs(checked, choice, ref(plan), save_at, max_bytes, memory)
 
 
 def job_of(
     request: Subject,
     model: ModelVersion,
-    solve: Plan,
+    plan: Plan,
     hold: Hold,
     checked: CheckedConditions,
     *,
@@ -199,7 +199,7 @@ def job_of(
     Args:
         request: the parsed body.
         model: the requested model.
-        solve: the compiled solver.
+        plan: the compiled solver.
         hold: the memory held for the request.
         checked: the conditions and guidance of its samples.
         lanes_of: (lanes,) index of the sample that gives each lane its conditions; None if lane i is sample i.
@@ -210,7 +210,7 @@ def job_of(
     return Job(
         model=model.name,
         version=model.version,
-        solve=solve,
+        plan=plan,
         num_samples=num_samples,
         conditions=conditions if lanes_of is None else repeated(conditions, lanes_of),
         guidance=checked.guidance,
@@ -219,7 +219,7 @@ def job_of(
         deadline=deadline,
         trace=trace,
         priority=Priority(request.priority),
-        on_logged=logged_beyond(hold, num_samples * kept_steps(solve, trace)),
+        on_logged=logged_beyond(hold, num_samples * kept_steps(plan, trace)),
         **others,
     )
 

@@ -163,7 +163,7 @@ def sample_response(
     if result.saved is not None and job.save_at is not None:
         arrays["saved"] = saved = saved_of(model, result, decode)
         steps["saved"] = {"t": job.save_at.tolist(), "states": saved}
-    trace = view(job.trace, job.solve, result.trace)
+    trace = view(job.trace, job.plan, result.trace)
     if trace is not None:
         arrays |= {f"trace_{name}": trace[name] for name in COLUMNS}
         steps["trace"] = trace
@@ -175,7 +175,7 @@ def sample_response(
         "deterministic": model.deterministic,
         "noise": model.card.noise,
         "path": model.path,
-        "solver": job.solve.settings,
+        "solver": job.plan.settings,
         **({} if budget is None else {"budget": budget}),
         **_class_of(model, job),
         **_columns_of(model, decode),
@@ -259,24 +259,24 @@ def saved_to_data(saved: torch.Tensor, decode: Decode | None) -> Array:
     return flat.reshape(*saved.shape[:2], *flat.shape[1:])
 
 
-def view(level: str, solve: Plan, trace: Trace) -> TraceBody | None:
+def view(level: str, plan: Plan, trace: Trace) -> TraceBody | None:
     """Return the steps that the response shows.
 
     Args:
         level: `none`; `summary` (the grid of a fixed solver, which is the same for every sample; the attempts of the
             first sample and quantiles over all for an adaptive one); or `full`.
-        solve: the compiled solver.
+        plan: the compiled solver.
         trace: every attempted step; empty if the level and the grid determine it.
     """
     if level == "none":
         return None
     if level == "full":
         return _columns(trace)
-    if solve.times is not None:
-        return _grid(solve)
+    if plan.times is not None:
+        return _grid(plan)
     first = trace.sample == 0
     taken = trace.accepted
-    quantiles = _quantiles(trace.t[taken], np.abs(trace.h[taken]), solve.t_span)
+    quantiles = _quantiles(trace.t[taken], np.abs(trace.h[taken]), plan.t_span)
     return {**_columns(trace, first), "quantiles": quantiles}
 
 
@@ -290,12 +290,12 @@ def _columns(trace: Trace, rows: Any = slice(None)) -> TraceBody:
     }
 
 
-def _grid(solve: Plan) -> TraceBody:
+def _grid(plan: Plan) -> TraceBody:
     """Return the columns of one sample that took every step of a plan's grid; they must not be changed."""
-    columns = _GRIDS.get(solve)
+    columns = _GRIDS.get(plan)
     if columns is not None:
         return columns
-    times = solve.times
+    times = plan.times
     assert times is not None  # noqa: S101  (the caller has seen them)
     steps = len(times) - 1
     grid: TraceBody = {
@@ -305,7 +305,7 @@ def _grid(solve: Plan) -> TraceBody:
         "error": np.full(steps, np.nan),
         "accepted": np.ones(steps, dtype=bool),
     }
-    return _GRIDS.setdefault(solve, grid)
+    return _GRIDS.setdefault(plan, grid)
 
 
 def _quantiles(t: NDArray[np.float64], h: NDArray[np.float64], t_span: tuple[float, float]) -> dict[str, list[float]]:

@@ -156,6 +156,6 @@ def head(model: ModelVersion, job: Job, result: JobResult, context: Context, det
     return {
         **origin(model, context),
         "deterministic": deterministic,
-        "solver": job.solve.settings,
+        "solver": job.plan.settings,
         **outcome(result),
     }

@@ -178,12 +178,12 @@ def _validate(
     checked, model = sized(request, model, n)
     floor = solvers.tolerance_floor(model.compute)
     tight = SolverSpec(rtol=floor, atol=floor, controller="i", max_nfe=settings.max_nfe)
-    solve, deadline = solvers.compile(tight, model.dtype, None, model.compute), deadline_of(request, settings)
+    plan, deadline = solvers.compile(tight, model.dtype, None, model.compute), deadline_of(request, settings)
     width = math.prod(model.event_shape)
-    memory = lanes_bytes(model, n, width, checked, steps=kept_steps(solve, "none"))
+    memory = lanes_bytes(model, n, width, checked, steps=kept_steps(plan, "none"))
     hold = take(memory + 2 * doubles_bytes(n, model.event_shape), deadline, checked.bytes)
     job = job_of(
-        request, model, solve, hold, checked, num_samples=n, deadline=deadline, seed=seed_of(request.seed),
+        request, model, plan, hold, checked, num_samples=n, deadline=deadline, seed=seed_of(request.seed),
         first_index=request.first_index, noise_scale=request.noise_scale,
     )  # fmt: skip
     return _Measuring(model=model, job=job, encoder=encoder, request=request, checked=checked, hold=hold, plans=plans)
@@ -216,7 +216,7 @@ class _Measurement:
     @property
     def reference(self) -> str:
         """The solver of the reference as text."""
-        spec = self.valid.job.solve.spec
+        spec = self.valid.job.plan.spec
         return f"{spec.solver}@{spec.rtol:g}"
 
     async def events(self) -> AsyncGenerator[bytes | memoryview]:
@@ -242,7 +242,7 @@ class _Measurement:
 
     def _failed(self, problem: ProblemError) -> bytes:
         context = context_of(self.http.scope)
-        context.problem, context.outcome = problem, str(problem.kind.value.status)
+        context.problem, context.outcome = problem.kind, str(problem.kind.value.status)
         return event("error", problem.body(context.request_id, context.url_path))
 
     async def _measure(self, ends: torch.Tensor) -> AsyncIterator[dict[str, Any]]:
@@ -319,7 +319,7 @@ class _Measurement:
         except TimeoutError:
             self.cancel()
             raise DeadlineExceeded from None
-        context_of(self.http.scope).solver = job.solve.name
+        context_of(self.http.scope).solver = job.plan.name
         pipeline.count(self.http, job, result)
         return result
 

@@ -136,7 +136,7 @@ def _validate(
     differences += _differences(answer, model, environment)
     check_promise()
     valid = validate_sample(request, model, settings, encoder, take)
-    plan = valid.job.solve.tuned or None
+    plan = valid.job.plan.tuned or None
     if answer.plan != plan and "plan" not in {each.what for each in differences}:
         differences.append(Difference("plan", answer.plan or "none", plan or "none", _OTHER_PLAN))
         check_promise()

@@ -161,7 +161,7 @@ class _Followed:
             result = self.future.result()
         except REFUSALS as error:
             problem = problem_of(error)
-            self.context.problem, self.context.outcome = problem, str(problem.kind.value.status)
+            self.context.problem, self.context.outcome = problem.kind, str(problem.kind.value.status)
             yield event("error", problem.body(self.context.request_id, self.context.url_path))
             return
         saved = result.saved if result.saved_data is None else result.saved_data
@@ -185,9 +185,9 @@ class _Followed:
             "first_index": job.first_index,
             "num_samples": job.num_samples,
             "deterministic": model.deterministic,
-            "solver": job.solve.settings,
+            "solver": job.plan.settings,
             **({} if self._choice is None else {"budget": self._choice}),
-            "nfe_bound": job.solve.nfe_bound,
+            "nfe_bound": job.plan.nfe_bound,
         }
 
     def _progress(self, progress: Progress) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class _Followed:
 
     async def _completed(self, result: JobResult) -> AsyncIterator[bytes | memoryview]:
         pipeline.count(self._http, self._job, result)
-        least = float(result.t.min() if self._job.solve.t_span[0] < self._job.solve.t_span[1] else result.t.max())
+        least = float(result.t.min() if self._job.plan.t_span[0] < self._job.plan.t_span[1] else result.t.max())
         done = int((result.status == "success").sum())
         share = done / len(result.t)
         yield event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))

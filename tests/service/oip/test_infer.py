@@ -45,7 +45,7 @@ async def test_the_same_job_as_v1_sample(running: Any) -> None:
     answer = await infer(running, parameters=FIXED, id="mine")
     other = (await running.post(**FIXED)).json()
     [job, job_v1] = running.engine.jobs
-    assert (job.solve, job.seed, job.num_samples, job.trace) == (job_v1.solve, 5, 3, job_v1.trace)
+    assert (job.plan, job.seed, job.num_samples, job.trace) == (job_v1.plan, 5, 3, job_v1.trace)
     body, found = answer.json(), arrays(answer)
     assert (body["model_name"], body["model_version"], body["id"]) == ("moons", "2", "mine")
     assert body["parameters"] == {
@@ -75,7 +75,7 @@ async def test_every_parameter_arrives(running: Any) -> None:
     assert (await infer(running, parameters=parameters)).status_code == 200
     assert (await running.post(**parameters)).status_code == 200
     [job, job_v1] = running.engine.jobs
-    for name in ("seed", "first_index", "num_samples", "solve", "trace", "priority", "partial"):
+    for name in ("seed", "first_index", "num_samples", "plan", "trace", "priority", "partial"):
         assert getattr(job, name) == getattr(job_v1, name)
 
 
@@ -86,7 +86,7 @@ async def test_the_name_may_stand_in_the_body_too(running: Any) -> None:
 async def test_grid_by_name_with_its_parameter(running: Any) -> None:
     await infer(running, parameters={"solver": "euler", "steps": 4, "grid": "shift", "grid.value": 3.0})
     await running.post(solver="euler", steps=4, grid={"name": "shift", "value": 3.0})
-    assert running.engine.jobs[0].solve is running.engine.jobs[1].solve
+    assert running.engine.jobs[0].plan is running.engine.jobs[1].plan
 
 
 @pytest.mark.parametrize("data", [X0.tolist(), X0.reshape(-1).tolist()])
@@ -100,7 +100,7 @@ async def test_times_are_tensors(running: Any) -> None:
     tensors = {"grid": [0.0, 0.25, 1.0], "save_at": [0.25, 1.0], "t_span": [0.0, 1.0]}
     inputs = [{"name": k, "shape": [len(v)], "datatype": "FP64", "data": v} for k, v in tensors.items()]
     found = arrays(await infer(running, parameters={"solver": "euler", "num_samples": 2}, inputs=inputs))
-    assert running.engine.jobs[0].solve.times.tolist() == [0.0, 0.25, 1.0]
+    assert running.engine.jobs[0].plan.times.tolist() == [0.0, 0.25, 1.0]
     assert found["saved"].shape == (2, 2, 2)
 
 

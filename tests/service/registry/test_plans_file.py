@@ -115,7 +115,7 @@ async def test_requests(running: Any) -> None:
     body = (await running.post(solver="tuned-6", num_samples=3)).json()
     assert {"name": "tuned", "steps": 6}.items() <= body["solver"].items()
     assert body["solver"]["plan"].startswith("sha256:")
-    assert running.engine.jobs[0].solve.nfe == 6
+    assert running.engine.jobs[0].plan.nfe == 6
     apart = (await running.post(solver="tuned", steps=4, num_samples=1)).json()
     assert apart["solver"]["steps"] == 4
     answer = await running.post(solver="tuned-5")

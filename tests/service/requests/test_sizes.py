@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 async def test_no_answer_is_larger_than_predicted(running: Any, moons: ModelVersion, media: str, trace: str) -> None:
     ask: dict[str, Any] = {"model": "moons", "num_samples": 2_000, "trace": trace, "save_at": [0.5, 1.0], "max_nfe": 60}
     answer = await running.http.post("/v1/sample", json=ask, headers={"Accept": media})
-    predicted = response_bytes(SampleRequest(**ask), moons, running.engine.jobs[0].solve, ENCODERS[media])
+    predicted = response_bytes(SampleRequest(**ask), moons, running.engine.jobs[0].plan, ENCODERS[media])
     assert answer.status_code == 200
     assert len(answer.content) <= predicted
 
@@ -82,8 +82,8 @@ async def test_a_job_takes_no_more_memory_than_is_set_aside(
     held = sum(each.nbytes for each in (*tensors, *columns, result.t, result.nfe, result.status))
     held += len(answer.content) if ENCODERS[media].whole else 0
     request, encoder = SampleRequest(**ask), ENCODERS[media]
-    most = response_bytes(request, moons, job.solve, encoder)
-    assert held <= memory_bytes(request, moons, job.solve, encoder, most, CheckedConditions())
+    most = response_bytes(request, moons, job.plan, encoder)
+    assert held <= memory_bytes(request, moons, job.plan, encoder, most, CheckedConditions())
 
 
 def test_a_condition_for_all_takes_the_memory_of_one() -> None:

@@ -88,7 +88,7 @@ async def test_every_door_reads_text(running: Any, path: str) -> None:
     else:
         body = {"num_samples": 1, "times": [0.0], "solver": "RK4-3"} if path == "diagnose" else given
         answer = await running.http.post(f"/v1/models/moons/{path}", json=body)
-    assert running.engine.jobs[0].solve.settings == {
+    assert running.engine.jobs[0].plan.settings == {
         "name": "rk4",
         "steps": 3,
         "grid": "uniform",

@@ -34,7 +34,7 @@ async def infer(running: Any, parameters: dict[str, Any], **tensors: Any) -> Any
 async def test_save_at(running: Any, times: list[float]) -> None:
     answer = (await running.post(**EULER, num_samples=1, save_at=times)).json()
     job = running.engine.jobs[0]
-    assert answer["saved"]["t"] == job.save_at.tolist() == job.solve.times.tolist()
+    assert answer["saved"]["t"] == job.save_at.tolist() == job.plan.times.tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -43,7 +43,7 @@ async def test_save_at_as_a_tensor(running: Any, steps: int, dtype: Any) -> None
     times = np.linspace(0, 1, steps + 1).astype(dtype)
     answer = await infer(running, {"solver": "euler", "steps": steps}, save_at=times)
     assert answer.status_code == 200, answer.text
-    assert running.engine.jobs[0].save_at.tolist() == running.engine.jobs[0].solve.times.tolist()
+    assert running.engine.jobs[0].save_at.tolist() == running.engine.jobs[0].plan.times.tolist()
 
 
 async def test_half_precision_in_json_is_half_precision_too(running: Any) -> None:
@@ -51,7 +51,7 @@ async def test_half_precision_in_json_is_half_precision_too(running: Any) -> Non
     body = {"parameters": {"num_samples": 1, "solver": "euler", "grid": "uniform", "steps": 30}, "inputs": [tensor]}
     answer = await running.http.post("/v2/models/moons/infer", json=body)
     assert answer.status_code == 200, answer.text
-    assert running.engine.jobs[0].save_at.tolist() == running.engine.jobs[0].solve.times[[3, 10]].tolist()
+    assert running.engine.jobs[0].save_at.tolist() == running.engine.jobs[0].plan.times[[3, 10]].tolist()
 
 
 async def test_a_half_precision_number_in_plain_json_is_no_grid_point(running: Any) -> None:
@@ -70,14 +70,14 @@ async def test_a_grid_and_a_span_of_half_precision(running: Any) -> None:
     x0 = np.zeros((1, 2), dtype=np.float32)
     answer = await infer(running, {"solver": "euler"}, grid=half, t_span=np.array([0.1, 0.3]), x0=x0)
     assert answer.status_code == 200, answer.text
-    assert running.engine.jobs[0].solve.times.tolist() == [0.1, float(half[1]), 0.3]
+    assert running.engine.jobs[0].plan.times.tolist() == [0.1, float(half[1]), 0.3]
 
 
 @pytest.mark.parametrize("t_span", [[1e-8, SUMS[-1]], [0, 1 + 2**-23], [2**-24, 1 - 2**-24]], ids=str)
 async def test_a_span_that_is_all_but_whole_is_whole(running: Any, t_span: list[float]) -> None:
     """It needs no x0, and there is no message that [0, 1] leaves [0, 1]."""
     assert (await running.post(t_span=t_span, num_samples=1)).status_code == 200
-    assert running.engine.jobs[0].solve.t_span == (0.0, 1.0)
+    assert running.engine.jobs[0].plan.t_span == (0.0, 1.0)
 
 
 async def test_an_end_of_the_span_that_is_a_sum(running: Any) -> None:

@@ -32,7 +32,7 @@ def test_job(moons: ModelVersion, settings: Settings) -> None:
     job = validate_sample(request, moons, settings, JSON, take).job
     assert (job.model, job.version, job.num_samples, job.seed, job.first_index) == ("moons", 2, 3, 7, 5)
     assert (job.partial, job.trace, job.x0, job.save_at) == (True, "none", None, None)
-    assert job.solve is resolve()  # equal requests share one compiled solver
+    assert job.plan is resolve()  # equal requests share one compiled solver
 
 
 def test_limits_are_inclusive(moons: ModelVersion, settings: Settings) -> None:
@@ -62,7 +62,7 @@ def test_what_a_request_needs_is_decided_once(
     other = {"seed": 2, "first_index": 9, "timeout_s": 3.0, "priority": "bulk", "on_timeout": "partial"}
     again = validate_sample(SampleRequest(**body, **other), moons, settings, JSON, take)
     assert len(decided) == 1
-    assert again.job.solve is first.job.solve
+    assert again.job.plan is first.job.plan
     assert (again.max_bytes, again.job.seed, again.job.first_index) == (first.max_bytes, 2, 9)
     assert (again.job.priority.value, again.job.partial) == ("bulk", True)
 
@@ -154,7 +154,7 @@ def test_too_large(other: float) -> None:
 def test_what_is_kept_of_requests_does_not_keep_their_plans(moons: ModelVersion, settings: Settings) -> None:
     solves = [
         weakref.ref(
-            validate_sample(SampleRequest(model="moons", solver=f"ab4-{n}"), moons, settings, JSON, take).job.solve
+            validate_sample(SampleRequest(model="moons", solver=f"ab4-{n}"), moons, settings, JSON, take).job.plan
         )
         for n in range(9_000, 9_020)
     ]

@@ -77,7 +77,7 @@ async def test_the_best_that_fits_is_chosen_and_echoed(running: Any, budget: Any
     assert found["solver"] == solver
     assert {name: found[name] for name in budget} == budget
     assert found["promised_error"] * 2.0 == found["promised_distance"]  # a spread of 2
-    assert str(running.engine.jobs[0].solve.spec) == solver
+    assert str(running.engine.jobs[0].plan.spec) == solver
     assert found["reason"]
     assert found["predicted_ms"] > 0
 

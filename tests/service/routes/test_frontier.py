@@ -157,7 +157,7 @@ async def test_at_the_time_limit_the_verdict_rests_on_what_was_measured(served: 
     submit = service.engine.submit
 
     def slow(job: Any) -> Any:
-        if job.solve.spec.steps == 8:
+        if job.plan.spec.steps == 8:
             job = replace(job, deadline=0.0)
         return submit(job)
 
