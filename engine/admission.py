@@ -204,16 +204,34 @@ class Gate:
             TooSlow: it would be late even with the machine to itself, and a partial result is no use.
             Overloaded: the queue is full, or the job would be late; with the time until the same job would be accepted.
         """
+        accepted = self._judge(queue, job, stages_s, job.deadline, entry)
+        if isinstance(accepted, Overloaded):
+            raise accepted
+        return accepted
+
+    def refusal(self, queue: Queue, job: Job, stages_s: float, limit_s: float) -> Overloaded | None:
+        """Return what `take` would raise if such a job with this time limit in seconds came now.
+
+        Raises:
+            TooSlow: as `take`.
+        """
+        judged = self._judge(queue, job, stages_s, self._clock() + limit_s, Entry)
+        return judged if isinstance(judged, Overloaded) else None
+
+    def _judge(
+        self, queue: Queue, job: Job, stages_s: float, end: float | None, entry: Callable[..., E]
+    ) -> E | Overloaded:
+        """Return the entry of a job that ends at `end` if it is accepted, else why it is not."""
         now, bulk = self._clock(), job.priority is Priority.BULK
         if len(self._work) >= self._max_queue:
-            raise Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(now)))
+            return Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(now)))
         cost = queue.nfe.of(job)
         mean, slowest, typical = cost
         calls, width = (slowest if slowest > mean else mean), network_rows(job.guidance)
         deadline = math.inf
-        if job.deadline is not None:
-            _check_speed(queue, job, cost, job.num_samples * width, job.deadline - now, stages_s)
-            deadline = max(now, job.deadline - stages_s)
+        if end is not None:
+            _check_speed(queue, job, cost, job.num_samples * width, end - now, stages_s)
+            deadline = max(now, end - stages_s)
         if job.partial:  # it ends at its deadline, done or not
             most = max(1.0, (deadline - now) / queue.ticks.seconds(job.num_samples * width))
             mean, calls = min(mean, most), min(calls, most)
@@ -228,26 +246,8 @@ class Gate:
             deadline=deadline,
             partial=job.partial,
         )
-        if job.deadline is not None:
-            self._check_time(queue, bulk, accepted, now)
-        return accepted
-
-    def check_early(self, queue: Queue, rows: int, limit_s: float) -> None:
-        """Refuse an interactive job whose steps are not known yet, if it would be late even as the shortest that waits.
-
-        Raises:
-            Overloaded: with the time until there is room.
-        """
-        scheduler, now = queue.schedulers[False], self._clock()
-        waiting = [each.calls for each in scheduler.entries.values() if each.admitted < each.samples]
-        if not waiting or not scheduler.is_small(rows):
-            return
-        before, together = ahead(scheduler.entries.values(), Entry(-1, rows, 0.0, deadline=now + limit_s), scheduler)
-        tick_s = queue.ticks.seconds(together)
-        needed_s = before * tick_s / together + min(waiting) * tick_s
-        if before and needed_s > _SHARE * limit_s:
-            own_s = before * tick_s / together / len(waiting)
-            raise Overloaded(_LATE, needed_s - _SHARE * limit_s + self._line_s(False, now, own_s))
+        late = None if end is None else self._late(queue, bulk, accepted, now)
+        return accepted if late is None else late
 
     def all_s(self) -> float:
         """About how many seconds all work takes."""
@@ -275,8 +275,8 @@ class Gate:
         deadlines = [entry.deadline for scheduler in schedulers for entry in scheduler.entries.values()]
         return min(self.all_s() / max(1, len(deadlines)), min(deadlines, default=math.inf) - now)
 
-    def _check_time(self, queue: Queue, bulk: bool, entry: Entry, now: float) -> None:
-        """Refuse a job for which the work ahead of it leaves too little time."""
+    def _late(self, queue: Queue, bulk: bool, entry: Entry, now: float) -> Overloaded | None:
+        """Return the refusal of a job for which the work ahead of it leaves too little time."""
         left_s, scheduler, own_rows = entry.deadline - now, queue.schedulers[bulk], entry.samples * entry.width
         before, rows = ahead(scheduler.entries.values(), entry, scheduler)
         tick_s, own_work = queue.ticks.seconds(rows), own_rows * entry.cost
@@ -286,9 +286,9 @@ class Gate:
         needed_s += self._others_s(queue, bulk, needed_s, now) - (alone_s if entry.partial else 0.0)
         # A job that hardly fits even alone is accepted if nothing holds it up.
         if needed_s <= _SHARE * left_s or needed_s <= 1.1 * alone_s:
-            return
+            return None
         wait_s = max(_LEAST_RETRY_S, min(needed_s - alone_s, needed_s - _SHARE * left_s))
-        raise Overloaded(_LATE, wait_s + self._line_s(bulk, now, own_work * tick_s / rows))
+        return Overloaded(_LATE, wait_s + self._line_s(bulk, now, own_work * tick_s / rows))
 
     def _line_s(self, bulk: bool, now: float, own_s: float) -> float:
         """Seconds of the jobs refused before, which come back too: each is told a time of its own."""

@@ -36,6 +36,7 @@ from engine.job import (
     Priority,
     Sizes,
     TooManySamples,
+    TooSlow,
     Workload,
 )
 from engine.loop import Loop
@@ -329,21 +330,23 @@ class Engine:
         loop.commands.put(partial(self._table.begin, active))
         return active.future
 
-    def check_early(self, name: str, rows: int, limit_s: float) -> None:
-        """Refuse a job of samples that is not made yet, if what is ahead of it leaves too little time for any.
+    def refusal(self, job: Job, limit_s: float) -> Overloaded | None:
+        """Return how `submit` would refuse such a job with this time limit in seconds for overload, if it came now.
 
-        Args:
-            name: of a model; one that is not loaded, or not in a single version, is not refused.
-            rows: network rows of one call of all its samples, at least.
-            limit_s: its time limit in seconds.
-
-        Raises:
-            Overloaded: as `submit` would.
+        None also where the engine cannot tell: it takes no jobs, or it has not just this version of the model.
         """
         with self._lock:
-            loaded = [arena for (other, _), arena in self._versions.items() if other == name]
-            if len(loaded) == 1:
-                self._gate.check_early(self._queues[loaded[0]][SAMPLE, ()], rows, limit_s)
+            loaded = [arena for (name, _), arena in self._versions.items() if name == job.model]
+            if len(loaded) != 1 or loaded[0] is not self._versions.get((job.model, job.version)):
+                return None
+            queue = self._queues[loaded[0]].get((job.operation, job.sizes))
+            if queue is None or self._draining or self._loop.closed:
+                return None
+            job, arena = _grouped(job, queue.arena.budget), queue.arena
+            try:
+                return self._gate.refusal(queue, job, arena.stages_s(job) if arena.stages else 0.0, limit_s)
+            except TooSlow:
+                return None
 
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()

@@ -23,6 +23,7 @@ from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Registry
+from service.requests.early import RefuseEarly
 from service.routes import docs, frontier, health, models, page, replay, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
@@ -82,6 +83,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     app.state.service = service
     _expect_requests(_ROUTES, service.metrics)
     handle_errors(app)
+    app.add_middleware(RefuseEarly, service=service)
     app.add_middleware(LimitBursts, limiter=service.burst_limiter)  # inside what refuses by headers alone
     if settings.api_keys:
         app.add_middleware(RequireKey, settings=settings)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.job import Job, JobResult, Operation, Priority, Sizes, Workload
+from engine.job import Job, JobResult, Operation, Overloaded, Priority, Sizes, Workload
 from models.checkpoint.loading import Checkpoint
 
 Pace = Callable[[float, float, float, Priority, Sizes], float]
@@ -121,8 +121,8 @@ class Engine(Protocol):
         """Free what `load` returned once all jobs submitted for it are done; returns at once."""
         ...
 
-    def check_early(self, name: str, rows: int, limit_s: float) -> None:
-        """Raise `Overloaded` if no job of so many network rows a call could be done within its time limit now."""
+    def refusal(self, job: Job, limit_s: float) -> Overloaded | None:
+        """Return how `submit` would refuse such a job with this time limit for overload now; None if it would not."""
         ...
 
     def pace(

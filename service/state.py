@@ -10,6 +10,7 @@ from functools import cached_property
 
 from starlette.requests import Request
 
+from engine.job import Job
 from models.repository import RepositoryError
 from service import VERSION as VERSION
 from service.errors import SHUTTING_DOWN, Kind, ProblemError
@@ -36,6 +37,7 @@ class Service:
         ledger: memory of the requests in progress.
         bodies: memory of the bodies being read.
         conditions: memory of the conditions of the requests in progress.
+        refused: routes and jobs of requests that were refused, by kind, the oldest first; see `requests.early`.
         parsing: held while a large body is parsed.
         started: whether it has been started.
         draining: whether it takes no more requests.
@@ -49,6 +51,7 @@ class Service:
     ledger: Ledger
     bodies: Ledger
     conditions: Ledger
+    refused: dict[object, tuple[object, Job]] = field(default_factory=dict)
     burst_limiter: BurstLimiter = field(default_factory=BurstLimiter)
     started: bool = False
     draining: bool = False

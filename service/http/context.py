@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from service.errors import ProblemError
+from service.errors import Kind
 from service.ledger import Hold
 
 CONNECTION = "pathline.connection"
@@ -46,11 +46,12 @@ class Context:
         model: name of the model; empty until it is known to exist, so that it can be an attribute of a span.
         solver: name of the solver; empty likewise.
         outcome: how it ended, if the status code does not tell.
-        problem: the error it was answered with, or None.
+        problem: kind of the error it was answered with, or None.
         fallback_from: the version that cannot be loaded, so that an older one answers in its place; usually None.
         media_type: format of the response that the client prefers.
         large: whether its body takes long to handle.
         timings: seconds by name, shown in ``Server-Timing``.
+        text: its body, if that is small.
         hold: memory reserved for the request until it is over.
         body: memory reserved for its body until it is parsed.
         lease: lease of its model until it is over.
@@ -62,11 +63,12 @@ class Context:
     model: str = ""
     solver: str = ""
     outcome: str = ""
-    problem: ProblemError | None = None
+    problem: Kind | None = None
     fallback_from: int | None = None
     media_type: str = ""
     large: bool = False
     timings: dict[str, float] = field(default_factory=dict)
+    text: bytes = b""
     hold: Hold | None = None
     body: Hold | None = None
     lease: Returnable | None = None

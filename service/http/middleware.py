@@ -92,7 +92,7 @@ class Observe:
         seconds = context.elapsed()
         self._metrics.answered(route, outcome, seconds)
         if context.problem is not None:
-            self._metrics.failed(context.problem.kind)
+            self._metrics.failed(context.problem)
         if self._traces is not None:
             self._traces.record(Headers(scope=scope), scope["method"], route, context, outcome)
         if self._access_log:
@@ -216,7 +216,7 @@ def handle_errors(app: FastAPI) -> None:
 def respond(scope: Scope, problem: ProblemError) -> Response:
     """Return the response for an error of a request, and note the error in its context."""
     context = context_of(scope)
-    context.problem = problem
+    context.problem = problem.kind
     return problem.response_at(scope["path"], context.request_id, context.url_path)
 
 

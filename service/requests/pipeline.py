@@ -17,13 +17,12 @@ from fastapi.dependencies.utils import request_params_to_args
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive
 
-from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Operation, Overloaded
-from service.errors import REFUSALS, ClientGoneError, problem_of
+from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Operation
+from service.errors import REFUSALS, ClientGoneError, Kind, ProblemError, problem_of
 from service.http.context import Context, context_of
 from service.http.events import until_disconnect
 from service.http.negotiation import choose, joined
@@ -31,6 +30,7 @@ from service.ledger import Hold, Take
 from service.ports import Engine
 from service.registry.version import ModelVersion
 from service.replay import header_of
+from service.requests.early import note
 from service.requests.npz_body import claimed_bytes, is_npz
 from service.requests.parsing import JSON, LARGE_BODY, NPZ, parse, read_body, set_aside
 from service.requests.schemas import Named, Subject
@@ -45,9 +45,6 @@ LATE_S = 5.0
 
 WATCH_AFTER_S = 0.1
 """Seconds after which a client is watched for disconnecting: most jobs finish sooner, and a watcher is a task."""
-
-_PLAIN_BYTES = 1024
-"""Bytes; a larger body takes longer to look at than a refusal saves."""
 
 R = TypeVar("R", bound=Subject)
 V = TypeVar("V", bound=Validated)
@@ -115,7 +112,7 @@ class BodyRoute(APIRoute):
         if context.large:  # one at a time: parsed lists take many times the memory of their text, and responses need
             async with service.parsing:  # threads too
                 return await asyncio.to_thread(self.parse, http, model, body)
-        _refuse_early(service, body)
+        context.text = body
         return self.parse(http, model, body)
 
 
@@ -160,33 +157,6 @@ async def ready(http: Request, valid: Validated, operation: Operation | None = N
     return await service_of(http).registry.ready(valid.model, operation or job.operation, deadline, job.sizes)
 
 
-def _refuse_early(service: Service, body: bytes) -> None:
-    """Refuse a plain request for samples by its name, size and time limit alone: under overload most end here.
-
-    Raises:
-        ProblemError: 429.
-    """
-    if len(body) > _PLAIN_BYTES:
-        return
-    try:
-        fields = from_json(body)
-    except ValueError:
-        return
-    if not isinstance(fields, dict) or not isinstance(name := fields.get("model"), str):
-        return
-    if "priority" in fields or "guidance" in fields:
-        return
-    limits, rows, limit_s = service.settings, fields.get("num_samples", 1), fields.get("timeout_s")
-    limit_s = limits.timeout_s if limit_s is None else limit_s
-    numbers = type(rows) is int and type(limit_s) in (int, float)
-    # values that are not allowed get their 422
-    if numbers and 1 <= rows <= limits.max_samples and 0 < limit_s <= limits.max_timeout_s:
-        try:
-            service.engine.check_early(name, rows, limit_s)
-        except Overloaded as error:
-            raise problem_of(error) from None
-
-
 async def _model_of(service: Service, context: Context, request: Subject, name: str) -> ModelVersion:
     """Lease the requested model until the request is over, loading it within the time limit; the context notes it."""
     lease = service.lease(name, request.version, deadline_of(request, service.settings))
@@ -206,7 +176,12 @@ async def solve(http: Request, job: Job) -> JobResult:
         ClientGoneError: The client disconnected; the job is cancelled.
     """
     service, context = service_of(http), context_of(http.scope)
-    future = submit(service.engine, job, context.hold)
+    try:
+        future = submit(service.engine, job, context.hold)
+    except ProblemError as problem:
+        if problem.kind is Kind.OVERLOADED:
+            note(service, http.scope, job)
+        raise
     try:
         result = await _result(service.engine, job, future, http.receive)
     except REFUSALS as error:

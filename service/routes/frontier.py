@@ -242,7 +242,7 @@ class _Measurement:
 
     def _failed(self, problem: ProblemError) -> bytes:
         context = context_of(self.http.scope)
-        context.problem, context.outcome = problem, str(problem.kind.value.status)
+        context.problem, context.outcome = problem.kind, str(problem.kind.value.status)
         return event("error", problem.body(context.request_id, context.url_path))
 
     async def _measure(self, ends: torch.Tensor) -> AsyncIterator[dict[str, Any]]:

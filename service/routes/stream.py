@@ -161,7 +161,7 @@ class _Followed:
             result = self.future.result()
         except REFUSALS as error:
             problem = problem_of(error)
-            self.context.problem, self.context.outcome = problem, str(problem.kind.value.status)
+            self.context.problem, self.context.outcome = problem.kind, str(problem.kind.value.status)
             yield event("error", problem.body(self.context.request_id, self.context.url_path))
             return
         saved = result.saved if result.saved_data is None else result.saved_data

@@ -1,6 +1,9 @@
 """Admission: what is ahead of a job, and what it and the refused are told."""
 
 import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,18 +93,25 @@ def test_a_job_that_needs_most_of_its_time_is_taken_if_nothing_is_ahead() -> Non
         loop.take(16, steps=200, deadline=loop.now + 2.0)
 
 
-def test_a_job_is_refused_before_its_steps_are_known_if_nothing_could_be_in_time() -> None:
+@pytest.mark.parametrize("limit_s", [0.1, 2.0, 2.5, 2.6, 9.0])
+@pytest.mark.parametrize("settings", [{}, {"priority": Priority.BULK}, {"partial": True}])
+def test_what_would_be_refused_can_be_told_without_submitting_it(settings: dict[str, Any], limit_s: float) -> None:
     loop = Loop()
-    loop.queue.schedulers[False].enough = 16
-    for _ in range(6):
-        loop.take(16, steps=50, deadline=loop.now + 10.0)  # 0.8 s each; 4.8 s in all, one after another
-    loop.now += 4.0  # with the engine held up
-    loop.gate.check_early(loop.queue, 1, 9.8)  # 4.05 s, as some find room at once, and 0.8 s like the others
-    for limit_s in (7.0, 9.6):
-        with pytest.raises(Overloaded, match="at capacity"):
-            loop.gate.check_early(loop.queue, 1, limit_s)
-    loop.gate.check_early(loop.queue, 20, 1.0)  # it would share time with bulk jobs
-    assert len(loop.board) == 6
+    loop.take(16, steps=50, deadline=loop.now + 2.0)
+    asked = job(16, solver="euler", steps=40, deadline=loop.now + limit_s, **settings)
+
+    def outcome(ask: Callable[[], object]) -> tuple[type, float]:
+        try:
+            refusal = ask()
+        except (Overloaded, TooSlow) as error:
+            return type(error), getattr(error, "retry_after_s", 0.0)
+        return type(refusal), getattr(refusal, "retry_after_s", 0.0)
+
+    told = outcome(lambda: loop.gate.refusal(loop.queue, replace(asked, deadline=1.0), 0.0, limit_s))
+    loop.gate._line_ends = [-math.inf, -math.inf]  # as if it had not been asked for
+    kind, wait_s = outcome(lambda: loop.gate.take(loop.queue, asked, 0.0, Entry))
+    assert told == (type(None) if kind is Entry else kind, pytest.approx(wait_s))
+    assert len(loop.board) == 1
 
 
 def test_the_refused_are_told_different_times() -> None:

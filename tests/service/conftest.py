@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.job import ArenaLoad, Job, JobResult, Operation, Sizes, Workload
+from engine.job import ArenaLoad, Job, JobResult, Operation, Overloaded, Sizes, Workload
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
@@ -65,8 +65,8 @@ class FakeEngine:
     edit: Callable[[JobResult], JobResult] = lambda result: result
     fail: Exception | None = None
     refuse: Exception | None = None
-    early: Exception | None = None
-    early_checks: list[tuple[str, int, float]] = field(default_factory=list)
+    early: Overloaded | None = None
+    early_checks: list[tuple[Job, float]] = field(default_factory=list)
     hold: bool = False
     alive: bool = False
     turn_s: float = 0.0
@@ -92,10 +92,9 @@ class FakeEngine:
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
         pass
 
-    def check_early(self, name: str, rows: int, limit_s: float) -> None:
-        self.early_checks.append((name, rows, limit_s))
-        if self.early is not None:
-            raise self.early
+    def refusal(self, job: Job, limit_s: float) -> Overloaded | None:
+        self.early_checks.append((job, limit_s))
+        return self.early
 
     def workload(self) -> Workload:
         return Workload(4, 2.5, {("moons", 1, "sample"): ArenaLoad(64.0, 128.0, 1024, ((1.0, 1e-3), (64.0, 2e-3)))})

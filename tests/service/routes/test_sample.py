@@ -228,28 +228,51 @@ async def test_a_sheet_has_a_size(running: Any, monkeypatch: pytest.MonkeyPatch)
     assert "num_samples = 11 is over the 10 pictures of 4 x 4" in answer.json()["detail"]
 
 
-async def test_under_overload_a_plain_request_is_refused_before_it_is_validated(running: Any) -> None:
-    running.engine.early = Overloaded("at capacity", 2.5)
-    for ask in ({"num_samples": 20, "timeout_s": 3}, {"steps": "many"}):
-        answer = await running.http.post("/v1/sample", json={"model": "moons", **ask})
-        assert (answer.status_code, answer.headers["retry-after"]) == (429, "3")
-        assert answer.json()["retry_after_s"] == 2.5
-    assert running.engine.early_checks == [("moons", 20, 3), ("moons", 1, 30.0)]
-    assert running.engine.jobs == []
+async def test_what_is_like_a_refused_request_is_refused_before_it_is_validated(running: Any) -> None:
+    running.engine.refuse = running.engine.early = Overloaded("at capacity", 2.5)
+    ask = {"model": "moons", "num_samples": 20, "solver": "rk4", "steps": 5}
+    first = await running.http.post("/v1/sample", json=ask)
+    running.engine.refuse = EngineFailed("this one came to the engine")
+    for more in ({}, {"seed": 7}, {"timeout_s": 3}, {"seed": None, "timeout_s": None}):
+        answer = await running.http.post("/v1/sample", json=ask | more, headers={"X-Request-ID": "mine"})
+        assert (answer.status_code, answer.headers["x-request-id"]) == (429, "mine")
+        assert answer.json() == first.json() | {"request_id": "mine"}
+        assert answer.headers.keys() == first.headers.keys()
+        for name in ("content-type", "retry-after", "x-content-type-options"):
+            assert answer.headers[name] == first.headers[name]
+    assert [limit_s for _, limit_s in running.engine.early_checks] == [30.0, 30.0, 3, 30.0]
+    assert {job.num_samples for job, _ in running.engine.early_checks} == {20}
+    text = (await running.http.get("/metrics")).text
+    assert 'pathline_requests_total{outcome="429",route="/v1/sample"} 5.0' in text
+    assert 'pathline_errors_total{status="429",type="overloaded"} 5.0' in text
+    running.engine.early = None
+    assert (await running.http.post("/v1/sample", json=ask)).status_code == 500
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("path", "more", "headers", "status"),
     [
-        *({"priority": "bulk"}, {"guidance": 2.0}, {"x0": [[0.0, 0.0]] * 200}, {"model": 3}),
-        *({"num_samples": rows} for rows in (0, -64, True, 2.0, -(10**400), 10**400, 100_001)),
-        *({"timeout_s": limit} for limit in (0, -1, False, True, 10**400, -(10**400), 601)),
+        *(("/v1/sample", {name: value}, {}, 422) for name, value in (("seed", -1), ("seed", True), ("seed", 2**63))),
+        *(("/v1/sample", {"timeout_s": limit}, {}, 422) for limit in (0, -1, False, True, 10**400, -(10**400), 601)),
+        *(("/v1/sample", {"num_samples": rows}, {}, 422) for rows in (0, True, 2.0, 10**400)),
+        ("/v1/sample", {"priority": "bulk"}, {}, 500),
+        ("/v1/sample", {"num_samples": 21}, {}, 500),
+        ("/sample", {}, {}, 500),
+        ("/v1/sample", {"solver_options": " " * 1024}, {}, 422),
+        ("/v1/sample", {}, {"Content-Type": "text/plain"}, 415),
+        ("/v1/sample", {}, {"Content-Encoding": "gzip"}, 415),
+        ("/v1/sample", {}, {"Accept": "text/html"}, 406),
     ],
 )
-async def test_what_its_size_does_not_tell_is_validated_first(running: Any, more: dict[str, Any]) -> None:
-    running.engine.early = Overloaded("at capacity", 2.5)
-    answer = await running.http.post("/v1/sample", json={"model": "moons", "steps": "many", **more})
-    assert answer.status_code == 422
+async def test_what_is_not_like_a_refused_request_is_validated(
+    running: Any, path: str, more: dict[str, Any], headers: dict[str, str], status: int
+) -> None:
+    running.engine.refuse = running.engine.early = Overloaded("at capacity", 2.5)
+    ask = {"model": "moons", "num_samples": 20, "solver": "rk4", "steps": 5}
+    assert (await running.http.post("/v1/sample", json=ask)).status_code == 429
+    running.engine.refuse = EngineFailed("this one came to the engine")
+    answer = await running.http.post(path, json=ask | more, headers=headers)
+    assert answer.status_code == status, answer.text
     assert running.engine.early_checks == []
 
 
