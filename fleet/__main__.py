@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pathline._fields import FIELDS
 from pathline.bulk_folder import BLOCK, JobSpec, Receipt, Summary
 from pathline.cli.arguments import add_field
-from pathline.errors import BulkConflict
+from pathline.errors import BulkConflict, InvalidValue
 from tqdm import tqdm
 
 from fleet.begin import Arguments, await_job, begin, cell, read_array
@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return options.run(options)
-    except (UsageError, BulkConflict, SettingsError) as error:
+    except (UsageError, BulkConflict, InvalidValue, SettingsError) as error:
         message, code = error, 2
     except FleetError as error:
         message, code = error, 1

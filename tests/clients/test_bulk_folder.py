@@ -3,7 +3,9 @@
 import dataclasses
 import io
 import json
+import random
 import shutil
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from pathline.bulk_folder import (
     Folder,
     JobSpec,
     JobStore,
+    Npy,
     Parquet,
     Receipt,
     ShardRows,
@@ -23,7 +26,7 @@ from pathline.bulk_folder import (
     fingerprint,
     shard_rows,
 )
-from pathline.errors import BulkConflict
+from pathline.errors import BulkConflict, InvalidValue
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
 
@@ -111,7 +114,9 @@ def test_a_copied_shard_whose_receipt_was_copied_and_renumbered_is_a_fault(folde
     assert faults(folder) == {3: "its receipt is for 64 rows from 64, which belong to other shards"}
 
 
-@pytest.mark.parametrize("name", ["00003.json.bak", "00003.json~", "3.json", "x00003.json", ".00003.json.part"])
+@pytest.mark.parametrize(
+    "name", ["000003.json", "00003.json.bak", "00003.json~", "3.json", "x00003.json", ".00003.json.part"]
+)
 def test_only_a_whole_name_is_a_receipt(folder: Folder, name: str) -> None:
     receipts = Path(folder.address) / "receipts"
     (receipts / "00003.json").rename(receipts / name)
@@ -137,6 +142,76 @@ def test_a_spec_of_another_release_or_damaged_is_refused(folder: Folder, change:
     job.write_text(json.dumps(SPEC.plain() | change))
     with pytest.raises(BulkConflict, match="is not a job of this release"):
         folder.spec()
+
+
+@pytest.mark.parametrize(
+    "change", [{"seconds": "x"}, {"seconds": None}, {"status": {"success": "x"}}, {"failed": [None]}, {"nfe": 1.5},
+     {"deterministic": 1}, {"fingerprint": "x"}],
+)  # fmt: skip
+def test_a_receipt_with_members_of_other_types_is_damaged(folder: Folder, change: dict[str, object]) -> None:
+    receipt = Path(folder.address) / "receipts" / "00003.json"
+    receipt.write_text(json.dumps(json.loads(receipt.read_text()) | change))
+    assert set(faults(folder)) == {3}
+    with pytest.raises(BulkConflict, match=r"00003.json: is damaged; delete it"):
+        folder.summary(SPEC)
+
+
+def test_json_that_is_nested_very_deeply_is_damaged(folder: Folder) -> None:
+    deep, root = "[" * 200_000 + "]" * 200_000, Path(folder.address)
+    (root / "receipts" / "00003.json").write_text(deep)
+    assert "is damaged" in faults(folder)[3]
+    (root / "job.json").write_text(deep)
+    with pytest.raises(BulkConflict, match="nested too deeply"):
+        folder.spec()
+
+
+def test_a_job_has_at_most_four_million_shards() -> None:
+    with pytest.raises(InvalidValue, match="at most 4194304 are possible"):
+        dataclasses.replace(SPEC, total=10**18)
+    assert shard_rows(rate=0.1, total=10**12, workers=1, row_bytes=8) == 238_464
+    assert dataclasses.replace(SPEC, total=10**12, shard_rows=238_464).shards <= 1 << 22
+
+
+def _claiming(rows: int) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, 3)})
+    return file.getvalue() + bytes(64)
+
+
+def _archive() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, a=ROWS[:64])
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x1b[2J", _claiming(1 << 40), _claiming(-1), _archive()])
+def test_a_shard_that_is_no_array_of_its_size_is_damaged(folder: Folder, content: bytes) -> None:
+    (Path(folder.address) / "shards" / "00003.npy").write_bytes(content)
+    [(shard, fault)] = faults(folder).items()
+    assert (shard, fault.startswith("is damaged: ")) == (3, True)
+    assert fault.isprintable()
+
+
+def _damages(content: bytes) -> Iterator[bytes]:
+    draw = random.Random(0)
+    for _ in range(300):
+        damaged = bytearray(content)
+        for _ in range(draw.randint(1, 3)):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        yield bytes(damaged[: draw.choice([None, draw.randrange(len(damaged))])])
+
+
+@pytest.mark.parametrize("format_", [Npy, Parquet])
+def test_whatever_bytes_are_damaged_a_shard_is_read_or_a_value_error(format_: type[Npy | Parquet]) -> None:
+    file, refused = io.BytesIO(), 0
+    rows = ShardRows(0, ROWS[:64], np.full(64, 4, np.int32), np.full(64, "success"))
+    format_().write(SPEC, rows, file)
+    for content in _damages(file.getvalue()):
+        try:
+            format_().read(SPEC, 0, content)
+        except ValueError:
+            refused += 1
+    assert refused > 100
 
 
 def test_settings_of_another_job_are_named() -> None:

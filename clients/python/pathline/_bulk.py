@@ -574,7 +574,7 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         shape=(),
         dtype="float32",
         format=arguments.format or "npy",
-        shard_rows=arguments.shard_rows or BLOCK,
+        shard_rows=arguments.shard_rows or -(-arguments.total // BLOCK) * BLOCK,  # measured below
     )
     timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, arguments.total)
     rows, version = min(BLOCK, most), arguments.options.get("version")

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from pathline._fields import FIELDS as REQUEST_FIELDS
 from pathline._files import replacing
 from pathline._picture import needed
-from pathline.errors import BulkConflict
+from pathline._response import printable
+from pathline.errors import BulkConflict, InvalidValue
 
 BLOCK = 64
 """ShardRows hashed together; shards start at multiples of it."""
@@ -44,6 +45,8 @@ _MAX_BYTES = 512 << 20  # of a shard's samples; writing them takes a few copies 
 _FOR_EACH_WORKER = 4  # least number of shards, so that workers finish at about the same time
 _PIECE_BYTES = 16 << 20  # of an array, read at a time
 _AT_ONCE = 1000  # receipts read at a time
+_LONGEST = 500  # characters of a message about a damaged file
+_MAX_SHARDS = 1 << 22  # their numbers are held in memory
 
 _JOB, _CONDITIONS, _ARRAYS = "job.json", "conditions.json", "arrays"
 _BEFORE_JOB = {_CONDITIONS, _ARRAYS, "shards", "receipts", "tmp"}
@@ -55,6 +58,19 @@ _CHANGED = "was changed after the job began; restore it"
 def digest_of(content: Any) -> str:
     """Return the SHA-256 of plain data, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _json(content: bytes) -> Any:
+    """Read JSON; raise a ValueError if it is damaged, however deeply it is nested."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+
+
+def _said(error: Exception) -> str:
+    """Return an error about the content of a file, which it may quote, on one line of bounded length."""
+    return printable(" ".join(str(error).split()))[:_LONGEST]
 
 
 def fingerprint(first: int, samples: NDArray[Any]) -> str:
@@ -87,6 +103,7 @@ def shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
         row_bytes: Bytes of one sample and its conditions.
     """
     rows = min(rate * _SHARD_S, total / (_FOR_EACH_WORKER * workers), _MAX_BYTES / row_bytes)
+    rows = max(rows, total / _MAX_SHARDS)
     return max(1, math.ceil(rows / BLOCK)) * BLOCK
 
 
@@ -148,11 +165,17 @@ class JobSpec:
             raise ValueError("a number is missing or out of range")
         if self.bulk != 1 or self.shard_rows < BLOCK or self.shard_rows % BLOCK:
             raise ValueError(f"bulk is {self.bulk!r} and shard_rows {self.shard_rows}; 1 and a multiple of {BLOCK}")
+        if self.shards > _MAX_SHARDS:
+            raise InvalidValue(
+                f"{self.total} rows in shards of {self.shard_rows} are {self.shards} shards; at most {_MAX_SHARDS} are "
+                "possible: use more rows in each",
+                "shard_rows",
+            )
 
     @classmethod
     def from_json(cls, content: bytes) -> JobSpec:
         """Read what `to_json` wrote; raise a ValueError if it is something else."""
-        members = json.loads(content)
+        members = _json(content)
         if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(cls)}:
             raise ValueError("its members are not those of a job")
         try:
@@ -269,15 +292,18 @@ class Receipt:
     @classmethod
     def from_json(cls, content: bytes) -> Receipt:
         """Read a receipt; raise a ValueError if it is damaged."""
-        members = json.loads(content)
-        numbers = ("shard", "first", "rows", "nfe", "fingerprint", "status", "failed")
+        members = _json(content)
         if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(cls)}:
             raise ValueError("its members are not those of a receipt")
-        kinds = (int, int, int, int, str, dict, list)
-        if any(type(members[name]) is not kind for name, kind in zip(numbers, kinds, strict=True)):
+        receipt = cls(**members)
+        numbers = (receipt.shard, receipt.first, receipt.rows, receipt.nfe)
+        kinds = (type(receipt.status), type(receipt.failed), type(receipt.deterministic), type(receipt.fingerprint))
+        if kinds != (dict, list, bool, str) or type(receipt.seconds) not in (int, float):
             raise ValueError("a member has the wrong type")
-        int(members["fingerprint"], 16)
-        return cls(**members)
+        if not all(type(number) is int for number in (*numbers, *receipt.status.values(), *receipt.failed)):
+            raise ValueError("a number is not whole")
+        int(receipt.fingerprint, 16)
+        return receipt
 
 
 @dataclass(frozen=True)
@@ -339,11 +365,17 @@ class StoredArray:
     def __init__(self, opened: Callable[[], IO[bytes]]) -> None:
         self._opened = opened
         with opened() as file:
-            np.lib.format.read_magic(file)
-            self.shape, fortran, self.dtype = np.lib.format.read_array_header_1_0(file)
+            try:
+                np.lib.format.read_magic(file)
+                self.shape, fortran, self.dtype = np.lib.format.read_array_header_1_0(file)
+            except Exception as error:  # a damaged header can raise anything
+                raise ValueError(f"is no array: {_said(error)}") from None
             self._begin = file.tell()
-        if fortran or not self.shape or self.dtype.hasobject:
+            size = file.seek(0, io.SEEK_END) - self._begin
+        if fortran or not self.shape or self.dtype.hasobject or min(self.shape) < 0:
             raise ValueError("is not an array of rows")
+        if math.prod(self.shape) * self.dtype.itemsize > size:  # before memory is taken for them
+            raise ValueError("is shorter than its header says")
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         first, end, _ = rows.indices(self.shape[0])
@@ -351,8 +383,6 @@ class StoredArray:
         with self._opened() as file:
             file.seek(self._begin + first * row_bytes)
             content = file.read((end - first) * row_bytes)
-        if len(content) < (end - first) * row_bytes:
-            raise ValueError("is shorter than its header says")
         return np.frombuffer(content, self.dtype).reshape(end - first, *self.shape[1:])
 
 
@@ -448,10 +478,8 @@ class Npy:
 
     def read(self, spec: JobSpec, first: int, content: bytes) -> ShardRows:
         """Read a shard; raise a ValueError if it is damaged."""
-        try:
-            return ShardRows(first, np.load(io.BytesIO(content), allow_pickle=False))
-        except EOFError as error:
-            raise ValueError(str(error)) from None
+        stored = StoredArray(lambda: io.BytesIO(content))
+        return ShardRows(first, stored[: stored.shape[0]])
 
 
 class Parquet:
@@ -500,8 +528,8 @@ class Parquet:
             return ShardRows(first, samples, columns["nfe"].to_numpy(), None, condition)
         except KeyError as error:
             raise ValueError(f"lacks the column {error}") from None
-        except self._arrow.ArrowException as error:
-            raise ValueError(str(error).splitlines()[0]) from None
+        except (self._arrow.ArrowException, OSError) as error:  # an OSError for most kinds of damage
+            raise ValueError(_said(error)) from None
 
 
 FORMATS: Mapping[str, type[Npy | Parquet]] = {"npy": Npy, "parquet": Parquet}
@@ -582,7 +610,7 @@ class Folder:
         try:
             return JobSpec.from_json(self.store.read([_JOB])[0])
         except ValueError as error:
-            raise BulkConflict(f"{self.address}/{_JOB}: is not a job of this release: {error}") from None
+            raise BulkConflict(f"{self.address}/{_JOB}: is not a job of this release: {_said(error)}") from None
 
     def conditions(self, spec: JobSpec) -> RowConditions | None:
         """Return the job's table or arrays of conditions, if it has any.
@@ -597,7 +625,7 @@ class Folder:
             return None
         [content] = self.store.read([_CONDITIONS])
         with contextlib.suppress(ValueError, LookupError, TypeError):
-            members = json.loads(content)
+            members = _json(content)
             table = Table(members["condition"], members["count"])
             if table.digest == spec.table:
                 return table
@@ -627,7 +655,8 @@ class Folder:
 
     def done(self) -> set[int]:
         """Return the shards that have receipts; raise an OSError if they cannot be listed."""
-        return {int(name[:-5]) for name in self.store.names("receipts") if re.fullmatch(r"[0-9]{5,}\.json", name)}
+        names = self.store.names("receipts")
+        return {int(name[:-5]) for name in names if re.fullmatch(r"([0-9]{5}|[1-9][0-9]{5,18})\.json", name)}
 
     def receipts(self, shards: Iterable[int]) -> Iterator[Receipt]:
         """Read receipts in order.
@@ -640,7 +669,11 @@ class Folder:
         for begin in range(0, len(ordered), _AT_ONCE):
             part = ordered[begin : begin + _AT_ONCE]
             names = [f"receipts/{shard:05d}.json" for shard in part]
-            for shard, name, content in zip(part, names, self.store.read(names), strict=True):
+            try:
+                contents = self.store.read(names)
+            except FileNotFoundError:
+                raise BulkConflict(f"{self.address}/receipts: one is missing that was listed; try again") from None
+            for shard, name, content in zip(part, names, contents, strict=True):
                 try:
                     receipt = Receipt.from_json(content)
                 except (ValueError, TypeError):
