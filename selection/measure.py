@@ -24,7 +24,7 @@ from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from models.conditions import ONE, ConditionError
 from models.noise import noise
-from models.shapes import ShapeError, Sizes, free_axes, free_places, matched
+from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
 from selection.choice import USUAL_ERROR, Evidence, Limits, NoneFits, choose
 from selection.error import TIGHT, Field, NoErrors, arrived, exact_ends, shares, solve, spread_of, summary
@@ -273,7 +273,7 @@ def _shape_of(
         for axis in sizes:
             if axis not in card.bounds:
                 raise NoErrors(f"the model has no axis {axis!r}; its shape is {list(card.event_shape)}")
-        noted = Sizes(card.bounds)
+        noted = AxisSizes(card.bounds)
         for axis, size in sizes.items():
             noted.note(axis, size, "--shape")
         for name, array in examples.items():
