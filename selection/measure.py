@@ -212,7 +212,7 @@ def measure(
         )
     if card.conditions and card.condition is None and conditions is None:
         assert card.request_conditions is not None  # noqa: S101  (it has conditions)
-        names = ", ".join(card.request_conditions.given)
+        names = ", ".join(card.request_conditions.in_requests)
         raise NoErrors(
             f"the model takes conditions by name ({names}), and there are no examples of them; give some: --condition "
             "FILE.npz, with an array (examples, ...) for each name"

@@ -122,7 +122,7 @@ def _positive(request: Subject, takes: NamedConditions) -> dict[str, Any]:
 
 
 def _only(takes: NamedConditions, field: str) -> str:
-    names = takes.given
+    names = takes.in_requests
     if len(names) > 1:
         raise invalid(field, f"this model has the conditions {', '.join(names)}; give them by name, in conditions")
     return next(iter(names))
@@ -143,7 +143,7 @@ def _guidance(request: Subject, takes: NamedConditions) -> Guidance | None:
         terms: Sequence[Term] = guidance_of(float(requested.strength or 0.0), null).terms
     else:
         terms = [
-            Term(float(term.weight), _dropped(term.condition, term.drop, takes.given, null, k))
+            Term(float(term.weight), _dropped(term.condition, term.drop, takes.in_requests, null, k))
             for k, term in enumerate(requested.terms)
         ]
         total, scale = math.fsum(term.weight for term in terms), sum(abs(term.weight) for term in terms)
