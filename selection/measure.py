@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.arrays import load_arrays
 from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
@@ -293,8 +294,8 @@ def read_examples(path: Path) -> dict[str, NDArray[Any]]:
         NoErrors: it cannot be read, or an array has no rows.
     """
     try:
-        content = np.load(path, allow_pickle=False)
-        arrays = {ONE: content} if isinstance(content, np.ndarray) else {name: content[name] for name in content}
+        content = load_arrays(path)
+        arrays = {ONE: content} if isinstance(content, np.ndarray) else content
     except (OSError, ValueError) as error:
         raise NoErrors(f"--condition {path}: {error}; it must be an npz file with an array for each name") from None
     if empty := [name for name, array in arrays.items() if array.ndim == 0 or not len(array)]:

@@ -172,9 +172,10 @@ def require_admin(headers: Headers, settings: Settings) -> None:
 
 
 def _shown(headers: Headers) -> list[str]:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    shown = [token.strip()] if scheme.lower() == "bearer" and token.strip() else []
-    return shown + ([headers["x-api-key"]] if headers.get("x-api-key") else [])
+    """Return the keys of a request, of which proxies may have added some: those of every line of both headers."""
+    parts = [value.partition(" ") for value in headers.getlist("authorization")]
+    bearer = [token.strip() for scheme, _, token in parts if scheme.lower() == "bearer"]
+    return [key for key in (*bearer, *headers.getlist("x-api-key")) if key]
 
 
 def _refusal(headers: Headers, where: str) -> ProblemError:
