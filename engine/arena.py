@@ -27,7 +27,7 @@ from solvers.errors import Status
 from solvers.lanes import Admission, Finished, Lanes, Saved
 
 TICK_S = 0.05
-"""A network call of a full arena takes at most about this many seconds."""
+"""A network call of a full arena takes about this many seconds at most, unless more rows are worth a longer one."""
 
 _LARGEST_BUDGET = 8192
 _LONGEST_TICK_S = 4 * TICK_S

@@ -52,7 +52,7 @@ MAX_SIZES = 16
 _BUSY_S = 0.5
 """Seconds after which a busy engine is checked again."""
 
-_What = tuple[Operation, Sizes]
+_ArenaKey = tuple[Operation, Sizes]
 
 
 class EngineSettings(Protocol):
@@ -114,7 +114,7 @@ class Engine:
         self._clock = clock
         self._gate = Gate(settings.max_queue, clock, self._table)
         self._versions: dict[tuple[str, int], Arena] = {}  # the newest loaded under a name and version
-        self._queues: dict[Arena, dict[_What, ArenaQueue]] = {}  # all arenas of each loaded version
+        self._queues: dict[Arena, dict[_ArenaKey, ArenaQueue]] = {}  # all arenas of each loaded version
 
     @property
     def alive(self) -> bool:

@@ -228,8 +228,8 @@ _LARGE = 100_000
 
 
 @dataclass
-class _Held:
-    """The data of n samples: states (n, *event) on the CPU, times, calls, status codes, steps of a plan (n,)."""
+class _Arrays:
+    """The arrays of n samples: states (n, *event) on the CPU, times, calls, status codes, steps of a plan (n,)."""
 
     x: torch.Tensor
     t: NDArray[np.float64]
@@ -238,12 +238,12 @@ class _Held:
     grid_steps: NDArray[np.int64]
 
     @classmethod
-    def empty(cls, n: int, start: float, event_shape: tuple[int, ...], dtype: torch.dtype) -> _Held:
+    def empty(cls, n: int, start: float, event_shape: tuple[int, ...], dtype: torch.dtype) -> _Arrays:
         nfe, code, grid_steps = np.zeros((3, n), dtype=np.int64)
         return cls(torch.empty((n, *event_shape), dtype=dtype), np.full(n, start), nfe, code, grid_steps)
 
     @classmethod
-    def of(cls, done: Finished, part: slice) -> _Held:
+    def of(cls, done: Finished, part: slice) -> _Arrays:
         return cls(done.x[part], done.t[part], done.nfe[part], done.status[part], done.grid_steps[part])
 
 
@@ -266,16 +266,16 @@ class ResultBuilder:
         self._event_shape, self._dtype = event_shape, dtype
         self._places = np.zeros(0 if job.save_at is None else len(job.save_at), dtype=np.int64)
         self._unstarted: tuple[int, Status] | None = None
-        self._known: _Held | None = None
+        self._allocated: _Arrays | None = None
         self._samples: list[NDArray[np.int64]] = []
         self._steps: list[NDArray[np.float64]] = []
 
     @property
-    def _held(self) -> _Held:
-        if self._known is None:
+    def _arrays(self) -> _Arrays:
+        if self._allocated is None:
             job = self.job
-            self._known = _Held.empty(job.num_samples, job.plan.t_span[0], self._event_shape, self._dtype)
-        return self._known
+            self._allocated = _Arrays.empty(job.num_samples, job.plan.t_span[0], self._event_shape, self._dtype)
+        return self._allocated
 
     def begin(self, now: float, network_s: float) -> None:
         """Note the start: `now` on the clock of `time.perf_counter`, and the network's seconds in calls so far."""
@@ -284,7 +284,7 @@ class ResultBuilder:
     def make_room(self, first: int, count: int) -> None:
         """Allocate room for samples first .. first + count - 1 as they become lanes; repeating it is harmless."""
         if count < self.job.num_samples:
-            _ = self._held
+            _ = self._arrays
         if len(self._places):
             self._room_for_saved()[first : first + count] = math.nan
 
@@ -302,15 +302,15 @@ class ResultBuilder:
             self.job.on_logged(logged)
         if count == self.job.num_samples:
             # All at once, as small jobs end: in sample order and complete, so nothing needs copying.
-            self._known = _Held.of(finished, part)
+            self._allocated = _Arrays.of(finished, part)
             if logged:
                 self._samples.append(np.repeat(index, finished.attempts[part]))
                 self._steps.append(finished.steps[steps])
         else:
-            held = self._held
-            held.x[torch.from_numpy(index)] = finished.x[part]
-            held.t[index], held.nfe[index] = finished.t[part], finished.nfe[part]
-            held.code[index], held.grid_steps[index] = finished.status[part], finished.grid_steps[part]
+            arrays = self._arrays
+            arrays.x[torch.from_numpy(index)] = finished.x[part]
+            arrays.t[index], arrays.nfe[index] = finished.t[part], finished.nfe[part]
+            arrays.code[index], arrays.grid_steps[index] = finished.status[part], finished.grid_steps[part]
             if logged:  # copies, so that this job does not keep other jobs' lanes in memory
                 self._samples.append(np.repeat(index, finished.attempts[part]))
                 self._steps.append(finished.steps[steps].copy())
@@ -327,7 +327,7 @@ class ResultBuilder:
     def unstarted(self, first: int, status: Status) -> None:
         """Note that samples from `first` on never ran: they keep their starting states."""
         self._unstarted = (first, status)
-        self._held.code[first:] = CODES[status]
+        self._arrays.code[first:] = CODES[status]
 
     @property
     def large(self) -> bool:
@@ -337,8 +337,8 @@ class ResultBuilder:
 
     def spent(self) -> tuple[float, float] | None:
         """Average and maximum calls of the samples that reached the end; None if none did."""
-        held = self._held
-        nfe = held.nfe[held.code == CODES[Status.SUCCESS]]
+        arrays = self._arrays
+        nfe = arrays.nfe[arrays.code == CODES[Status.SUCCESS]]
         return (int(nfe.sum()) / len(nfe), float(nfe.max())) if len(nfe) else None
 
     def progress(self, reached: tuple[int, float, float], waiting: bool) -> Progress:
@@ -352,7 +352,7 @@ class ResultBuilder:
         self.share = max(self.share, (self.done + share) / n)
         lacking = np.flatnonzero(self._places < n)
         complete = int(lacking[0]) if len(lacking) else len(self._places)
-        largest = max(nfe, int(self._held.nfe.max()) if self.done else 0)
+        largest = max(nfe, int(self._arrays.nfe.max()) if self.done else 0)
         return Progress(largest, t, self.share, self.done, self.started is None, self.saved, complete)
 
     def result(self, network_s: float, start_of: Callable[[Job, int, int], torch.Tensor]) -> JobResult:
@@ -364,32 +364,32 @@ class ResultBuilder:
         """
         now = time.perf_counter()
         started = now if self.started is None else self.started
-        held = self._held
+        arrays = self._arrays
         if self._unstarted is not None:
             first = self._unstarted[0]
-            held.x[first:] = start_of(self.job, first, self.job.num_samples - first)
+            arrays.x[first:] = start_of(self.job, first, self.job.num_samples - first)
             if len(self._places):
                 self._room_for_saved()[first:] = math.nan
         return JobResult(
-            x=held.x,
+            x=arrays.x,
             saved=self.saved,
-            t=held.t,
-            nfe=held.nfe,
-            status=NAMES[held.code],
-            trace=self._trace(held),
-            rows=int(held.nfe.sum()) * network_rows(self.job.guidance) - self.skipped,
+            t=arrays.t,
+            nfe=arrays.nfe,
+            status=NAMES[arrays.code],
+            trace=self._trace(arrays),
+            rows=int(arrays.nfe.sum()) * network_rows(self.job.guidance) - self.skipped,
             queue_s=max(0.0, started - self.submitted - (self.prelude_s or 0.0)),
             solve_s=now - started,
             network_s=0.0 if self.started is None else network_s - self.network_s,
             prelude_s=self.prelude_s,
         )
 
-    def _trace(self, held: _Held) -> Trace:
+    def _trace(self, arrays: _Arrays) -> Trace:
         if (times := self.job.plan.times) is not None:
             if self.job.trace != "full":
                 return Trace.empty()
-            samples, broken = np.arange(self.job.num_samples), held.code == CODES[Status.NON_FINITE]
-            return Trace.of_grid(times, samples, held.grid_steps, broken)
+            samples, broken = np.arange(self.job.num_samples), arrays.code == CODES[Status.NON_FINITE]
+            return Trace.of_grid(times, samples, arrays.grid_steps, broken)
         if len(self._samples) == 1:
             return Trace.build(self._samples[0], self._steps[0])
         if not self._samples:

@@ -1,4 +1,4 @@
-"""The job table: the jobs in hand by arena, with their results in the making, deadlines and futures.
+"""The job table: all jobs by arena, with their unfinished results, deadlines and futures.
 
 Its owner's lock guards it: any thread adds a job under that lock, and the engine's thread does everything else.
 """
@@ -75,7 +75,7 @@ class ActiveJob(Entry):
         future: receives its outcome.
         builder: builds its result.
         left: whether it has left the queue, as all of its lanes have ended.
-        going: the stage that its rows wait for, and those rows; None if they wait for none.
+        waits_for: the stage that its rows wait for, and those rows; None if they wait for none.
     """
 
     job: Job
@@ -84,7 +84,7 @@ class ActiveJob(Entry):
     future: Future[JobResult] = field(default_factory=Future[JobResult])
     builder: ResultBuilder = field(init=False)
     left: bool = False
-    going: tuple[Stage, Pass] | None = None
+    waits_for: tuple[Stage, Pass] | None = None
 
     def __post_init__(self) -> None:
         self.builder = ResultBuilder(self.job, self.queue.arena.event_shape, self.queue.arena.dtype)
@@ -302,17 +302,17 @@ class JobTable:
         checkpoint = active.queue.arena.checkpoint
 
         def then(job: Job) -> None:
-            assert active.going is not None  # noqa: S101
-            active.builder.prelude_s = active.going[1].seconds
-            active.job, active.going = job, None
+            assert active.waits_for is not None  # noqa: S101
+            active.builder.prelude_s = active.waits_for[1].seconds
+            active.job, active.waits_for = job, None
             active.queue.release(active)
 
         try:
             rows = prelude_pass(checkpoint, active, active.job, then)
-            active.going, total = (prelude, rows), rows.rows
+            active.waits_for, total = (prelude, rows), rows.rows
             left, hits = self._preludes.split(checkpoint.digest, rows)
         except Exception as error:  # memory, most likely
-            active.going = None
+            active.waits_for = None
             self.end(active, EngineFailed(f"the prelude failed: {type(error).__name__}: {error}"))
             return
         if self._observer is not None:
@@ -322,7 +322,7 @@ class JobTable:
 
     def _wait(self, active: ActiveJob, stage: Stage, rows: Pass) -> None:
         """Let rows of a job wait for a stage."""
-        active.going = stage, rows
+        active.waits_for = stage, rows
         if not stage.passes:
             stage.used_s = self._fair(stage.used_s)
         stage.put(rows)
@@ -334,7 +334,7 @@ class JobTable:
         for rows in ended:
             rows.then(rows.out)
         for rows, message in failed.items():
-            rows.owner.going = None
+            rows.owner.waits_for = None
             self.end(rows.owner, EngineFailed(message))
 
     def outcomes(self) -> Outcomes:
@@ -404,8 +404,8 @@ class JobTable:
             self._due.pop(active.number, None)
 
         def then(decoded: JobResult) -> None:
-            seconds = 0.0 if active.going is None else active.going[1].seconds
-            active.going = None
+            seconds = 0.0 if active.waits_for is None else active.waits_for[1].seconds
+            active.waits_for = None
             self.end(active, replace(decoded, decoder_s=seconds))
 
         try:
@@ -488,7 +488,7 @@ class JobTable:
     @staticmethod
     def _withdraw(active: ActiveJob) -> None:
         """Withdraw the rows that wait for a stage."""
-        if active.going is not None:
-            stage, rows = active.going
+        if active.waits_for is not None:
+            stage, rows = active.waits_for
             stage.drop(rows)
-            active.going = None
+            active.waits_for = None

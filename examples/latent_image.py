@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from models.importing.declared import Declared
 from models.importing.weights import import_program
 
-LATENT, PICTURE = (4, 4, 4), (3, 16, 16)
+LATENT = (4, 4, 4)
 SCALING = 0.18215
 """States are latents times this, as in Stable Diffusion; the decoder's program divides by it again."""
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.conditions import ONE, ConditionError, label_of, labels_of
 from models.named_conditions import Distinct, Flag, NamedCondition, NamedConditions, titled
 from models.nested import NestedError, outline, shown, to_floats
-from models.shapes import ShapeError, Sizes
+from models.shapes import AxisSizes, ShapeError
 
 _LISTS = (list, tuple)
 _EXACT = 1 << 53  # integers in lists are read as doubles
@@ -46,17 +46,17 @@ class Values:
     def __init__(
         self,
         takes: NamedConditions,
-        given: Mapping[str, Any],
+        requested: Mapping[str, Any],
         samples: int,
         dtype: torch.dtype,
-        sizes: Sizes | None = None,
+        sizes: AxisSizes | None = None,
         partial: bool = False,
     ) -> None:
         """Check names and shapes; nothing is allocated.
 
         Args:
             takes: the conditioning of the model.
-            given: values by name.
+            requested: values by name.
             samples: number of samples.
             dtype: dtype of the states.
             sizes: the known sizes of the free axes; those of the values are added.
@@ -65,19 +65,19 @@ class Values:
         Raises:
             NamedConditionError: a name is unknown or missing, or a value has another shape.
         """
-        self._takes, self._given, self._samples, self._dtype = takes, given, samples, dtype
+        self._takes, self._requested, self._samples, self._dtype = takes, requested, samples, dtype
         self._partial = partial
-        self.sizes = Sizes(takes.axes) if sizes is None else sizes
-        for name in given:
-            if name not in takes.given:
+        self.sizes = AxisSizes(takes.axes) if sizes is None else sizes
+        for name in requested:
+            if name not in takes.in_requests:
                 raise NamedConditionError(
-                    name, f"there is no condition {name[:60]!r}; this model takes {', '.join(takes.given)}"
+                    name, f"there is no condition {name[:60]!r}; this model takes {', '.join(takes.in_requests)}"
                 )
         self.bytes, self.max_rows = 0, 1
-        for name in takes.given:
+        for name in takes.in_requests:
             entry = takes.entries[name]
-            if name in given:
-                shape = _shape_of(given[name])
+            if name in requested:
+                shape = _shape_of(requested[name])
                 self._note_sizes(name, entry, shape)
                 rows = shape[0] if len(shape) > len(entry.shape) else 1
                 self.max_rows = max(self.max_rows, rows)
@@ -92,24 +92,24 @@ class Values:
     def _note_sizes(self, name: str, entry: NamedCondition, shape: tuple[int, ...]) -> None:
         """Record the sizes of free axes from a value, and check all other sizes."""
         inner = shape[len(shape) - len(entry.shape) :] if len(entry.shape) <= len(shape) else ()
-        each = shape[0] if len(shape) == len(entry.shape) + 1 else None
-        fits = len(shape) == len(entry.shape) or each in (1, self._samples)
+        rows = shape[0] if len(shape) == len(entry.shape) + 1 else None
+        fits = len(shape) == len(entry.shape) or rows in (1, self._samples)
         fits = fits and all(size == at for size, at in zip(entry.shape, inner, strict=False) if isinstance(size, int))
-        for size, found in zip(entry.shape, inner, strict=False):
-            if isinstance(size, int):
+        for axis, size in zip(entry.shape, inner, strict=False):
+            if isinstance(axis, int):
                 continue
-            limit = entry.max[size]
-            if fits and not 1 <= found <= limit:
+            limit = entry.max[axis]
+            if fits and not 1 <= size <= limit:
                 raise NamedConditionError(
-                    name, f"{titled(name)} has {size} = {found}, expected 1 to {limit}: {entry.describe()}"
+                    name, f"{titled(name)} has {axis} = {size}, expected 1 to {limit}: {entry.describe()}"
                 )
             if fits:
                 try:
-                    self.sizes.note(size, found, f"{'negative' if self._partial else 'condition'} {name!r}")
+                    self.sizes.note(axis, size, f"{'negative' if self._partial else 'condition'} {name!r}")
                 except ShapeError as error:
                     raise NamedConditionError(name, str(error)) from None
         if not fits:
-            value = self._given[name]
+            value = self._requested[name]
             what = f"has the shape {list(shape)}" if shape else f"is {shown(value)}"
             raise NamedConditionError(
                 name,
@@ -125,24 +125,24 @@ class Values:
         """
         takes = self._takes
         fixed = takes.sized(self.sizes.settle())
-        found: dict[str, Distinct] = {}
-        for name in takes.given:
+        tensors: dict[str, Distinct] = {}
+        for name in takes.in_requests:
             entry = fixed.entries[name]
-            if name in self._given:
-                found[name] = Distinct.from_rows(self._tensor(name, entry, takes.entries[name]))
+            if name in self._requested:
+                tensors[name] = Distinct.from_rows(self._tensor(name, entry, takes.entries[name]))
             elif entry.default is not None and not self._partial:
                 filled = torch.full((1, *entry.sizes), entry.default, dtype=entry.torch_dtype)
-                found[name] = Distinct(entry.standardised(filled, self._dtype))
+                tensors[name] = Distinct(entry.standardised(filled, self._dtype))
             elif not self._partial:
-                found[name] = Distinct(fixed.null_of(name, self._dtype))
-            if isinstance(entry.null, Flag) and name in found:
-                missing = name not in self._given and entry.default is None
-                found[entry.null.flag] = Distinct(torch.tensor([missing]))
-        return found
+                tensors[name] = Distinct(fixed.null_of(name, self._dtype))
+            if isinstance(entry.null, Flag) and name in tensors:
+                missing = name not in self._requested and entry.default is None
+                tensors[entry.null.flag] = Distinct(torch.tensor([missing]))
+        return tensors
 
     def _tensor(self, name: str, entry: NamedCondition, card: NamedCondition) -> torch.Tensor:
         """Return the value of one condition, (1 or samples, *shape)."""
-        value = self._given[name]
+        value = self._requested[name]
         if isinstance(value, np.ndarray):
             array = _checked(name, entry, card, value)
             if entry.classes is not None:
@@ -162,11 +162,11 @@ class Values:
                     f"{titled(name)} has a number outside {info.min} to {info.max}, the range of {entry.dtype}",
                 )
         tensor = torch.from_numpy(np.array(array, order="C")).to(kind)
-        found = entry.standardised(tensor, self._dtype)
-        if found.is_floating_point() and not found.isfinite().all():
-            dtype = str(found.dtype).removeprefix("torch.")
+        values = entry.standardised(tensor, self._dtype)
+        if values.is_floating_point() and not values.isfinite().all():
+            dtype = str(values.dtype).removeprefix("torch.")
             raise NamedConditionError(name, f"{titled(name)} holds a number that is not finite in {dtype}")
-        return found
+        return values
 
 
 def _shape_of(value: Any) -> tuple[int, ...]:
@@ -188,12 +188,12 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
     shape = outline(value)
     kind = entry.torch_dtype
     allowed = {int, float} if kind.is_floating_point else {bool} if kind == torch.bool else {int}
-    wanted = f"{card.describe()}, of {' or '.join(sorted(each.__name__ for each in allowed))}"
+    expected = f"{card.describe()}, of {' or '.join(sorted(each.__name__ for each in allowed))}"
     if entry.classes is not None:
         value = _labels(name, entry, value)
     try:
         array = to_floats(
-            value if shape else [value], shape or (1,), name if name == ONE else f"conditions.{name}", wanted, allowed
+            value if shape else [value], shape or (1,), name if name == ONE else f"conditions.{name}", expected, allowed
         )
     except NestedError as error:
         raise NamedConditionError(name, str(error)) from None

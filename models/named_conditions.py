@@ -39,7 +39,7 @@ from models.conditions import ONE, ConditionError, describe_labels
 from models.shapes import MAX_NUMBERS, NAME, Axis, AxisName, Size, free_axes, sized
 from models.velocity import Condition
 
-Device = torch.device | str
+DeviceLike = torch.device | str
 
 DTYPES = {
     name: getattr(torch, name)
@@ -224,23 +224,23 @@ class NamedCondition(BaseModel):
         if not self.moved:
             return values
         wide = torch.float64 if self.mean is not None and self.torch_dtype.itemsize > 2 else states
-        found = values.to(wide)
+        result = values.to(wide)
         if self.mean is not None:
-            found = found - torch.tensor(self.mean, dtype=wide, device=values.device)
+            result = result - torch.tensor(self.mean, dtype=wide, device=values.device)
         if self.scale is not None:
-            found = found * (self.scale if isinstance(self.scale, float) else found.new_tensor(self.scale))
-        return found.to(states)
+            result = result * (self.scale if isinstance(self.scale, float) else result.new_tensor(self.scale))
+        return result.to(states)
 
     def check(self, name: str, tensor: Any, rows: int, states: torch.dtype) -> None:
         """Raise a ConditionError unless a tensor has the shape and dtype that the network takes for `rows` rows."""
-        wanted, dtype = (rows, *self.shape), self.given_to(states)
-        fits = len(wanted) == tensor.ndim and all(
-            isinstance(size, str) or size == found for size, found in zip(wanted, tensor.shape, strict=True)
+        shape, dtype = (rows, *self.shape), self.given_to(states)
+        fits = len(shape) == tensor.ndim and all(
+            isinstance(expected, str) or expected == size for expected, size in zip(shape, tensor.shape, strict=True)
         )
         if not fits or tensor.dtype != dtype:
             raise ConditionError(
                 f"{titled(name)} is {tensor.dtype} of shape {tuple(tensor.shape)}; this model takes "
-                f"{dtype} of shape {wanted}"
+                f"{dtype} of shape {shape}"
             )
 
     def null_of(self, name: str, states: torch.dtype, stored: Tensor | None = None) -> Tensor:
@@ -402,23 +402,23 @@ class NamedConditions:
         return frozenset(entry.null.flag for entry in self.entries.values() if isinstance(entry.null, Flag))
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def in_requests(self) -> tuple[str, ...]:
         """The conditions that requests give."""
         return tuple(name for name in self.entries if name not in self.flags)
 
     @property
     def axes(self) -> dict[str, Axis]:
         """The free axes with their bounds."""
-        found: dict[str, int] = {}
+        largest: dict[str, int] = {}
         for entry in self.entries.values():
             for axis, most in entry.max.items():
-                found[axis] = min(most, found.get(axis, most))
-        return {axis: self.bounds.get(axis) or Axis(max=most) for axis, most in found.items()}
+                largest[axis] = min(most, largest.get(axis, most))
+        return {axis: self.bounds.get(axis) or Axis(max=most) for axis, most in largest.items()}
 
     @property
     def nullable(self) -> bool:
         """Whether every condition has a null."""
-        return all(self.entries[name].nullable for name in self.given)
+        return all(self.entries[name].nullable for name in self.in_requests)
 
     @property
     def single(self) -> NamedCondition | None:
@@ -427,7 +427,7 @@ class NamedConditions:
 
     def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
         """Return the names that "no condition" drops: those with a null or a negative condition."""
-        return tuple(name for name in self.given if name in negative or self.entries[name].nullable)
+        return tuple(name for name in self.in_requests if name in negative or self.entries[name].nullable)
 
     def with_flags(self, names: frozenset[str]) -> frozenset[str]:
         """Return these names, and those of the flags that mark the conditions as missing."""
@@ -436,12 +436,12 @@ class NamedConditions:
 
     def sized(self, sizes: Mapping[str, int]) -> NamedConditions:
         """Return the same conditions without free axes: each axis gets the size given for it, or a typical one."""
-        found = {axis: sizes.get(axis, bounds.typical) for axis, bounds in self.axes.items()}
+        settled = {axis: sizes.get(axis, bounds.typical) for axis, bounds in self.axes.items()}
 
         def fixed(entry: NamedCondition) -> NamedCondition:
-            return entry.model_copy(update={"shape": sized(entry.shape, found), "max": {}})
+            return entry.model_copy(update={"shape": sized(entry.shape, settled), "max": {}})
 
-        return replace(self, entries={name: fixed(entry) for name, entry in self.entries.items()}) if found else self
+        return replace(self, entries={name: fixed(entry) for name, entry in self.entries.items()}) if settled else self
 
     def null_of(self, name: str, dtype: torch.dtype) -> Tensor:
         """Return the null of one condition, (1, *shape), as the network takes it.
@@ -454,24 +454,24 @@ class NamedConditions:
             return torch.ones((1, *entry.sizes), dtype=torch.bool)
         return entry.null_of(name, dtype, self.stored.get(name))
 
-    def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Condition:
+    def nulls(self, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu") -> Condition:
         """Return the nulls for `rows` rows; raise a ConditionError if one was not trained."""
-        found = [self.null_of(name, dtype).to(device) for name in self.entries]
-        return self.pack([null.expand(rows, *null.shape[1:]) for null in found])
+        nulls = [self.null_of(name, dtype).to(device) for name in self.entries]
+        return self.pack([null.expand(rows, *null.shape[1:]) for null in nulls])
 
-    def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu", nulls: bool = True) -> Condition:
+    def examples(self, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu", nulls: bool = True) -> Condition:
         """Make conditions for `rows` rows, for testing and trying a network; see `NamedCondition.examples`."""
-        made = [entry.examples(rows, dtype, nulls, place) for place, entry in enumerate(self.entries.values())]
-        return self.pack([each.to(device) for each in made])
+        tensors = [entry.examples(rows, dtype, nulls, place) for place, entry in enumerate(self.entries.values())]
+        return self.pack([tensor.to(device) for tensor in tensors])
 
     def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
         """Raise a ConditionError unless each name has a tensor of the right shape and dtype for `rows` rows."""
         single = self.single is not None
         names = None if single else set(condition) if isinstance(condition, Mapping) else ()
         if single != isinstance(condition, Tensor) or names not in (None, set(self.entries)):
-            found = sorted(condition) if isinstance(condition, Mapping) else type(condition).__name__
-            wanted = "a tensor" if single else f"a dict with {', '.join(self.entries)}"
-            raise ConditionError(f"conditions are {found}; this model takes {wanted}")
+            received = sorted(condition) if isinstance(condition, Mapping) else type(condition).__name__
+            expected = "a tensor" if single else f"a dict with {', '.join(self.entries)}"
+            raise ConditionError(f"conditions are {received}; this model takes {expected}")
         for (name, entry), tensor in zip(self.entries.items(), self.unpack(condition), strict=True):
             entry.check(name, tensor, rows, dtype)
 
@@ -490,14 +490,14 @@ class NamedConditions:
             For each condition that is one label: the name for all samples, or a list with one for each; None for the
             null.
         """
-        found: dict[str, str | list[str | None] | None] = {}
+        classes: dict[str, str | list[str | None] | None] = {}
         for name, entry in self.entries.items():
             if entry.classes is None or entry.shape or name not in conditions:
                 continue
             names, of = entry.names or range(entry.classes), conditions[name]
             named = [str(names[label]) if 0 <= label < entry.classes else None for label in of.rows.tolist()]
-            found[name] = named[0] if of.index is None else [named[row] for row in of.index.tolist()]
-        return found
+            classes[name] = named[0] if of.index is None else [named[row] for row in of.index.tolist()]
+        return classes
 
 
 def one_condition(entry: NamedCondition | None) -> NamedConditions | None:

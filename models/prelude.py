@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from models.conditions import ConditionError
 from models.mixing import Mixing, find_mixing_of
-from models.named_conditions import NAME, Device, Distinct, NamedCondition, NamedConditions
+from models.named_conditions import NAME, DeviceLike, Distinct, NamedCondition, NamedConditions
 from models.program.function import Function, FunctionConfig
 from models.program.steps import Frozen
 from models.velocity import Condition
@@ -62,10 +62,10 @@ class PreludeCard(Frozen):
         Raises:
             ValueError: the prelude and the network do not fit together.
         """
-        made = set(self.program.outputs)
-        if unknown := sorted(made - set(taken)):
+        outputs = set(self.program.outputs)
+        if unknown := sorted(outputs - set(taken)):
             raise ValueError(f"the prelude makes {unknown[0]!r}, which is not a condition of the network")
-        for name in sorted(made):
+        for name in sorted(outputs):
             entry = taken[name]
             if name in self.conditions:
                 raise ValueError(f"the prelude takes and makes {name!r}; give one of them another name")
@@ -78,11 +78,11 @@ class PreludeCard(Frozen):
         for name, entry in taken.items():
             if name in requested and requested[name] != entry:
                 raise ValueError(f"the prelude and the network take {name!r} in different ways; give it two names")
-            if name not in made:
+            if name not in outputs:
                 requested[name] = entry
         NamedConditions(requested).check_entries()
         axes = NamedConditions(requested).axes
-        for name in sorted(made):
+        for name in sorted(outputs):
             if lacking := [axis for axis in taken[name].free if axis not in axes]:
                 raise ValueError(f"axis {lacking[0]} of {name} is in no condition that requests give")
         return requested
@@ -110,33 +110,33 @@ class Prelude(nn.Module):
         """The conditions that it makes, in their order."""
         return tuple(self.card.program.outputs)
 
-    def call(self, makes: NamedConditions, *given: Tensor) -> tuple[Tensor, ...]:
+    def call(self, takes: NamedConditions, *conditions: Tensor) -> tuple[Tensor, ...]:
         """Return the conditions that it makes, (rows, *shape) each.
 
         Args:
-            makes: the conditions that the network takes, without free axes.
-            given: conditions (rows, *shape), in the order of `inputs`.
+            takes: the conditions that the network takes, without free axes.
+            conditions: those that it takes, (rows, *shape), in the order of `inputs`.
 
         Raises:
             VelocityError: a step of the program fails.
             PreludeError: a result is not finite, or not of the shape and dtype that the network takes.
         """
-        found = self.program(dict(zip(self.inputs, given, strict=True)))
-        rows = len(given[0])
-        for name, tensor in found.items():
-            entry = makes.entries[name]
-            wanted = (rows, *entry.sizes)
-            if tuple(tensor.shape) != wanted or tensor.dtype != entry.torch_dtype:
+        results = self.program(dict(zip(self.inputs, conditions, strict=True)))
+        rows = len(conditions[0])
+        for name, tensor in results.items():
+            entry = takes.entries[name]
+            shape = (rows, *entry.sizes)
+            if tuple(tensor.shape) != shape or tensor.dtype != entry.torch_dtype:
                 raise PreludeError(
                     f"the prelude made {name} as {tensor.dtype} of shape {list(tensor.shape[1:])}; the network takes "
                     f"{entry.torch_dtype} of shape {list(entry.sizes)}"
                 )
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 raise PreludeError(f"the prelude made {name} with numbers that are not finite")
-        return tuple(found[name] for name in self.outputs)
+        return tuple(results[name] for name in self.outputs)
 
     def examples(
-        self, requested: NamedConditions | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
+        self, requested: NamedConditions | None, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu"
     ) -> tuple[Tensor, ...]:
         """Make example arguments for the prelude, with distinct rows where possible.
 
@@ -158,27 +158,27 @@ class Prelude(nn.Module):
         shown: Any,
         rows: int,
         dtype: torch.dtype,
-        device: Device = "cpu",
+        device: DeviceLike = "cpu",
     ) -> Condition:
         """Return examples of the network's conditions, some of them made by the prelude; errors as in `call`."""
         assert takes is not None  # noqa: S101
-        made = dict(zip(self.outputs, self.call(takes, *self.examples(requested, rows, dtype, device)), strict=True))
-        given = zip(takes.inputs, takes.unpack(shown), strict=True)
-        return takes.pack([made.get(name, tensor) for name, tensor in given])
+        results = dict(zip(self.outputs, self.call(takes, *self.examples(requested, rows, dtype, device)), strict=True))
+        examples = zip(takes.inputs, takes.unpack(shown), strict=True)
+        return takes.pack([results.get(name, tensor) for name, tensor in examples])
 
     def find_mixing(
         self,
         requested: NamedConditions | None,
         takes: NamedConditions | None,
         dtype: torch.dtype,
-        device: Device = "cpu",
+        device: DeviceLike = "cpu",
     ) -> Mixing | None:
         """Return evidence that its rows depend on each other; None if they do not."""
         assert takes is not None  # noqa: S101
-        makes = takes.sized({})
+        fixed = takes.sized({})
         return find_mixing_of(
             "prelude",
-            lambda *given: self.call(makes, *given),
+            lambda *conditions: self.call(fixed, *conditions),
             lambda rows: self.examples(requested, rows, dtype, device),
         )
 
@@ -196,10 +196,10 @@ def combinations(
         One tensor (combinations, *shape) for each name, and the combination of each sample (None if there is only one).
     """
     merged = {name: conditions[name].merged() for name in names}
-    known = [each.index for each in merged.values() if each.index is not None]
-    if not known:
+    indices = [each.index for each in merged.values() if each.index is not None]
+    if not indices:
         return [each.rows[:1] for each in merged.values()], None
-    combined, place = np.unique(np.stack(known, axis=1), axis=0, return_inverse=True)
+    combined, place = np.unique(np.stack(indices, axis=1), axis=0, return_inverse=True)
     columns = iter(np.ascontiguousarray(combined.T))
     rows: list[Tensor] = []
     for each in merged.values():

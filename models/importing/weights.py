@@ -145,7 +145,9 @@ def import_program(
             made, requested = before.made_for(network.condition, tried.dtype)
             report.append(before.report)
         network.condition = replace(network.condition, stored=_fitting(requested, nulls))
-        report.append("requests give " + "; ".join(_said(name, requested.entries[name]) for name in requested.given))
+        report.append(
+            "requests give " + "; ".join(_said(name, requested.entries[name]) for name in requested.in_requests)
+        )
     source: dict[str, JsonValue] = {"imported_from": file.name}
     path, stored = _store(tried, repository, name, source, declared or Declared(), decoder or {}, version, made)
     return Imported(path, [*report, *stored])

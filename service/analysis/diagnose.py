@@ -106,7 +106,7 @@ async def diagnose(
     """Take the Jacobian of the velocity along paths from noise to data: its eigenvalues, condition and stiffness."""
     context = context_of(http.scope)
     encoder = ENCODERS[context.media_type]
-    valid = await pipeline.admit(http, request, validate_diagnose, encoder, name, in_thread=True)
+    valid = await pipeline.make_job(http, request, validate_diagnose, encoder, name, in_thread=True)
     model, job = valid.model, valid.job
     deterministic = await pipeline.ready(http, valid, JACOBIAN)
     result = await pipeline.solve(http, job)

@@ -62,7 +62,7 @@ async def encode(
     """Find the noise that data come from: solve dx/dt = v(x, t) from data back to noise."""
     context = context_of(http.scope)
     encoder = ENCODERS[context.media_type]
-    valid = await pipeline.admit(http, request, validate_encode, encoder, name, in_thread=True)
+    valid = await pipeline.make_job(http, request, validate_encode, encoder, name, in_thread=True)
     result = await pipeline.solve(http, valid.job)
     pipeline.count(http, valid.job, result)
     response = await asyncio.to_thread(_response, valid.model, valid.job, result, context, valid.states)

@@ -29,7 +29,7 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *card.event_shape)]
     takes = model.conditioning
-    named = {} if takes is None else {name: takes.entries[name] for name in takes.given}
+    named = {} if takes is None else {name: takes.entries[name] for name in takes.in_requests}
     for member in ("condition",) if tuple(named) == (ONE,) else ("condition", "negative"):
         for name, entry in named.items():
             key = ONE if tuple(named) == (ONE,) else f"{member}.{name}"

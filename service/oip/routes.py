@@ -224,7 +224,7 @@ async def _drawn(http: Request, name: str, version: int | None, request: InferRe
         return sample, select_outputs(request, sample).encoder
 
     sample, encoder = await asyncio.to_thread(made) if context_of(http.scope).large else made()
-    valid = await pipeline.admit(http, sample, validate_sample, encoder)
+    valid = await pipeline.make_job(http, sample, validate_sample, encoder)
     response = await pipeline.draw(http, valid)
     return await pipeline.respond(http, response, encoder, {"X-Pathline-Seed": str(valid.job.seed)})
 

@@ -180,7 +180,7 @@ class ModelVersion:
         more = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
         if self.card.conditions and self.card.condition is None:
             takes = self.card.request_conditions
-            names = ", ".join(takes.given) if takes else ""
+            names = ", ".join(takes.in_requests) if takes else ""
             more += f" --condition FILE.npz (examples of its conditions: an array for each of {names})"
         return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{more}"
 
@@ -300,7 +300,7 @@ class ModelVersion:
     def _common(self) -> dict[str, Any]:
         """The members of both; a label or a vector is the condition called `condition`."""
         conditions = self.card.request_conditions
-        entries = {} if conditions is None else {name: conditions.entries[name] for name in conditions.given}
+        entries = {} if conditions is None else {name: conditions.entries[name] for name in conditions.in_requests}
         return {
             "deterministic": self.deterministic,
             "path": self.path,

@@ -9,7 +9,7 @@ from models.condition_values import NamedConditionError, Values
 from models.conditions import ONE, ConditionError
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
 from models.named_conditions import Distinct, NamedConditions
-from models.shapes import Sizes
+from models.shapes import AxisSizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Subject
@@ -50,7 +50,7 @@ class CheckedConditions:
         return None if self.negative is None else _tensors(self.negative, "negative")
 
 
-def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: Sizes) -> CheckedConditions:
+def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: AxisSizes) -> CheckedConditions:
     """Check the names and shapes of the conditions of a request, and its guidance.
 
     Args:
@@ -122,7 +122,7 @@ def _positive(request: Subject, takes: NamedConditions) -> dict[str, Any]:
 
 
 def _only(takes: NamedConditions, field: str) -> str:
-    names = takes.given
+    names = takes.in_requests
     if len(names) > 1:
         raise invalid(field, f"this model has the conditions {', '.join(names)}; give them by name, in conditions")
     return next(iter(names))
@@ -143,7 +143,7 @@ def _guidance(request: Subject, takes: NamedConditions) -> Guidance | None:
         terms: Sequence[Term] = guidance_of(float(requested.strength or 0.0), null).terms
     else:
         terms = [
-            Term(float(term.weight), _dropped(term.condition, term.drop, takes.given, null, k))
+            Term(float(term.weight), _dropped(term.condition, term.drop, takes.in_requests, null, k))
             for k, term in enumerate(requested.terms)
         ]
         total, scale = math.fsum(term.weight for term in terms), sum(abs(term.weight) for term in terms)
@@ -191,7 +191,7 @@ def _negative(
     request: Subject,
     takes: NamedConditions,
     guidance: Guidance | None,
-    sizes: Sizes,
+    sizes: AxisSizes,
     samples: int,
     model: ModelVersion,
 ) -> Values | None:

@@ -1,6 +1,6 @@
 """The request pipeline: a body is read, parsed, validated and made into a `Job`; its result becomes a response.
 
-    BodyRoute -> endpoint: admit -> solve -> respond
+    BodyRoute -> endpoint: make_job -> solve -> respond
 
 Every endpoint that solves declares its body, and supplies the validation of its fields and the function that builds the
 response from the result.
@@ -116,7 +116,7 @@ class BodyRoute(APIRoute):
         return self.parse(http, model, body)
 
 
-async def admit(
+async def make_job(
     http: Request, request: R, validate: Validate[R, V], encoder: Encoder, name: str = "", in_thread: bool = False
 ) -> V:
     """Find the model of a request, and make its job.

@@ -150,7 +150,7 @@ async def measure_frontier(
     http: Request, name: ModelName, request: Annotated[FrontierRequest, requested(examples.MEASURE)]
 ) -> Response:
     """Measure solvers from the same noise, one after another, and choose among these and the stored measurements."""
-    valid = await pipeline.admit(http, request, _validate, ENCODERS[JSON], name, in_thread=True)
+    valid = await pipeline.make_job(http, request, _validate, ENCODERS[JSON], name, in_thread=True)
     future = pipeline.submit(service_of(http).engine, valid.job, valid.hold)
     measurement = _Measurement(http, valid, future)
     return EventStream(measurement.events(), measurement.cancel)

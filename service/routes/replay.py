@@ -72,7 +72,7 @@ async def replay(http: Request, answer: Annotated[ReplayRequest, requested(_REQU
     encoder = ENCODERS[context_of(http.scope).media_type]
     differences: list[Difference] = []
     validate = partial(_validate, answer, service_of(http).environment, differences)
-    valid = await pipeline.admit(http, _request_of(answer), validate, encoder)
+    valid = await pipeline.make_job(http, _request_of(answer), validate, encoder)
     response = await pipeline.draw(http, valid)
     digest = response.document["digest"]
     matches = digest == answer.digest

@@ -19,11 +19,11 @@ _RESPONSES = solved(SampleResponse, "The samples", ENCODERS, **examples.SAMPLES)
 
 
 @router.post("/sample", include_in_schema=False, responses=_RESPONSES)
-@router.post("/v1/sample", summary="Draw samples", responses=_RESPONSES)  # the lower is the first that is looked at
+@router.post("/v1/sample", summary="Draw samples", responses=_RESPONSES)  # applied first, so matched first
 async def sample(http: Request, request: Annotated[SampleRequest, requested(examples.REQUESTS)]) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
     encoder = ENCODERS[context_of(http.scope).media_type]
-    valid = await pipeline.admit(http, request, validate_sample, encoder)
+    valid = await pipeline.make_job(http, request, validate_sample, encoder)
     response = await pipeline.draw(http, valid)
     headers = {"X-Pathline-Seed": str(valid.job.seed), "Vary": "Accept"}
     return await pipeline.respond(http, response, encoder, headers)

@@ -108,7 +108,7 @@ async def stream(
 ) -> Response:
     """Draw samples like `/v1/sample`, and send events on the way: progress, states at `save_at`, the result."""
     npz = "completed=npz" in (joined(http.headers, "accept") or "").replace(" ", "").lower()
-    valid = await pipeline.admit(http, request, validate_sample, _EVENTS)
+    valid = await pipeline.make_job(http, request, validate_sample, _EVENTS)
     service, feed = service_of(http), Feed()
     job = replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S)
     future = pipeline.submit(service.engine, job, context_of(http.scope).hold)
