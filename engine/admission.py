@@ -150,7 +150,7 @@ class Queue:
 
 
 class Work(Protocol):
-    """The work in hand, which its owner's lock guards, as it does everything else of `Gate`."""
+    """The jobs and stages of the engine, guarded by the same lock as `Gate`."""
 
     @property
     def queues(self) -> Mapping[int, Queue]:
@@ -182,7 +182,7 @@ class Gate:
     Args:
         max_queue: maximum number of jobs waiting or running.
         clock: the engine's clock.
-        work: the work in hand.
+        work: the jobs and stages of the engine.
     """
 
     def __init__(self, max_queue: int, clock: Callable[[], float], work: Work) -> None:

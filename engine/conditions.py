@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.job import Job
-from models.forms.rows import Chosen
+from models.forms.rows import StoredRows
 from models.guidance import Correction, Further, Guidance, guidance_of
 from models.named_conditions import Distinct, NamedConditions
 
@@ -225,14 +225,14 @@ class JobRows:
         place = np.searchsorted(self._owners, owner)
         return place, self._first[place] + index
 
-    def chosen(self, lines: Places) -> list[Chosen]:
+    def stored(self, lines: Places) -> list[StoredRows]:
         """The rows at these lines (n,), for each store."""
         places = self._table[lines]
-        return [Chosen(store, places[:, column]) for column, store in enumerate(self.stores.values())]
+        return [StoredRows(store, places[:, column]) for column, store in enumerate(self.stores.values())]
 
 
 @dataclass(frozen=True)
-class Rows:
+class CallRows:
     """The rows of one network call for n lanes.
 
     Attributes:
@@ -241,7 +241,7 @@ class Rows:
         further, projection, rescaling: see `models.guidance.combined`.
     """
 
-    conditions: list[Chosen]
+    conditions: list[StoredRows]
     of: Places | None = None
     further: tuple[Further, ...] = ()
     projection: Correction | None = None
@@ -347,7 +347,7 @@ class Conditions:
         """The number of rows of a job not evaluated, as their times were outside its guidance's interval."""
         return self._skipped.get(owner, 0)
 
-    def of(self, owner: Places, index: Places, t: Tensor) -> Rows:
+    def of(self, owner: Places, index: Places, t: Tensor) -> CallRows:
         """The rows of a network call.
 
         Args:
@@ -356,7 +356,7 @@ class Conditions:
         """
         place, line = self.rows.lines(owner, index)
         if not self._guided:
-            return Rows(self.rows.chosen(line))
+            return CallRows(self.rows.stored(line))
         guides = self._guides = self._guides or self._listed()
         samples, terms, last = guides.samples[place], guides.terms[place], guides.last[place]
         if self._skipped:
@@ -373,11 +373,11 @@ class Conditions:
             further.append(Further(torch.from_numpy(guided).to(self._device), weight))
         of = np.concatenate(lanes) if lanes else None
         corrections = self._corrections(guides, place, terms, lanes) if of is not None else (None, None)
-        return Rows(self.rows.chosen(np.concatenate(lines)), of, tuple(further), *corrections)
+        return CallRows(self.rows.stored(np.concatenate(lines)), of, tuple(further), *corrections)
 
-    def plain(self, owner: Places, index: Places) -> list[Chosen]:
+    def plain(self, owner: Places, index: Places) -> list[StoredRows]:
         """The conditions of lanes if no job is guided; arguments as in `of`."""
-        return self.rows.chosen(self.rows.lines(owner, index)[1])
+        return self.rows.stored(self.rows.lines(owner, index)[1])
 
     def _count_skipped(self, owner: Places, rows: Places) -> None:
         for one, count in zip(*np.unique(owner, return_counts=True), strict=True):

@@ -49,7 +49,7 @@ class Loop:
 
     Attributes:
         lock: guards `table` and the costs in its queues.
-        table: the jobs in hand.
+        table: all jobs.
         commands: what other threads want done.
         working_since: when the current turn began, or the first job came after an idle one, by the clock; None if idle.
         deliver: completes the futures of a turn, all at once.

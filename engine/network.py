@@ -16,7 +16,7 @@ from engine.device import Device
 from engine.job import Job, Operation, Sizes
 from models.checkpoint.loading import Checkpoint
 from models.forms.form import Form
-from models.forms.rows import Chosen, RowCaller, field_rows
+from models.forms.rows import RowCaller, StoredRows, field_rows
 from models.guidance import Guidance, Term, combined
 from models.named_conditions import Distinct
 from solvers.lanes import Finished, Lanes
@@ -29,7 +29,7 @@ _PLAIN = Guidance((Term(1.0),))
 _NO_OWNERS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
-class _Shown:
+class _RepeatedRows:
     """A store that repeats a few rows."""
 
     def __init__(self, rows: Tensor) -> None:
@@ -103,7 +103,7 @@ class Network:
         x = torch.zeros((rows, *self._row_shape), dtype=dtype, device=place)
         t = self._kind.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
-        conditions = [Chosen(_Shown(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
+        conditions = [StoredRows(_RepeatedRows(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
         with torch.inference_mode():
             self.call(x, t, *conditions)
@@ -143,7 +143,7 @@ class Network:
         self.rows += len(x)
         try:
             owner, index = _NO_OWNERS if self._conditions is self._constants is None else _owners(chosen)
-            v = self._ask(x, t, owner, index)
+            v = self._velocities(x, t, owner, index)
             self._device.finish()
         except Exception as error:  # (an error of the network must fail only its own requests)
             message = self.describe_error(error)
@@ -174,11 +174,11 @@ class Network:
         self.seconds += time.perf_counter() - begin
         return finished, done
 
-    def _ask(self, x: Tensor, t: Tensor, owner: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
+    def _velocities(self, x: Tensor, t: Tensor, owner: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
         """The velocities of lanes, given the job of each and its sample in that job."""
         states = len(x)
         if self._constants is not None:
-            [constants] = self._constants.chosen(self._constants.lines(owner, index)[1])
+            [constants] = self._constants.stored(self._constants.lines(owner, index)[1])
             x = torch.cat((x, constants.rows()), dim=1)
         if self._conditions is None:
             v = self.call(x, t)
@@ -212,7 +212,7 @@ class Network:
                 parts.append(torch.zeros_like(x[part]))
                 continue
             try:
-                parts.append(self._ask(x[part], t[part], owner[part], index[part]))
+                parts.append(self._velocities(x[part], t[part], owner[part], index[part]))
                 self._device.finish()
                 continue
             except Exception as error:

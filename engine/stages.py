@@ -35,7 +35,7 @@ SLICE_S = 0.025
 
 _SHOWN = 4  # rows in a timed call
 
-Rows = Callable[..., tuple[Tensor, ...]]
+StageFunction = Callable[..., tuple[Tensor, ...]]
 """Tensors (rows, ...) -> tensors (rows, ...), each row computed from its own inputs alone."""
 
 
@@ -107,7 +107,7 @@ class Stage:
     def __init__(
         self,
         name: str,
-        function: Rows,
+        function: StageFunction,
         examples: Callable[[int], Sequence[Tensor]],
         checkpoint: Checkpoint,
         device: Device,

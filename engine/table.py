@@ -1,4 +1,4 @@
-"""The job table: the jobs in hand by arena, with their results in the making, deadlines and futures.
+"""The job table: all jobs by arena, with their unfinished results, deadlines and futures.
 
 Its owner's lock guards it: any thread adds a job under that lock, and the engine's thread does everything else.
 """

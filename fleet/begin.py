@@ -226,7 +226,7 @@ def read_array(path: Path) -> NDArray[Any]:
     """
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # a damaged header can raise anything
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path}: cannot be read: {reason}") from None
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":

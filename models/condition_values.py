@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.conditions import ONE, ConditionError, label_of, labels_of
 from models.named_conditions import Distinct, Flag, NamedCondition, NamedConditions, titled
 from models.nested import NestedError, outline, shown, to_floats
-from models.shapes import ShapeError, Sizes
+from models.shapes import AxisSizes, ShapeError
 
 _LISTS = (list, tuple)
 _EXACT = 1 << 53  # integers in lists are read as doubles
@@ -49,7 +49,7 @@ class Values:
         requested: Mapping[str, Any],
         samples: int,
         dtype: torch.dtype,
-        sizes: Sizes | None = None,
+        sizes: AxisSizes | None = None,
         partial: bool = False,
     ) -> None:
         """Check names and shapes; nothing is allocated.
@@ -67,7 +67,7 @@ class Values:
         """
         self._takes, self._requested, self._samples, self._dtype = takes, requested, samples, dtype
         self._partial = partial
-        self.sizes = Sizes(takes.axes) if sizes is None else sizes
+        self.sizes = AxisSizes(takes.axes) if sizes is None else sizes
         for name in requested:
             if name not in takes.in_requests:
                 raise NamedConditionError(

@@ -39,7 +39,7 @@ from models.conditions import ONE, ConditionError, describe_labels
 from models.shapes import MAX_NUMBERS, NAME, Axis, AxisName, Size, free_axes, sized
 from models.velocity import Condition
 
-Device = torch.device | str
+DeviceLike = torch.device | str
 
 DTYPES = {
     name: getattr(torch, name)
@@ -454,12 +454,12 @@ class NamedConditions:
             return torch.ones((1, *entry.sizes), dtype=torch.bool)
         return entry.null_of(name, dtype, self.stored.get(name))
 
-    def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Condition:
+    def nulls(self, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu") -> Condition:
         """Return the nulls for `rows` rows; raise a ConditionError if one was not trained."""
         nulls = [self.null_of(name, dtype).to(device) for name in self.entries]
         return self.pack([null.expand(rows, *null.shape[1:]) for null in nulls])
 
-    def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu", nulls: bool = True) -> Condition:
+    def examples(self, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu", nulls: bool = True) -> Condition:
         """Make conditions for `rows` rows, for testing and trying a network; see `NamedCondition.examples`."""
         tensors = [entry.examples(rows, dtype, nulls, place) for place, entry in enumerate(self.entries.values())]
         return self.pack([tensor.to(device) for tensor in tensors])

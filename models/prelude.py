@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from models.conditions import ConditionError
 from models.mixing import Mixing, find_mixing_of
-from models.named_conditions import NAME, Device, Distinct, NamedCondition, NamedConditions
+from models.named_conditions import NAME, DeviceLike, Distinct, NamedCondition, NamedConditions
 from models.program.function import Function, FunctionConfig
 from models.program.steps import Frozen
 from models.velocity import Condition
@@ -136,7 +136,7 @@ class Prelude(nn.Module):
         return tuple(results[name] for name in self.outputs)
 
     def examples(
-        self, requested: NamedConditions | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
+        self, requested: NamedConditions | None, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu"
     ) -> tuple[Tensor, ...]:
         """Make example arguments for the prelude, with distinct rows where possible.
 
@@ -158,7 +158,7 @@ class Prelude(nn.Module):
         shown: Any,
         rows: int,
         dtype: torch.dtype,
-        device: Device = "cpu",
+        device: DeviceLike = "cpu",
     ) -> Condition:
         """Return examples of the network's conditions, some of them made by the prelude; errors as in `call`."""
         assert takes is not None  # noqa: S101
@@ -171,7 +171,7 @@ class Prelude(nn.Module):
         requested: NamedConditions | None,
         takes: NamedConditions | None,
         dtype: torch.dtype,
-        device: Device = "cpu",
+        device: DeviceLike = "cpu",
     ) -> Mixing | None:
         """Return evidence that its rows depend on each other; None if they do not."""
         assert takes is not None  # noqa: S101

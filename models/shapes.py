@@ -237,7 +237,7 @@ def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, Axi
 _NOWHERE: Mapping[str, str] = {}
 
 
-class Sizes:
+class AxisSizes:
     """The sizes of a model's free axes in one request, given in one place or in several that must agree."""
 
     def __init__(self, axes: Mapping[str, Axis]) -> None:

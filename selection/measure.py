@@ -19,12 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.arrays import load_arrays
 from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from models.conditions import ONE, ConditionError
 from models.noise import noise
-from models.shapes import ShapeError, Sizes, free_axes, free_places, matched
+from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
 from selection.choice import USUAL_ERROR, Evidence, Limits, NoneFits, choose
 from selection.error import TIGHT, Field, NoErrors, arrived, exact_ends, shares, solve, spread_of, summary
@@ -273,7 +274,7 @@ def _shape_of(
         for axis in sizes:
             if axis not in card.bounds:
                 raise NoErrors(f"the model has no axis {axis!r}; its shape is {list(card.event_shape)}")
-        noted = Sizes(card.bounds)
+        noted = AxisSizes(card.bounds)
         for axis, size in sizes.items():
             noted.note(axis, size, "--shape")
         for name, array in examples.items():
@@ -293,8 +294,8 @@ def read_examples(path: Path) -> dict[str, NDArray[Any]]:
         NoErrors: it cannot be read, or an array has no rows.
     """
     try:
-        content = np.load(path, allow_pickle=False)
-        arrays = {ONE: content} if isinstance(content, np.ndarray) else {name: content[name] for name in content}
+        content = load_arrays(path)
+        arrays = {ONE: content} if isinstance(content, np.ndarray) else content
     except (OSError, ValueError) as error:
         raise NoErrors(f"--condition {path}: {error}; it must be an npz file with an array for each name") from None
     if empty := [name for name, array in arrays.items() if array.ndim == 0 or not len(array)]:

@@ -1,7 +1,6 @@
 """Arrays from .npy and .npz files, without Python objects."""
 
 import gzip
-import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models import arrays
 from training.errors import DataError
 
 ARRAYS = (".npy", ".npz")
@@ -21,15 +21,14 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
         DataError: the file is missing, empty, damaged, or contains Python objects.
     """
     try:
-        with path.open("rb") as file:
-            if not path.stat().st_size:
-                raise DataError(f"data {path} is empty; save your arrays in it with numpy.save or numpy.savez")
-            loaded = np.load(file, allow_pickle=False)
-            return {key: loaded[key] for key in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+        if not path.stat().st_size:
+            raise DataError(f"data {path} is empty; save your arrays in it with numpy.save or numpy.savez")
+        stored = arrays.load_arrays(path)
     except OSError as error:
         raise DataError(f"data {path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"data {path} is damaged or contains Python objects ({str(error).splitlines()[0]})") from None
+    except ValueError as error:
+        raise DataError(f"data {path} is damaged or contains Python objects ({error})") from None
+    return stored if isinstance(stored, dict) else {"": stored}
 
 
 _BYTES = bytes([0, 0, 8])

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
+from models.arrays import load_array
 from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint
 from models.conditions import labels_of
@@ -184,7 +185,7 @@ def _ends(
     """Return the ends of the paths from x0, read from the file if it exists, else solved and stored."""
     if file.exists():
         try:
-            found = np.load(file, allow_pickle=False)
+            found = load_array(file)
         except (OSError, ValueError) as error:
             raise DataError(f"pairs {file} are damaged ({error}); delete the file to draw them again") from None
         if found.shape != tuple(x0.shape) or found.dtype != np.float32:

@@ -69,7 +69,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class StoredRows:
     """Rows of a store, copied only when they are needed.
 
     Attributes:
@@ -83,10 +83,10 @@ class Chosen:
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, part: slice) -> Chosen:
-        return Chosen(self.store, self.places[part])
+    def __getitem__(self, part: slice) -> StoredRows:
+        return StoredRows(self.store, self.places[part])
 
-    def split(self, rows: int) -> list[Chosen]:
+    def split(self, rows: int) -> list[StoredRows]:
         """Split into pieces of this many rows."""
         return [self[begin : begin + rows] for begin in range(0, len(self), rows)]
 
@@ -116,7 +116,7 @@ class RowCaller:
         """Return the number of rows to pad a call of `rows` to, `limit` at most."""
         return next((count for count in self.counts if count >= rows), rows)
 
-    def __call__(self, *arguments: Tensor | Chosen) -> Tensor:
+    def __call__(self, *arguments: Tensor | StoredRows) -> Tensor:
         """Call the function for at least one row; the result has as many rows as the arguments.
 
         Each argument has one row for each row of the result; those of a store are copied only for their own call.
@@ -137,7 +137,7 @@ def _aligned(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _filled(argument: Tensor | Chosen, missing: int) -> Tensor:
+def _filled(argument: Tensor | StoredRows, missing: int) -> Tensor:
     """Add copies of the first row."""
     if isinstance(argument, Tensor):
         return torch.cat((argument, argument[:1].expand(missing, *argument.shape[1:])))

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from models.architectures import SIZES
+from models.arrays import load_array
 from models.checkpoint.card import read_card
 from models.compute import Compute
 from models.conventions import Predicts
@@ -254,8 +254,8 @@ def _with_arrays(conditions: dict[str, Any]) -> dict[str, Any]:
         for key in ("mean", "scale"):
             if isinstance(entry, dict) and isinstance(text := entry.get(key), str):
                 try:
-                    array = np.load(text, allow_pickle=False)
-                except (OSError, ValueError, EOFError) as error:
+                    array = load_array(text)
+                except (OSError, ValueError) as error:
                     raise ForeignError(f"--conditions: {key} of {name}: {text}: {first_line(error)}") from None
                 entry[key] = (array[0] if array.ndim > 1 and len(array) == 1 else array).tolist()
     return conditions
@@ -315,10 +315,10 @@ def _numbers(text: str) -> Tensor:
     """Read comma-separated numbers, or an array from a file."""
     try:
         if text.endswith(".npy"):
-            return torch.from_numpy(np.load(text, allow_pickle=False))
+            return torch.from_numpy(load_array(text))
         numbers = [float(part) for part in text.split(",")]
         return torch.tensor(numbers[0] if len(numbers) == 1 else numbers, dtype=torch.float64)
-    except (OSError, ValueError, TypeError, EOFError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is neither numbers such as 0.5,0.1 nor an array: {error}") from None
 
 
@@ -330,8 +330,8 @@ def _null(text: str) -> tuple[str, Tensor]:
     """Read the name and the tensor from `name=file.npy`."""
     name, _, path = text.partition("=")
     try:
-        return name, torch.from_numpy(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, TypeError, EOFError) as error:
+        return name, torch.from_numpy(load_array(path))
+    except (OSError, ValueError, TypeError) as error:
         raise ForeignError(f"--null {printable(text)}: {first_line(error)}; write it as text=null.npy") from None
 
 

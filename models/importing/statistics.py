@@ -61,8 +61,12 @@ def read_statistics(document: Mapping[str, Any], normalisation: Normalisation) -
             continue
         try:
             low, high = (np.asarray(entry[field], dtype=np.float64) for field in (first, second))
-            found[str(name).rsplit(".", 1)[-1]] = _affine(low, high, normalisation, 1e-6 if openpi else 1e-8, openpi)
-        except (TypeError, ValueError) as error:
+            with np.errstate(all="ignore"):  # what overflows is refused
+                affine = _affine(low, high, normalisation, 1e-6 if openpi else 1e-8, openpi)
+            if not all(np.isfinite(values).all() for values in (affine.mean, affine.scale, affine.spread)):
+                raise ValueError(f"its {first} and {second} make a scale that is not finite")
+            found[str(name).rsplit(".", 1)[-1]] = affine
+        except (TypeError, ValueError, OverflowError) as error:
             raise ForeignError(f"--stats: {name}: {error}") from None
     if not found:
         raise ForeignError(f"--stats: no entry has {first} and {second}; choose another --normalisation")

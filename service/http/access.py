@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import Kind, ProblemError
+from service.http.context import header
 from service.http.middleware import respond
 from service.settings import Settings
 
@@ -84,37 +85,37 @@ class RefuseForeign:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            detail = self._fault(scope, headers)
+            detail = self._fault(scope)
             if detail is not None:
                 problem = ProblemError(Kind.FORBIDDEN, detail, unread=scope["method"] not in _SAFE)
                 await respond(scope, problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _fault(self, scope: Scope, headers: Headers) -> str | None:
-        if not self._any_name and not all(map(self._is_own_host, headers.getlist("host"))):
+    def _fault(self, scope: Scope) -> str | None:
+        hosts = [] if self._any_name else [value for name, value in scope["headers"] if name == b"host"]
+        if not all(map(self._is_own_host, hosts)):
             return (
                 "the Host header names another service; if it is a name of this one, add it to PATHLINE_ALLOWED_HOSTS"
             )
-        if self._is_foreign(scope, headers):
+        if self._is_foreign(scope):
             return (
                 "the request comes from a page of another origin; if the page may use this service, add its origin to "
                 "PATHLINE_CORS_ORIGINS"
             )
         return None
 
-    def _is_own_host(self, host: str) -> bool:
-        name = _name_of(host)
+    def _is_own_host(self, host: bytes) -> bool:
+        name = _name_of(host.decode("latin-1"))
         if name is None:
             return False
         if not name or _address(name) or name == "localhost" or name.endswith(".localhost"):
             return True  # no one else can make these names point here
         return name in self._names or (not self._names and "." not in name)
 
-    def _is_foreign(self, scope: Scope, headers: Headers) -> bool:
+    def _is_foreign(self, scope: Scope) -> bool:
         """Return whether a page of an origin that is not allowed sent this; following a link is fine."""
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        origin, site = header(scope, b"origin"), header(scope, b"sec-fetch-site")
         method, path = scope["method"], scope["path"]
         if (origin is None and site is None) or method == "OPTIONS" or "*" in self._origins:
             return False
@@ -123,9 +124,10 @@ class RefuseForeign:
         if site in ("same-origin", "none"):
             return False
         if method in _SAFE:  # without Sec-Fetch-Site such requests show no origin either, or cannot be read
-            is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+            mode, destination = header(scope, b"sec-fetch-mode"), header(scope, b"sec-fetch-dest")
+            is_link = mode == "navigate" and destination == "document"
             return site is not None and not is_link and path.startswith(("/v1", "/v2", "/sample"))
-        return site is not None or (origin or "").lower().partition("://")[2] != headers.get("host", "").lower()
+        return site is not None or (origin or "").lower().partition("://")[2] != (header(scope, b"host") or "").lower()
 
 
 def from_browser(headers: Headers) -> bool:
@@ -170,9 +172,10 @@ def require_admin(headers: Headers, settings: Settings) -> None:
 
 
 def _shown(headers: Headers) -> list[str]:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    shown = [token.strip()] if scheme.lower() == "bearer" and token.strip() else []
-    return shown + ([headers["x-api-key"]] if headers.get("x-api-key") else [])
+    """Return the keys of a request, of which proxies may have added some: those of every line of both headers."""
+    parts = [value.partition(" ") for value in headers.getlist("authorization")]
+    bearer = [token.strip() for scheme, _, token in parts if scheme.lower() == "bearer"]
+    return [key for key in (*bearer, *headers.getlist("x-api-key")) if key]
 
 
 def _refusal(headers: Headers, where: str) -> ProblemError:

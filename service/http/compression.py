@@ -2,19 +2,20 @@
 
 import asyncio
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.http.negotiation import accepts_coding, joined
+from service.http.negotiation import accepts_coding
 
 LEAST_BYTES = 4096
 """Smaller responses are sent as they are: compressing one takes longer than sending it."""
 
 _LEVEL = 1  # numbers as text hardly get smaller at higher levels
 _LARGE = 1 << 16  # pieces from this size on are compressed in a worker thread
-_TYPES = ("application/json", "text/plain")
+_TYPES = (b"application/json", b"text/plain")
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
 
@@ -27,8 +28,21 @@ class Compress:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         if scope["type"] == "http":
-            send = _Compressor(send, accepts_coding("gzip", joined(Headers(scope=scope), "accept-encoding"))).send
+            accepted = [value for name, value in scope["headers"] if name == b"accept-encoding"]
+            text = b", ".join(accepted).decode("latin-1") if accepted else None
+            send = _Compressor(send, accepts_coding("gzip", text)).send
         await self._app(scope, receive, send)
+
+
+def _is_text(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a response is of a type to compress and is not compressed yet."""
+    text = False
+    for name, value in headers:
+        if name == b"content-type":
+            text = value.partition(b";")[0] in _TYPES
+        elif name == b"content-encoding":
+            return False
+    return text
 
 
 class _Compressor:
@@ -39,9 +53,8 @@ class _Compressor:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(raw=message["headers"])
-            if headers.get("content-type", "").partition(";")[0] in _TYPES and "content-encoding" not in headers:
-                headers.add_vary_header("Accept-Encoding")
+            if _is_text(message["headers"]):
+                MutableHeaders(raw=message["headers"]).add_vary_header("Accept-Encoding")
                 if self._accepted:
                     self._start = message
                     return

@@ -110,6 +110,14 @@ def connection_of(scope: MutableMapping[str, Any]) -> Connection | None:
     return scope.get("state", {}).get(CONNECTION)
 
 
+def header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
+    """Return the first value of a header of a request, its name in lower case; None if it was not sent."""
+    for other, value in scope["headers"]:
+        if other == name:
+            return value.decode("latin-1")
+    return None
+
+
 def context_of(scope: MutableMapping[str, Any]) -> Context:
     """Return the context of an ASGI scope, made on first use."""
     context = scope.get(_KEY)

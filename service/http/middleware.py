@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields, shutting_down
-from service.http.context import Connection, Context, connection_of, context_of
+from service.http.context import Connection, Context, connection_of, context_of, header
 from service.metrics import CLIENT_GONE, Metrics
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Observe:
             return
         context = context_of(scope)
         context.url_path = self._url_path
-        sent_id = Headers(scope=scope).get("x-request-id", "")
-        if _SANE_ID.fullmatch(sent_id):
+        sent_id = header(scope, b"x-request-id")
+        if sent_id is not None and _SANE_ID.fullmatch(sent_id):
             context.request_id = sent_id
         response = _ObservedSend(context, send, connection_of(scope))
         outcome = CLIENT_GONE
@@ -111,13 +111,16 @@ class _ObservedSend:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers["X-Request-ID"] = self._context.request_id
-            headers["X-Content-Type-Options"] = "nosniff"
             timings = self._context.timings | {"total": self._context.elapsed()}
+            durations = ", ".join([f"{name};dur={s * 1e3:.3f}" for name, s in timings.items()])
+            message["headers"] = headers = [
+                *message["headers"],
+                (b"x-request-id", self._context.request_id.encode()),
+                (b"x-content-type-options", b"nosniff"),
+                (b"server-timing", durations.encode()),
+            ]
             if self._context.fallback_from is not None:
-                headers["X-Pathline-Fallback-From"] = str(self._context.fallback_from)
-            headers["Server-Timing"] = ", ".join(f"{name};dur={s * 1e3:.3f}" for name, s in timings.items())
+                headers.append((b"x-pathline-fallback-from", b"%d" % self._context.fallback_from))
             if self._connection is not None:
                 self._connection.response_begins()
         await self._send(message)

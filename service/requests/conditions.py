@@ -9,7 +9,7 @@ from models.condition_values import NamedConditionError, Values
 from models.conditions import ONE, ConditionError
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
 from models.named_conditions import Distinct, NamedConditions
-from models.shapes import Sizes
+from models.shapes import AxisSizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Subject
@@ -50,7 +50,7 @@ class CheckedConditions:
         return None if self.negative is None else _tensors(self.negative, "negative")
 
 
-def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: Sizes) -> CheckedConditions:
+def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: AxisSizes) -> CheckedConditions:
     """Check the names and shapes of the conditions of a request, and its guidance.
 
     Args:
@@ -191,7 +191,7 @@ def _negative(
     request: Subject,
     takes: NamedConditions,
     guidance: Guidance | None,
-    sizes: Sizes,
+    sizes: AxisSizes,
     samples: int,
     model: ModelVersion,
 ) -> Values | None:

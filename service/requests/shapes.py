@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.nested import outline, shown
-from models.shapes import Shape, ShapeError, Sizes, described, free_axes, matched
+from models.shapes import AxisSizes, Shape, ShapeError, described, free_axes, matched
 from service.errors import invalid
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions, check_conditions
@@ -28,7 +28,7 @@ def sized(
         ProblemError: 422 for a size that is missing, not allowed, of an unknown axis, or contradicts another; and
             as in `check_conditions`.
     """
-    sizes = Sizes(model.card.bounds)
+    sizes = AxisSizes(model.card.bounds)
     if request.shape is not None:
         _note_requested(request.shape, model, sizes)
     for field, (value, shape) in arrays.items():
@@ -44,7 +44,7 @@ def sized(
     return checked, model.of_sizes(settled)
 
 
-def _note_requested(requested: Any, model: ModelVersion, sizes: Sizes) -> None:
+def _note_requested(requested: Any, model: ModelVersion, sizes: AxisSizes) -> None:
     """Note the sizes in the member `shape`."""
     if not isinstance(requested, dict):
         raise invalid(
@@ -69,7 +69,7 @@ def _note_requested(requested: Any, model: ModelVersion, sizes: Sizes) -> None:
             raise invalid(f"shape.{axis}", str(error)) from None
 
 
-def _note_array(field: str, value: Any, shape: Shape, sizes: Sizes) -> None:
+def _note_array(field: str, value: Any, shape: Shape, sizes: AxisSizes) -> None:
     """Note the sizes of an array if its shape fits otherwise; if not, the error is raised where the array is read."""
     if value is None:
         return

@@ -32,7 +32,7 @@ WHOLE = (0.0, 1.0)
 _APART = tuple(name for name in SOLVER_FIELDS if name != "solver")
 
 
-def chosen(
+def plan_of(
     request: SampleRequest, model: ModelVersion, t_span: tuple[float, float], settings: Settings
 ) -> tuple[SampleRequest, Choice | None, Plan]:
     """Return the request with a solver named, the choice that named it, and the compiled solver.

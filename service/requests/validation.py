@@ -25,7 +25,7 @@ from service.requests.conditions import CheckedConditions
 from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
-from service.requests.solver import chosen, span_of, times_of
+from service.requests.solver import plan_of, span_of, times_of
 from service.responses.arrays import ENCODERS, Encoder
 from service.settings import Settings
 from solvers.plan import Plan
@@ -173,7 +173,7 @@ def _needed(
         raise invalid("noise_scale", "noise_scale is for the noise of a seed, and x0 was given; leave one of them out")
     checked, model = sized(request, model, request.num_samples, {"x0": (request.x0, model.card.event_shape)})
     check_form(request, model, encoder)
-    request, choice, plan = chosen(request, model, t_span, settings)
+    request, choice, plan = plan_of(request, model, t_span, settings)
     save_at = None if request.save_at is None else times_of(request, "save_at", plan)
     max_bytes = response_bytes(request, model, plan, encoder)
     check_size(request, max_bytes, encoder, settings.max_answer_bytes)

@@ -116,7 +116,7 @@ export class Form {
     this.offer(models);
   }
 
-  /** Offer these models, and keep the one that is chosen. @param models lines of /v1/models */
+  /** Offer these models, and keep the one that is chosen if it is among them. @param models lines of /v1/models */
   offer(models) {
     this.models = models;
     const chosen = $("model").value;
@@ -124,7 +124,7 @@ export class Form {
     const text = ({ name, status, sampling }) =>
       `${name}${note[status] ?? ""}${sampling && sampling.solver.length < 40 ? ` · ${sampling.solver}` : ""}`;
     $("model").replaceChildren(...models.map((model) => option(model.name, text(model))));
-    if (chosen) this.#put($("model"), chosen);
+    if (models.some(({ name }) => name === chosen)) $("model").value = chosen;
     this.#offerTuned();
   }
 

@@ -6,7 +6,7 @@ import torch
 
 from engine.conditions import Conditions, RowStore
 from engine.job import Job
-from models.forms.rows import Chosen, field_rows
+from models.forms.rows import StoredRows, field_rows
 from models.named_conditions import Distinct, NamedCondition, NamedConditions
 from solvers import resolve
 
@@ -76,7 +76,7 @@ def test_a_velocity_that_is_its_condition_keeps_its_values() -> None:
     x, t = torch.zeros(rows, width), torch.zeros(rows)
     takes = NamedConditions({"condition": NamedCondition.vector(width=width)})
     field = field_rows(lambda x, t, condition=None: condition, (width,), torch.float32, max_rows=128, condition=takes)
-    assert torch.equal(field(x, t, Chosen(store, places)), told)
+    assert torch.equal(field(x, t, StoredRows(store, places)), told)
 
 
 def test_jobs_come_and_go_in_any_order() -> None:

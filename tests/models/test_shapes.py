@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from models.shapes import (
     Axis,
+    AxisSizes,
     ShapeError,
-    Sizes,
     check_axes,
     computed,
     free_axes,
@@ -85,7 +85,7 @@ def test_bounds_must_be_there_and_fit_into_memory() -> None:
 
 
 def test_sizes_must_agree_wherever_they_are_said() -> None:
-    sizes = Sizes({"T": T, "L": Axis(max=9)})
+    sizes = AxisSizes({"T": T, "L": Axis(max=9)})
     sizes.note("T", 12, "shape")
     sizes.note("T", 12, "condition 'mu'")
     with pytest.raises(ShapeError, match="x0 has T = 16, but shape has T = 12; they must agree"):

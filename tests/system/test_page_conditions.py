@@ -143,8 +143,10 @@ def test_conditions_sample_by_sample(page: Page, service: str) -> None:
     page.wait_for_selector("body[data-judged]")
     expected = ask(service, num_samples=3, solver="rk4-4", conditions={"push": pushes, "side": "left"})["samples"]
     assert shown(page) == expected
-    page.click("text=Worst sample")
-    page.wait_for_selector("body[data-chosen]")
+    assert "3 is too few" in page.inner_text("#verdict")
+    x, y = page.evaluate("document.querySelector('#cards canvas').places[0][2]")
+    page.locator("#cards canvas").first.click(position={"x": x, "y": y})
+    page.wait_for_selector("body[data-chosen='2']")
     page.fill("#sample-index", "1")
     page.press("#sample-index", "Enter")
     page.wait_for_selector("body[data-chosen='1']")  # alone, it has its own condition

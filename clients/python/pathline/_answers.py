@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,9 +62,9 @@ def answers_in(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             document = json.loads(Path(path).read_text("utf-8"))
         pages = document.get("pages", [{}])
         return [_members({**document, **page}, os.fspath(path)) for page in pages]
-    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        if isinstance(error, InvalidValue):
-            raise
+    except (InvalidValue, OSError):
+        raise
+    except Exception:  # a damaged archive can raise anything
         message = f"{os.fspath(path)}: is no response; give a .json or .npz file of samples that Pathline wrote"
         raise InvalidValue(message, "answer") from None
 

@@ -56,6 +56,20 @@ def test_values_are_those_of_the_libraries(document: Any, normalisation: Any, st
     np.testing.assert_allclose(np.array([0.5, 0.5]) * out.spread + out.shift, action, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 10**400), (-1e308, 1e308), ([0.0], [1e-320]), ("x", 1), ([1], [1, 2]), (0, -1e-8)]
+)
+@pytest.mark.parametrize("normalisation", ["mean-std", "min-max", "quantiles"])
+def test_numbers_that_make_no_scale_are_refused_by_name(low: Any, high: Any, normalisation: Any) -> None:
+    first, second = {"mean-std": ("mean", "std"), "min-max": ("min", "max"), "quantiles": ("q01", "q99")}[normalisation]
+    try:
+        read = read_statistics({"action": {first: low, second: high}}, normalisation)["action"]
+    except ForeignError as error:
+        assert str(error).startswith("--stats: action: ")  # noqa: PT017
+    else:
+        assert np.isfinite([read.mean, read.scale, read.shift, read.spread]).all()
+
+
 def test_a_file_without_these_numbers_is_refused() -> None:
     with pytest.raises(ForeignError, match="no entry has q01 and q99; choose another --normalisation"):
         read_statistics({"state": {"mean": [0.0], "std": [1.0]}}, "quantiles")

@@ -45,9 +45,11 @@ def serve(repository: Path, engine: Any) -> Serve:
         {"X-API-Key": "second-key"},
         {"X-API-Key": "wrong", "Authorization": "Bearer first-key"},
         {"X-API-Key": "the-admin"},
+        [("X-API-Key", "wrong"), ("X-API-Key", "second-key")],
+        [("Authorization", "Basic of-a-proxy"), ("Authorization", "Bearer first-key")],
     ],
 )
-async def test_keys(serve: Serve, headers: dict[str, str]) -> None:
+async def test_keys(serve: Serve, headers: Any) -> None:
     async with serve(api_keys=KEYS, admin_key=SecretStr("the-admin")) as http:
         assert (await http.post("/v1/sample", json=ASK, headers=headers)).status_code == 200
         assert (await http.get("/v1/models", headers=headers)).status_code == 200

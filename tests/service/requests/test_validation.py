@@ -13,7 +13,7 @@ from service.ledger import Hold, Ledger
 from service.registry.version import ModelVersion
 from service.requests import validation
 from service.requests.schemas import SampleRequest
-from service.requests.solver import chosen
+from service.requests.solver import plan_of
 from service.requests.validation import to_array, validate_sample
 from service.responses import samples
 from service.responses.arrays import ENCODERS
@@ -48,9 +48,9 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[SampleRequest]:
 
     def noting(request: SampleRequest, *rest: Any) -> Any:
         found.append(request)
-        return chosen(request, *rest)
+        return plan_of(request, *rest)
 
-    monkeypatch.setattr(validation, "chosen", noting)
+    monkeypatch.setattr(validation, "plan_of", noting)
     return found
 
 

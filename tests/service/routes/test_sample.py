@@ -249,6 +249,14 @@ async def test_what_is_like_a_refused_request_is_refused_before_it_is_validated(
     assert (await running.http.post("/v1/sample", json=ask)).status_code == 500
 
 
+async def test_only_some_kinds_of_refused_requests_are_kept(running: Any) -> None:
+    running.engine.refuse = Overloaded("at capacity", 2.5)
+    for rows in range(1, 50):
+        ask = {"model": "moons", "num_samples": rows, "solver": "rk4", "steps": 5}
+        assert (await running.http.post("/v1/sample", json=ask)).status_code == 429
+    assert [job.num_samples for _, job in running.service.refused.values()] == list(range(18, 50))
+
+
 @pytest.mark.parametrize(
     ("path", "more", "headers", "status"),
     [
@@ -262,6 +270,8 @@ async def test_what_is_like_a_refused_request_is_refused_before_it_is_validated(
         ("/v1/sample", {}, {"Content-Type": "text/plain"}, 415),
         ("/v1/sample", {}, {"Content-Encoding": "gzip"}, 415),
         ("/v1/sample", {}, {"Accept": "text/html"}, 406),
+        ("/v1/sample", {}, {"Expect": "100-continue"}, 500),
+        ("/v1/sample", {"solver": None, "steps": None, "budget": {"max_nfe": 20}}, {}, 422),
     ],
 )
 async def test_what_is_not_like_a_refused_request_is_validated(

@@ -8,10 +8,10 @@ from typing import Any
 from studies.serving.calls import own_files
 from tests.processes import ROOT
 
-MOST = {"HTTP": (520, 440), "engine": (110, 120)}
+MOST = {"HTTP": (505, 415), "engine": (110, 120)}
 """Python and C calls of a request of workload a."""
 
-REFUSED = (165, 180)
+REFUSED = (152, 158)
 """Those of a refusal, in HTTP's thread."""
 
 
