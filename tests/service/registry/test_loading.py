@@ -84,6 +84,14 @@ async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch:
     assert {answer.status_code for answer in await asyncio.gather(*requests)} == {200}
 
 
+async def _until_loads_wait(running: Any, count: int, *requests: "asyncio.Future[Any]") -> None:
+    async with asyncio.timeout(60):
+        while len(running.service.registry._loads) < count:
+            for request in requests:
+                assert not request.done(), request.result().text
+            await asyncio.sleep(0.01)
+
+
 async def test_models_take_turns(running: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "MAX_LOADS", 12)
     (root := running.service.settings.models_dir).joinpath("suns").mkdir()
@@ -92,12 +100,9 @@ async def test_models_take_turns(running: Any, gate: Gate, monkeypatch: pytest.M
     reloading = asyncio.ensure_future(asyncio.to_thread(running.service.registry.refresh))
     await asyncio.to_thread(gate.entered.acquire)  # the new model, in whose place the requests queue
     many = [asyncio.ensure_future(running.post(**FIXED, version=number, timeout_s=60)) for number in range(1, 13)]
-    await asyncio.sleep(0)
-    while len(running.service.registry._loads) < 12:
-        await asyncio.sleep(0.01)
+    await _until_loads_wait(running, 12, *many)
     other = asyncio.ensure_future(running.http.post("/v1/sample", json={"model": "suns", "version": 1, **FIXED}))
-    while len(running.service.registry._loads) < 13:
-        await asyncio.sleep(0.01)
+    await _until_loads_wait(running, 13, *many, other)
     assert (await running.post(**FIXED, version=13)).status_code == 429  # its share is used
     gate.open.set()
     answers = await asyncio.gather(*many, other)
