@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
 from models.messages import first_line
@@ -17,10 +18,11 @@ def load_arrays(path: Path | str) -> NDArray[Any] | dict[str, NDArray[Any]]:
         OSError: it cannot be read.
     """
     try:
-        stored = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a claimed size takes no memory
-        if isinstance(stored, np.ndarray):
-            return np.array(stored)
-        with stored:
+        with Path(path).open("rb") as file:  # NumPy itself leaves a damaged archive open
+            if file.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX:
+                return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # a claimed size takes no memory
+            file.seek(0)
+            stored = np.load(file, allow_pickle=False)
             return {name: stored[name] for name in stored}
     except OSError:
         raise

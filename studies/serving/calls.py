@@ -74,7 +74,7 @@ class Profile:
             self.calls["engine"].hook(frame, event, argument)
 
 
-MANY: list[Request] = [{"num_samples": 64, "timeout_s": 60, "solver": "euler", "steps": 10_000}] * 40
+MANY: list[Request] = [{"num_samples": 64, "timeout_s": 60, "solver": "euler", "steps": 10_000}] * 160
 """More than can be done in time, so that the last ones are refused."""
 
 
