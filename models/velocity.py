@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -97,7 +98,7 @@ def rows_of(velocity: object, device: torch.device | str = "cpu") -> tuple[int, 
     return getattr(velocity, "rows", (1, None))
 
 
-class Wrapper(nn.Module):
+class Wrapper(nn.Module, ABC):
     """A field made of another one, which it calls with other arguments; subclasses say how in `ask`.
 
     Attributes:
@@ -115,9 +116,9 @@ class Wrapper(nn.Module):
         """See `rows_of`."""
         return getattr(self.network, "alone_on_cpu", False)
 
+    @abstractmethod
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t with the other field, or with one of its forms."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t, as a `VelocityField`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -111,7 +112,7 @@ class Failure:
     t: float | None
 
 
-class ArrayResult:
+class ArrayResult(ABC):
     """Base of all results: each acts as its main array, and has its other arrays by name.
 
     ``np.asarray(result)``, ``len(result)`` and ``result[:10]`` are those of the main array; ``result["nfe"]`` is the
@@ -126,9 +127,9 @@ class ArrayResult:
     failed: tuple[Failure, ...]
     latency: Latency
 
+    @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays by name, the main one first."""
-        raise NotImplementedError
 
     @property
     def solver_text(self) -> str:
@@ -259,9 +260,9 @@ class ArrayResult:
         except (ValueError, ImportError):  # no picture, or no matplotlib
             return None
 
+    @abstractmethod
     def _facts(self) -> dict[str, str]:
         """Return the lines of the summary, by name."""
-        raise NotImplementedError
 
     def _title(self) -> str:
         return f"{self.model} v{self.version}, {self.solver_text}"
@@ -433,8 +434,9 @@ class OperationResult(ArrayResult):
             f"nfe={self.nfe}, status={self.status})"
         )
 
+    @abstractmethod
     def _what(self) -> str:
-        raise NotImplementedError
+        """Return what the arrays are, and how many."""
 
     def _facts(self) -> dict[str, str]:
         failed = f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""
