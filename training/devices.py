@@ -53,6 +53,10 @@ def mixes(recipe: Recipe, device: torch.device) -> bool:
 class Group:
     """The processes of a run; only this one unless torchrun is used.
 
+    All random numbers are functions of the seed and the step, so every process draws the whole batch and takes its
+    rows. The gradients of the shares add up to that of the batch: N processes get the result of one, up to the order of
+    sums.
+
     Attributes:
         rank: number of this process; 0 is the one that writes.
         size: number of processes.
@@ -79,6 +83,9 @@ class Group:
                 "unset WORLD_SIZE"
             )
         if not torch.distributed.is_initialized():
+            # The first optimizer imports torch._dynamo. If a group exists by then, its threads outlive `leave`, and one
+            # that meets the interpreter's end aborts the process after a run that went well.
+            torch.optim.Adam([torch.zeros(1)])
             torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         return cls(torch.distributed.get_rank(), size)
 

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,37 @@ def test_shares_of_a_batch_are_whole():
     for rows in (1, 2, 5, 64):
         parts = [list(range(rows))[Group(rank, 3).share(rows)] for rank in range(3)]
         assert [row for part in parts for row in part] == list(range(rows))
+
+
+THREADS = """
+import os, sys
+from pathlib import Path
+import torch
+from training.devices import Group
+
+group = Group.join(torch.device("cpu"))
+parameter = torch.nn.Parameter(torch.ones(3))
+parameter.sum().backward()
+group.sum([parameter], torch.zeros(()))
+torch.optim.Adam([parameter]).step()
+group.leave()
+names = sorted(Path(task, "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
+Path(sys.argv[1], str(group.rank)).write_text(" ".join(name for name in names if "gloo" in name))
+"""
+
+
+def test_no_thread_of_the_group_outlives_it(tmp_path: Path):
+    """Such a thread may abort the process at its end: torchrun would report a failure after a run that went well."""
+    script = tmp_path / "threads.py"
+    script.write_text(THREADS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [*command, str(script), str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["", ""]
 
 
 def test_torchruns_two_processes_follow_the_losses_of_one_with_the_doubled_batch(tmp_path: Path):
