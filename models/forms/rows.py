@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from models.named_conditions import NamedConditions
+from models.conditions import NamedConditions
 from models.noise import noise
 from models.velocity import VelocityError, VelocityField, forms, kind_of, rows_of
 
