@@ -6,7 +6,7 @@ A value is a number, a name of a class, nested lists or an array: one for all sa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,8 @@ class Values:
         samples: int,
         dtype: torch.dtype,
         sizes: AxisSizes | None = None,
-        partial: bool = False,
+        optional: Collection[str] = (),
+        what: str = "condition",
     ) -> None:
         """Check names and shapes; nothing is allocated.
 
@@ -108,13 +109,14 @@ class Values:
             samples: number of samples.
             dtype: dtype of the states.
             sizes: the known sizes of the free axes; those of the values are added.
-            partial: whether to leave out missing conditions rather than replace them by defaults or nulls.
+            optional: conditions that are left out if they are missing, rather than replaced by defaults or nulls.
+            what: what they are, for errors.
 
         Raises:
             NamedConditionError: a name is unknown or missing, or a value has another shape.
         """
         self._takes, self._requested, self._samples, self._dtype = takes, requested, samples, dtype
-        self._partial = partial
+        self._optional, self._what = optional, what
         self.sizes = AxisSizes(takes.axes) if sizes is None else sizes
         for name in requested:
             if name not in takes.in_requests:
@@ -130,7 +132,7 @@ class Values:
                 rows = shape[0] if len(shape) > len(entry.shape) else 1
                 self.max_rows = max(self.max_rows, rows)
                 self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
-            elif entry.default is None and not entry.nullable and not partial:
+            elif entry.default is None and not entry.nullable and name not in optional:
                 raise NamedConditionError(
                     name,
                     f"{titled(name)} is missing; expected {entry.describe()}: this model was trained without a null "
@@ -153,7 +155,7 @@ class Values:
                 )
             if fits:
                 try:
-                    self.sizes.note(axis, size, f"{'negative' if self._partial else 'condition'} {name!r}")
+                    self.sizes.note(axis, size, f"{self._what} {name!r}")
                 except ShapeError as error:
                     raise NamedConditionError(name, str(error)) from None
         if not fits:
@@ -178,12 +180,14 @@ class Values:
             entry = fixed.entries[name]
             if name in self._requested:
                 tensors[name] = Distinct.from_rows(self._tensor(name, entry, takes.entries[name]))
-            elif entry.default is not None and not self._partial:
+            elif name in self._optional:
+                continue
+            elif entry.default is not None:
                 filled = torch.full((1, *entry.sizes), entry.default, dtype=entry.torch_dtype)
                 tensors[name] = Distinct(entry.standardised(filled, self._dtype))
-            elif not self._partial:
+            else:
                 tensors[name] = Distinct(fixed.null_of(name, self._dtype))
-            if isinstance(entry.null, Flag) and name in tensors:
+            if isinstance(entry.null, Flag):
                 missing = name not in self._requested and entry.default is None
                 tensors[entry.null.flag] = Distinct(torch.tensor([missing]))
         return tensors

@@ -405,6 +405,10 @@ class _Work(TorchDispatchMode):
         super().__init__()
         self.flops = self.numbers = self.total = 0.0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing here is compiled, and to skip the compiler torch first imports it: a second of a start
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -215,6 +215,7 @@ def job_of(
         conditions=conditions if lanes_of is None else repeated(conditions, lanes_of),
         guidance=checked.guidance,
         negative=negative if lanes_of is None else repeated(negative, lanes_of),
+        own=checked.owned(),
         sizes=model.sizes,
         deadline=deadline,
         trace=trace,
