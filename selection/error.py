@@ -20,8 +20,8 @@ from scipy.special import bdtr
 from torch import Tensor
 
 from models.checkpoint.bound import Frozen, Size
+from models.conditions import NamedConditions
 from models.guidance import Guided
-from models.named_conditions import NamedConditions
 from models.velocity import kind_of
 from solvers import SolverSpec, Status
 from solvers import compile as compiled

@@ -16,8 +16,8 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from selection.candidates import CLOSE, STEPS, Record, candidates
 from selection.error import Ends, Field, NoErrors, Point, exact_ends

@@ -11,8 +11,8 @@ import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from studies import tuned
 from training import tune as command
 from training.tune import TuningOptions, tune

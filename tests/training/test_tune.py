@@ -14,8 +14,8 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig, Re
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, read_plans, write_plans
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.velocity import FieldKind
 from selection.frontier import FRONTIER_FILE, is_tuned, read_frontier, write_frontier
 from training import tune as command

@@ -16,8 +16,8 @@ from models.architectures.analytic import Mixture
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from selection.choice import Evidence, Limits, choose
 from selection.error import Ends, Field, exact_ends
