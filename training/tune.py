@@ -18,7 +18,7 @@ from tqdm import tqdm
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, write_plans
-from models.named_conditions import NamedConditions
+from models.conditions import NamedConditions
 from models.noise import noise
 from models.shapes import free_axes
 from selection.candidates import TUNED_NFE
