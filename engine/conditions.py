@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.job import Job
+from models.condition_values import Distinct
+from models.conditions import NamedConditions
 from models.forms.rows import StoredRows
 from models.guidance import Correction, Further, Guidance, guidance_of
-from models.named_conditions import Distinct, NamedConditions
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
@@ -299,8 +300,11 @@ def variants_of(
     whole = {name: null(name) for name in names} if job.conditions is None else dict(job.conditions)
     if guidance.plain:
         return guidance, [whole]
-    gone = [takes.with_flags(term.without) for term in guidance.terms]
-    return guidance, [whole, *({n: null(n) if n in without else whole[n] for n in names} for without in gone)]
+    variants: list[Mapping[str, Distinct]] = []
+    for term, own in zip(guidance.terms, job.own or ({},) * len(guidance.terms), strict=True):
+        gone = takes.with_flags(term.without)
+        variants.append({n: own[n] if n in own else null(n) if n in gone else whole[n] for n in names})
+    return guidance, [{**variants[0], **whole}, *variants]
 
 
 class Conditions:

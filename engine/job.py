@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.condition_values import Distinct
 from models.guidance import Guidance, network_rows
-from models.named_conditions import Distinct
 from solvers.derived import DerivedField
 from solvers.errors import CODES, STATUSES, Status
 from solvers.lanes import Finished, Saved
@@ -140,9 +140,11 @@ class Job:
         deadline: when the job is given up, in seconds of the engine's clock (`time.monotonic`), or None.
         partial: at the deadline, answer with the states reached instead of failing.
         trace: `none`, `summary` or `full`.
-        conditions: conditions of the samples, by the names of the model's inputs; None for the null of each.
+        conditions: conditions of the samples, by the names of the model's inputs; None for the null of each. One that
+            no term of guidance takes may be missing.
         guidance: strength of classifier-free guidance, or all of its terms; None for no guidance.
         negative: conditions that replace the nulls in guidance, by name; None for none.
+        own: for each term of guidance its own conditions, by name, which replace those of the samples; empty for none.
         sizes: sizes of the free axes of states and conditions.
         priority: see `Priority`.
         on_progress: called in the engine's thread, which it must not hold up; or None.
@@ -172,6 +174,7 @@ class Job:
     conditions: Mapping[str, Distinct] | None = None
     guidance: float | Guidance | None = None
     negative: Mapping[str, Distinct] | None = None
+    own: Sequence[Mapping[str, Distinct]] = ()
     sizes: Sizes = ()
     priority: Priority = Priority.INTERACTIVE
     on_progress: Callable[[Progress], None] | None = None

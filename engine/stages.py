@@ -22,9 +22,9 @@ from engine.job import Job, JobResult, Priority, Sizes
 from engine.scheduler import BULK_SHARE
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Checkpoint
+from models.condition_values import Distinct
 from models.decoder import DecoderError
 from models.forms.rows import CALL_NUMBERS, MOST_ROWS, independent_rows
-from models.named_conditions import Distinct
 from models.noise import noise
 from models.prelude import combinations
 from models.shapes import free_axes
@@ -361,7 +361,7 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
             {name: each[part.start, part.stop][name] if name in outputs else variant[name] for name in takes.inputs}
             for variant, (part, _) in zip(variants, of, strict=True)
         ]
-        then(replace(job, conditions=None, negative=None, guidance=guidance, variants=tuple(all_of)))
+        then(replace(job, conditions=None, negative=None, own=(), guidance=guidance, variants=tuple(all_of)))
 
     arguments = [torch.cat(column) for column in zip(*rows, strict=True)]
     return Pass(owner, arguments, finish, job.priority is Priority.BULK, job.plan.name)

@@ -253,7 +253,7 @@ def fitted(given: Mapping[str, NDArray[Any]], total: int, card: Card) -> Arrays:
         name = key.partition(".")[2]
         assert takes is not None  # noqa: S101  (or nothing is given)
         try:
-            Values(takes, {name: array}, total, DTYPES[card.dtype], partial=True)
+            Values(takes, {name: array}, total, DTYPES[card.dtype], optional=takes.in_requests)
         except ConditionError as error:
             raise UsageError(f"{_option(key)}: {error}") from None
         axes = array.ndim - len(takes.entries[name].shape)

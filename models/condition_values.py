@@ -6,18 +6,20 @@ A value is a number, a name of a class, nested lists or an array: one for all sa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from models.conditions import ONE, ConditionError, label_of, labels_of
-from models.named_conditions import Distinct, Flag, NamedCondition, NamedConditions, titled
+from models.conditions import ONE, ConditionError, Flag, NamedCondition, NamedConditions, label_of, labels_of, titled
 from models.nested import NestedError, outline, shown, to_floats
 from models.shapes import AxisSizes, ShapeError
 
+_SHORT = 256  # bytes of a row up to which looking for equal rows is not worth it
 _LISTS = (list, tuple)
 _EXACT = 1 << 53  # integers in lists are read as doubles
 
@@ -32,6 +34,52 @@ class NamedConditionError(ConditionError):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
         self.name = name
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The values of one condition for some samples, each distinct value once.
+
+    Attributes:
+        rows: (distinct, *shape) as the network takes them.
+        index: (samples,) the row of each sample; None if all samples share the only row.
+    """
+
+    rows: Tensor
+    index: NDArray[np.int64] | None = None
+
+    def of(self, samples: NDArray[np.int64]) -> Distinct:
+        """Return the values for some samples, given by index; the rows are shared."""
+        return self if self.index is None else Distinct(self.rows, self.index[samples])
+
+    def expanded(self, samples: int) -> Tensor:
+        """Return one row per sample, (samples, *shape)."""
+        return self.rows.expand(samples, *self.rows.shape[1:]) if self.index is None else self.rows[self.index]
+
+    @classmethod
+    def from_rows(cls, rows: Tensor) -> Distinct:
+        """Build from one row per sample, or one for all; equal rows are stored once, unless they are short."""
+        if len(rows) == 1 or rows.stride(0) == 0:
+            return cls(rows[:1])
+        each = cls(rows, np.arange(len(rows)))
+        return each if rows[0].nbytes < _SHORT else each.merged()
+
+    def merged(self) -> Distinct:
+        """Return the same values with equal rows stored once."""
+        if self.index is None:
+            return self
+        places: dict[bytes, int] = {}
+        flat = self.rows.contiguous().reshape(len(self.rows), -1).view(torch.uint8).numpy()
+        place = np.array([places.setdefault(row.tobytes(), len(places)) for row in flat], dtype=np.int64)
+        if len(places) == len(self.rows):
+            return self
+        first = np.unique(place, return_index=True)[1]
+        return Distinct(self.rows[torch.from_numpy(first)], None if len(places) == 1 else place[self.index])
+
+
+def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:
+    """Return the conditions of some samples, given by index; None for None."""
+    return None if conditions is None else {name: each.of(samples) for name, each in conditions.items()}
 
 
 class Values:
@@ -50,7 +98,8 @@ class Values:
         samples: int,
         dtype: torch.dtype,
         sizes: AxisSizes | None = None,
-        partial: bool = False,
+        optional: Collection[str] = (),
+        what: str = "condition",
     ) -> None:
         """Check names and shapes; nothing is allocated.
 
@@ -60,13 +109,14 @@ class Values:
             samples: number of samples.
             dtype: dtype of the states.
             sizes: the known sizes of the free axes; those of the values are added.
-            partial: whether to leave out missing conditions rather than replace them by defaults or nulls.
+            optional: conditions that are left out if they are missing, rather than replaced by defaults or nulls.
+            what: what they are, for errors.
 
         Raises:
             NamedConditionError: a name is unknown or missing, or a value has another shape.
         """
         self._takes, self._requested, self._samples, self._dtype = takes, requested, samples, dtype
-        self._partial = partial
+        self._optional, self._what = optional, what
         self.sizes = AxisSizes(takes.axes) if sizes is None else sizes
         for name in requested:
             if name not in takes.in_requests:
@@ -82,7 +132,7 @@ class Values:
                 rows = shape[0] if len(shape) > len(entry.shape) else 1
                 self.max_rows = max(self.max_rows, rows)
                 self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
-            elif entry.default is None and not entry.nullable and not partial:
+            elif entry.default is None and not entry.nullable and name not in optional:
                 raise NamedConditionError(
                     name,
                     f"{titled(name)} is missing; expected {entry.describe()}: this model was trained without a null "
@@ -105,7 +155,7 @@ class Values:
                 )
             if fits:
                 try:
-                    self.sizes.note(axis, size, f"{'negative' if self._partial else 'condition'} {name!r}")
+                    self.sizes.note(axis, size, f"{self._what} {name!r}")
                 except ShapeError as error:
                     raise NamedConditionError(name, str(error)) from None
         if not fits:
@@ -130,17 +180,19 @@ class Values:
             entry = fixed.entries[name]
             if name in self._requested:
                 tensors[name] = Distinct.from_rows(self._tensor(name, entry, takes.entries[name]))
-            elif entry.default is not None and not self._partial:
+            elif name in self._optional:
+                continue
+            elif entry.default is not None:
                 filled = torch.full((1, *entry.sizes), entry.default, dtype=entry.torch_dtype)
                 tensors[name] = Distinct(entry.standardised(filled, self._dtype))
-            elif not self._partial:
+            else:
                 tensors[name] = Distinct(fixed.null_of(name, self._dtype))
-            if isinstance(entry.null, Flag) and name in tensors:
+            if isinstance(entry.null, Flag):
                 missing = name not in self._requested and entry.default is None
                 tensors[entry.null.flag] = Distinct(torch.tensor([missing]))
         return tensors
 
-    def _tensor(self, name: str, entry: NamedCondition, card: NamedCondition) -> torch.Tensor:
+    def _tensor(self, name: str, entry: NamedCondition, card: NamedCondition) -> Tensor:
         """Return the value of one condition, (1 or samples, *shape)."""
         value = self._requested[name]
         if isinstance(value, np.ndarray):
@@ -220,3 +272,19 @@ def _labels(name: str, entry: NamedCondition, value: Any) -> Any:
 
 def _no_class(name: str, entry: NamedCondition, value: Any) -> NamedConditionError:
     return NamedConditionError(name, f"{titled(name)} is {shown(value)}, expected {entry.describe()}")
+
+
+def class_names(takes: NamedConditions, conditions: Mapping[str, Distinct]) -> dict[str, str | list[str | None] | None]:
+    """Return the names of the classes that samples have, by condition; without names they are called by number.
+
+    Returns:
+        For each condition that is one label: the name for all samples, or a list with one for each; None for the null.
+    """
+    classes: dict[str, str | list[str | None] | None] = {}
+    for name, entry in takes.entries.items():
+        if entry.classes is None or entry.shape or name not in conditions:
+            continue
+        names, distinct = entry.names or range(entry.classes), conditions[name]
+        named = [str(names[label]) if 0 <= label < entry.classes else None for label in distinct.rows.tolist()]
+        classes[name] = named[0] if distinct.index is None else [named[row] for row in distinct.index.tolist()]
+    return classes

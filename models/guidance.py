@@ -7,8 +7,10 @@ modeling and decision making", 2023. g = 1 is the plain conditional model and g 
 one network row; every other g costs two.
 
 Several terms weigh velocities under different conditions, as in Liu et al., "Compositional visual generation with
-composable diffusion models", 2022: v = sum of w_k v(x, t, c_k), with weights that sum to 1. It is computed from the
-last term: v_n + sum of w_k (v_k - v_n). Guidance can be limited to an interval of t, outside of which all conditions
+composable diffusion models", 2022: v = sum of w_k v(x, t, c_k), with weights that sum to 1. A term may drop conditions
+or have its own: the posterior of n independent observations has n terms of weight 1 and the prior with weight 1 - n
+(Geffner et al., "Compositional score modeling for simulation-based inference", 2023). It is computed from the last
+term: v_n + sum of w_k (v_k - v_n). Guidance can be limited to an interval of t, outside of which all conditions
 apply (Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024).
 
 Two corrections, sample by sample, need a term with all conditions; v_c is its velocity:
@@ -32,8 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.conditions import ConditionError
-from models.named_conditions import NamedConditions
+from models.conditions import ConditionError, NamedConditions
 from models.velocity import Condition, VelocityField
 
 MAX_TERMS = 8
@@ -47,10 +48,17 @@ class Term:
     Attributes:
         weight: its weight.
         without: the conditions that are replaced by their nulls, or by the request's negative conditions.
+        own: the conditions that are replaced by its own.
     """
 
     weight: float
     without: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has all conditions of the request."""
+        return not (self.without or self.own)
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ class Guidance:
     @property
     def whole(self) -> int | None:
         """The index of the term with all conditions; None if there is none."""
-        return next((k for k, term in enumerate(self.terms) if not term.without), None)
+        return next((k for k, term in enumerate(self.terms) if term.whole), None)
 
     @property
     def corrected(self) -> bool:
@@ -81,8 +89,8 @@ class Guidance:
 
     @property
     def plain(self) -> bool:
-        """Whether there is no guidance: one term with all conditions."""
-        return len(self.terms) == 1 and not self.terms[0].without
+        """Whether there is no guidance: one term with all conditions of the request."""
+        return len(self.terms) == 1 and self.terms[0].whole
 
 
 @lru_cache(maxsize=1024)
@@ -97,14 +105,21 @@ def guidance_of(strength: float, names: tuple[str, ...]) -> Guidance:
 
 
 def document_of(guidance: Guidance | float | None, null: Collection[str]) -> float | dict[str, Any] | None:
-    """Return the guidance as a request writes it, given the conditions that "null" leaves out."""
+    """Return the guidance as a request writes it, given the conditions that "null" leaves out.
+
+    The values of a term's own conditions are null.
+    """
     if not isinstance(guidance, Guidance):
         return guidance
     strength = guidance.terms[0].weight if guidance.whole == 0 else 0.0
     if guidance == guidance_of(strength, tuple(null)):
         return strength
     terms = [
-        {"weight": t.weight, **({"drop": sorted(t.without)} if t.without else {"condition": "all"})}
+        {
+            "weight": t.weight,
+            **({"drop": sorted(t.without)} if t.without else {"condition": "all"}),
+            **({"conditions": dict.fromkeys(sorted(t.own))} if t.own else {}),
+        }
         for t in guidance.terms
     ]
     more = {"interval": guidance.interval, "projection": guidance.projection, "rescale": guidance.rescale}

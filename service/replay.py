@@ -1,7 +1,8 @@
 """Replays: what an answer says of its request and its environment, so that its samples can be drawn again.
 
 An answer that is sent back is never trusted: its content is validated like any request. It has only the hash of long
-members (many start states, a condition for each sample) and of conditions by name, which must be sent again.
+members (many start states, a condition for each sample) and of conditions by name, which must be sent again, as must
+guidance with them.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from engine.job import Job
+from models.condition_values import Distinct, class_names
 from models.conditions import ONE, numbers_are_names
 from models.forms.onnx import installed
 from models.guidance import document_of
-from models.named_conditions import Distinct
 from models.nested import short
 from service import VERSION
 from service.registry.version import ModelVersion
@@ -54,7 +55,7 @@ def _of_solver(solver: dict[str, Any]) -> dict[str, Any]:
 MAX_NUMBERS = 64
 """Limit on the numbers of an array in an answer's `request`; of a larger one it has only the hash."""
 
-_HASHED = ("conditions", "negative")
+_HASHED = ("conditions", "negative", "guidance")
 """Members of which it has only the hash, whatever their size."""
 
 _MAX_HEADER = 8_192
@@ -75,7 +76,8 @@ class Asked(BaseModel):
     Attributes:
         t_span, condition, guidance, x0, decode, trace, noise_scale: as in a request.
         shape: sizes of the free axes, by name.
-        hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, and conditions by name.
+        hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, conditions by name, and
+            guidance with these.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -88,7 +90,7 @@ class Asked(BaseModel):
     shape: dict[str, int] | None = None
     decode: bool | None = None
     trace: Literal["none", "summary", "full"] | None = None
-    hashes: dict[Literal["condition", "conditions", "negative", "x0"], Digest] = {}
+    hashes: dict[Literal["condition", "conditions", "negative", "guidance", "x0"], Digest] = {}
 
 
 class Answer(BaseModel):
@@ -156,6 +158,9 @@ def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
         found["conditions"] = _hash_of(job.conditions)
     if job.negative is not None:
         found["negative"] = _hash_of(job.negative)
+    if any(job.own):
+        text = json.dumps(document_of(job.guidance, ()), sort_keys=True).encode()
+        found["guidance"] = np.frombuffer(text + b"".join(_hash_of(own).tobytes() for own in job.own), dtype=np.uint8)
     if job.x0 is not None:
         found["x0"] = job.x0.numpy()
     return found
@@ -189,11 +194,11 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
     values = {name: array.tolist() for name, array in arrays.items() if name not in hashes}
     takes = model.conditioning
     if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
-        values["condition"] = takes.class_names(job.conditions or {})[ONE]
+        values["condition"] = class_names(takes, job.conditions or {})[ONE]
     usual = {
         "t_span": (job.plan.t_span, (0.0, 1.0)),
         "noise_scale": (job.noise_scale, 1.0),
-        "guidance": (document_of(job.guidance, _droppable(model, job)), None),
+        "guidance": (None if "guidance" in hashes else document_of(job.guidance, _droppable(model, job)), None),
         "shape": (dict(job.sizes), {}),
         "hashes": (hashes, {}),
         "decode": (decode, True),

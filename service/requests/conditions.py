@@ -1,18 +1,17 @@
 """Conditions and guidance of a request: checked before anything is allocated, then converted to tensors."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.condition_values import NamedConditionError, Values
-from models.conditions import ONE, ConditionError
+from models.condition_values import Distinct, NamedConditionError, Values
+from models.conditions import ONE, ConditionError, NamedConditions
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
-from models.named_conditions import Distinct, NamedConditions
 from models.shapes import AxisSizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
-from service.requests.schemas import GuidanceRequest, Subject
+from service.requests.schemas import GuidanceRequest, Subject, TermRequest
 
 _MAX_WEIGHTS, _ROUNDING = 1e4, 1e-6
 """Sum of the weights of guidance in size, and how far their sum may be from 1 for each unit of that."""
@@ -29,6 +28,7 @@ class CheckedConditions:
         bytes: memory of the conditions, both in the job and in the engine's table.
         bytes_per_sample: additional bytes of memory per sample.
         values, negative: the conditions, and those that replace nulls; None if there are none.
+        own: for each term of guidance its own conditions; None if it has none.
     """
 
     guidance: Guidance | None = None
@@ -36,6 +36,7 @@ class CheckedConditions:
     bytes_per_sample: int = 0
     values: Values | None = None
     negative: Values | None = None
+    own: Sequence[Values | None] = ()
 
     def conditions(self) -> Mapping[str, Distinct] | None:
         """Return the conditions by name; None for an unconditional model.
@@ -48,6 +49,12 @@ class CheckedConditions:
     def negatives(self) -> Mapping[str, Distinct] | None:
         """Return the negative conditions by name; errors as for the others."""
         return None if self.negative is None else _tensors(self.negative, "negative")
+
+    def owned(self) -> Sequence[Mapping[str, Distinct]]:
+        """Return the own conditions of each term of guidance by name; errors as for the others."""
+        return [
+            {} if own is None else _tensors(own, f"guidance.terms.{k}.conditions") for k, own in enumerate(self.own)
+        ]
 
 
 def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: AxisSizes) -> CheckedConditions:
@@ -69,22 +76,35 @@ def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes:
                 raise invalid(name, f"{name} was given, but model {model.name!r} is unconditional; leave {name} out")
         return CheckedConditions()
     positive = _positive(request, takes)
-    if request.guidance is not None and not positive:
+    owned = _owned(request, takes)
+    if request.guidance is not None and not positive and not any(owned):
         raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
-    guidance = _guidance(request, takes)
-    if not positive and takes.single is not None and takes.single.nullable and takes.single.default is None:
+    guidance = _guidance(request, takes, owned)
+    single = None if positive or guidance is not None else takes.single
+    if single is not None and single.nullable and single.default is None:
         return CheckedConditions(bytes_per_sample=_INDEX_BYTES)
-    try:
-        values = Values(takes, positive, samples, model.dtype, sizes)
-    except ConditionError as error:
-        raise _problem(error, "conditions") from None
-    negative = _negative(request, takes, guidance, sizes, samples, model)
-    rows = values.bytes + (0 if negative is None else negative.bytes)
+
+    def checked(field: str, members: Mapping[str, Any], rows: int, optional: Collection[str], what: str) -> Values:
+        try:
+            return Values(takes, members, rows, model.dtype, sizes, optional, what)
+        except ConditionError as error:
+            raise _problem(error, field) from None
+
+    values = checked("conditions", positive, samples, _untaken(guidance, takes), "condition")
+    own = [
+        checked(f"guidance.terms.{k}.conditions", members, 1, takes.in_requests, f"guidance.terms[{k}]")
+        if members
+        else None
+        for k, members in enumerate(owned)
+    ]
+    replacing = _negative(request, takes, guidance)
+    negative = checked("negative", replacing, samples, takes.in_requests, "negative") if replacing else None
+    every = [each for each in (values, negative, *own) if each is not None]
     variants = 1 if guidance is None else 1 + len(guidance.terms)
-    max_rows = max(values.max_rows, 1 if negative is None else negative.max_rows)
-    results = variants * max_rows * _prelude_bytes(model, sizes.settle())
+    results = variants * max(each.max_rows for each in every) * _prelude_bytes(model, sizes.settle())
+    memory = 2 * sum(each.bytes for each in every) + results
     per_sample = _INDEX_BYTES * variants * len(takes.inputs)
-    return CheckedConditions(guidance, 2 * rows + results, per_sample, values, negative)
+    return CheckedConditions(guidance, memory, per_sample, values, negative, own)
 
 
 def refuse_corrections(checked: CheckedConditions) -> None:
@@ -115,10 +135,8 @@ def _positive(request: Subject, takes: NamedConditions) -> dict[str, Any]:
     if named is not None:
         if not isinstance(named, dict):
             raise invalid("conditions", "conditions must be an object: the name of each condition and its value")
-        return {name: value for name, value in named.items() if value is not None}
-    if request.condition is None:
-        return {}
-    return {_only(takes, "condition"): request.condition}
+        return _members(named, takes, "conditions")
+    return {} if request.condition is None else {_only(takes, "condition"): request.condition}
 
 
 def _only(takes: NamedConditions, field: str) -> str:
@@ -128,12 +146,31 @@ def _only(takes: NamedConditions, field: str) -> str:
     return next(iter(names))
 
 
-def _guidance(request: Subject, takes: NamedConditions) -> Guidance | None:
+def _owned(request: Subject, takes: NamedConditions) -> list[dict[str, Any]]:
+    """Return the own conditions of each term of guidance by name."""
+    terms = (request.guidance.terms or ()) if isinstance(request.guidance, GuidanceRequest) else ()
+    return [_members(term.conditions, takes, f"guidance.terms.{k}.conditions") for k, term in enumerate(terms)]
+
+
+def _members(value: Any, takes: NamedConditions, field: str) -> dict[str, Any]:
+    """Return the conditions in a member by name; a model's only one may be given alone."""
+    named = value if isinstance(value, dict) else {} if value is None else {_only(takes, field): value}
+    return {name: each for name, each in named.items() if each is not None}
+
+
+def _untaken(guidance: Guidance | None, takes: NamedConditions) -> frozenset[str]:
+    """Return the conditions that no term of guidance takes from the request, which may leave them out."""
+    if guidance is None or guidance.interval is not None:
+        return frozenset()
+    return frozenset(takes.in_requests).intersection(*(term.without | term.own for term in guidance.terms))
+
+
+def _guidance(request: Subject, takes: NamedConditions, owned: Sequence[Mapping[str, Any]]) -> Guidance | None:
     requested = request.guidance
     if requested is None:
         return None
     null = takes.droppable(request.negative if isinstance(request.negative, dict) else ())
-    if not null:
+    if not null and not any(owned):
         raise invalid("guidance", NO_NULL.format("; give negative conditions, or "))
     if not isinstance(requested, GuidanceRequest):
         return guidance_of(float(requested), null)
@@ -143,8 +180,8 @@ def _guidance(request: Subject, takes: NamedConditions) -> Guidance | None:
         terms: Sequence[Term] = guidance_of(float(requested.strength or 0.0), null).terms
     else:
         terms = [
-            Term(float(term.weight), _dropped(term.condition, term.drop, takes.in_requests, null, k))
-            for k, term in enumerate(requested.terms)
+            Term(float(term.weight), _dropped(term, takes.in_requests, null, k) - own.keys(), frozenset(own))
+            for k, (term, own) in enumerate(zip(requested.terms, owned, strict=True))
         ]
         total, scale = math.fsum(term.weight for term in terms), sum(abs(term.weight) for term in terms)
         if scale > _MAX_WEIGHTS:
@@ -168,50 +205,39 @@ def _guidance(request: Subject, takes: NamedConditions) -> Guidance | None:
     return guidance
 
 
-def _dropped(
-    condition: str | None, drop: Sequence[str] | None, names: Sequence[str], null: Sequence[str], k: int
-) -> frozenset[str]:
+def _dropped(term: TermRequest, names: Sequence[str], null: Sequence[str], k: int) -> frozenset[str]:
     """Return the conditions that a term drops.
 
     Args:
-        condition, drop: the members of the term.
+        term: the term.
         names: the names of all conditions.
         null: names of the conditions that "null" drops.
         k: index of the term.
     """
-    if (condition is None) == (drop is None):
-        raise invalid("guidance", f"guidance.terms[{k}] needs condition (all or null) or drop, and not both")
-    unknown = sorted(set(drop or ()) - set(names))
-    if unknown:
+    drop = term.drop or ()
+    if (term.condition and drop) or not (term.condition or drop or term.conditions):
+        raise invalid(
+            "guidance",
+            f"guidance.terms[{k}] needs condition (all or null) or drop, and not both; or conditions of its own",
+        )
+    if unknown := sorted(set(drop) - set(names)):
         raise invalid("guidance", f"guidance.terms[{k}] drops {unknown[0][:60]!r}; this model has {', '.join(names)}")
-    return frozenset(() if condition == "all" else null if condition == "null" else drop or ())
+    if term.condition == "null" and not null:
+        raise invalid("guidance", NO_NULL.format("; give negative conditions, or "))
+    return frozenset(null if term.condition == "null" else drop)
 
 
-def _negative(
-    request: Subject,
-    takes: NamedConditions,
-    guidance: Guidance | None,
-    sizes: AxisSizes,
-    samples: int,
-    model: ModelVersion,
-) -> Values | None:
+def _negative(request: Subject, takes: NamedConditions, guidance: Guidance | None) -> Mapping[str, Any]:
     """Return the conditions that replace nulls; refuse a request that lacks one that guidance needs."""
     requested = request.negative
     needed = frozenset[str]() if guidance is None else frozenset().union(*(term.without for term in guidance.terms))
     if requested is not None and not needed:
         raise invalid("negative", "negative was given, and no term of guidance replaces a condition; give guidance")
-    members = (
-        {} if requested is None else requested if isinstance(requested, dict) else {_only(takes, "negative"): requested}
-    )
+    members = _members(requested, takes, "negative")
     for name in takes.inputs:
         if name in needed and name not in members and name not in takes.droppable():
             raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one, or "))
-    if not members:
-        return None
-    try:
-        return Values(takes, members, samples, model.dtype, sizes, partial=True)
-    except ConditionError as error:
-        raise _problem(error, "negative") from None
+    return members
 
 
 def _tensors(values: Values, field: str) -> Mapping[str, Distinct]:

@@ -99,12 +99,19 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+_OWN_SCHEMA = {
+    "description": "conditions of this velocity alone, by name, in place of those of the request: for all samples",
+    "anyOf": [{"type": "object"}, {"type": "null"}],
+}
+
+
 class TermRequest(Body):
-    """One velocity of guidance: with all conditions, with none, or without some."""
+    """One velocity of guidance: with all conditions, with none, without some, or with some of its own."""
 
     weight: Finite = Field(description="weight of this velocity; all weights sum to 1")
     condition: Literal["all", "null"] | None = Field(default=None, description="all conditions, or none")
     drop: list[str] | None = Field(default=None, min_length=1, max_length=64, description="conditions that are dropped")
+    conditions: Annotated[Any, WithJsonSchema(_OWN_SCHEMA)] = None
 
 
 class GuidanceRequest(Body):

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.job import Job, Priority
-from models.named_conditions import repeated
+from models.condition_values import repeated
 from models.nested import NestedError, to_floats
 from selection.choice import Choice
 from service.errors import check_limit, invalid
@@ -215,6 +215,7 @@ def job_of(
         conditions=conditions if lanes_of is None else repeated(conditions, lanes_of),
         guidance=checked.guidance,
         negative=negative if lanes_of is None else repeated(negative, lanes_of),
+        own=checked.owned(),
         sizes=model.sizes,
         deadline=deadline,
         trace=trace,

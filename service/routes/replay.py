@@ -29,7 +29,7 @@ from service.state import service_of
 
 router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
-AGAIN = ("condition", "conditions", "negative", "x0")
+AGAIN = ("condition", "conditions", "negative", "guidance", "x0")
 """Members of which an answer may have only the hash; the client then sends them again."""
 
 _OWN = (*AGAIN, "timeout_s", "priority")
@@ -46,6 +46,7 @@ class ReplayRequest(Answer):
     )
     conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
     negative: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
+    guidance: Any = Field(default=None, description="as in the first request, if its terms had conditions of their own")
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
     timeout_s: Positive | None = Field(default=None, description="time limit in seconds, queueing included")
     priority: Literal["interactive", "bulk"] = Field(

@@ -25,8 +25,8 @@ from pathline.bulk_folder import JobSpec
 from fleet.__main__ import main
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from tests.clients.conftest import FakeService, request_in
 from tests.clients.support import in_process
 from tests.service.free import picture

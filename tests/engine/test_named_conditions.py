@@ -1,6 +1,6 @@
 """Named conditions and guidance of several terms in the engine: the right values, and the same bits in any company."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.engine import Engine
 from engine.job import SAMPLE, Job
 from models.checkpoint.loading import Checkpoint, load
-from models.condition_values import Values
+from models.condition_values import Distinct, Values
 from models.guidance import Guidance, Term
 from models.noise import noise
 from solvers import integrate, resolve
@@ -27,17 +27,17 @@ GUIDED = Guidance(
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Named, Checkpoint]:
+def network_and_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Named, Checkpoint]:
     folder = tmp_path_factory.mktemp("named")
     network, path = imported(folder, folder / "repository")
     return network, load(path)
 
 
 @pytest.fixture(scope="module")
-def engine(made: tuple[Named, Checkpoint]) -> Iterator[Engine]:
+def engine(network_and_checkpoint: tuple[Named, Checkpoint]) -> Iterator[Engine]:
     running = Engine(Settings())
     running.start()
-    running.load("named", 1, made[1])
+    running.load("named", 1, network_and_checkpoint[1])
     yield running
     running.stop()
 
@@ -57,12 +57,18 @@ def given(length: int, samples: int, seed: int = 0) -> dict[str, Any]:
 def job(checkpoint: Checkpoint, samples: int, values: dict[str, Any], seed: int = 0, **more: Any) -> Job:
     takes = checkpoint.conditioning
     assert takes is not None
-    own = {key: more.pop(key) for key in ("guidance", "negative") if key in more}
-    made = Values(takes, values, samples, torch.float32)
-    if "negative" in own:
-        own["negative"] = Values(takes, own["negative"], samples, torch.float32, made.sizes, partial=True).tensors()
-    sizes = tuple(sorted(made.sizes.settle().items()))
-    return Job("named", 1, resolve(**more), samples, seed=seed, conditions=made.tensors(), sizes=sizes, **own)
+    fields = {key: more.pop(key) for key in ("guidance", "negative", "own") if key in more}
+    all_of = Values(takes, values, samples, torch.float32, optional=more.pop("optional", ()))
+
+    def partial(some: dict[str, Any], rows: int) -> Mapping[str, Distinct]:
+        return Values(takes, some, rows, torch.float32, all_of.sizes, takes.in_requests).tensors()
+
+    if "negative" in fields:
+        fields["negative"] = partial(fields["negative"], samples)
+    if "own" in fields:
+        fields["own"] = [partial(some, 1) for some in fields["own"]]
+    sizes = tuple(sorted(all_of.sizes.settle().items()))
+    return Job("named", 1, resolve(**more), samples, seed=seed, conditions=all_of.tensors(), sizes=sizes, **fields)
 
 
 def solved(engine: Engine, *jobs: Job) -> list[Any]:
@@ -89,8 +95,8 @@ def arguments_of(
     )
 
 
-def test_samples_are_those_of_a_plain_loop(engine: Engine, made: tuple[Named, Checkpoint]) -> None:
-    network, checkpoint = made
+def test_samples_are_those_of_a_plain_loop(engine: Engine, network_and_checkpoint: tuple[Named, Checkpoint]) -> None:
+    network, checkpoint = network_and_checkpoint
     values, x0 = given(5, 6), noise(0, 0, 6, (3,))
     [found] = solved(engine, job(checkpoint, 6, values, **EULER))
     wanted = integrate(lambda x, t: network(x, t, *arguments_of(values, 6)), x0, **EULER).x
@@ -98,8 +104,8 @@ def test_samples_are_those_of_a_plain_loop(engine: Engine, made: tuple[Named, Ch
     assert found.rows == 6 * 4
 
 
-def test_guidance_of_several_terms(engine: Engine, made: tuple[Named, Checkpoint]) -> None:
-    network, checkpoint = made
+def test_guidance_of_several_terms(engine: Engine, network_and_checkpoint: tuple[Named, Checkpoint]) -> None:
+    network, checkpoint = network_and_checkpoint
     values, x0 = given(3, 4), noise(0, 0, 4, (3,))
     [found] = solved(engine, job(checkpoint, 4, values, guidance=GUIDED, **EULER))
 
@@ -111,8 +117,8 @@ def test_guidance_of_several_terms(engine: Engine, made: tuple[Named, Checkpoint
     assert found.rows == 3 * 4 * 4
 
 
-def test_negative_interval_and_corrections(engine: Engine, made: tuple[Named, Checkpoint]) -> None:
-    network, checkpoint = made
+def test_negative_interval_and_corrections(engine: Engine, network_and_checkpoint: tuple[Named, Checkpoint]) -> None:
+    network, checkpoint = network_and_checkpoint
     values, x0 = given(3, 4), noise(0, 0, 4, (3,))
     null = frozenset({"text", "mask", "image", "label", "strength"})
     guidance = Guidance((Term(2.0), Term(-1.0, null)), interval=(0.25, 0.5), projection=True, rescale=0.75)
@@ -133,18 +139,43 @@ def test_negative_interval_and_corrections(engine: Engine, made: tuple[Named, Ch
     assert found.rows == 4 * (2 * 1 + 2 * 2)  # two of four calls are in the interval
 
 
-def test_alone_and_among_sixteen_others_are_the_same_bits(engine: Engine, made: tuple[Named, Checkpoint]) -> None:
-    _, checkpoint = made
+def test_terms_with_conditions_of_their_own(engine: Engine, network_and_checkpoint: tuple[Named, Checkpoint]) -> None:
+    """Three observations and the prior: the label comes from the terms alone."""
+    network, checkpoint = network_and_checkpoint
+    values, x0 = given(3, 4), noise(0, 0, 4, (3,))
+    label, no_text = frozenset({"label"}), frozenset({"text"})
+    guidance = Guidance((Term(1.0, own=label), Term(1.0, no_text, label), Term(1.0, own=label), Term(-2.0, label)))
+    own = [{"label": 0}, {"label": 3}, {"label": 1}, {}]
+    request = {key: value for key, value in values.items() if key != "label"}
+    [result] = solved(engine, job(checkpoint, 4, request, guidance=guidance, own=own, optional=label, **EULER))
+
+    def field(x: Tensor, t: Tensor) -> Tensor:
+        def v(label: int, *without: str) -> Tensor:
+            return network(x, t, *arguments_of(values, 4, without, label=torch.tensor(label)))
+
+        return v(0) + v(3, "text") + v(1) - 2 * v(5)
+
+    torch.testing.assert_close(result.x, integrate(field, x0, **EULER).x, rtol=0, atol=1e-4)
+    assert result.rows == 4 * 4 * 4
+
+
+def test_alone_and_among_sixteen_others_are_the_same_bits(
+    engine: Engine, network_and_checkpoint: tuple[Named, Checkpoint]
+) -> None:
+    _, checkpoint = network_and_checkpoint
+    own = Guidance((Term(1.0, own=frozenset({"label"})), Term(1.0), Term(-1.0, frozenset({"label"}))))
     guidances = (
         None,
+        own,
         GUIDED,
         2.5,
         Guidance((Term(2.0), Term(-1.0, frozenset({"text"}))), (0.1, 0.7), projection=True, rescale=0.5),
     )
     jobs = []
     for number in range(16):
-        guidance = guidances[number % 4]
+        guidance = guidances[number % len(guidances)]
         more = {"guidance": guidance} | ({"negative": {"strength": 0.5}} if guidance == 2.5 else {})
+        more |= {"own": [{"label": number % 5}, {}, {}]} if guidance is own else {}
         values = given((3, 5)[number // 8], 1 + number % 5, number)
         jobs.append(job(checkpoint, 1 + number % 5, values, number, **more, **(EULER if number % 2 else DOPRI5)))
     alone = [solved(engine, each)[0] for each in jobs]

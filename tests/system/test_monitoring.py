@@ -71,10 +71,13 @@ def _traffic(service: str, sample: Sample, prometheus: httpx.Client) -> None:
 @pytest.mark.parametrize("query", expressions())
 @pytest.mark.usefixtures("_traffic")
 def test_every_panel_has_something_to_show(query: str, prometheus: httpx.Client) -> None:
-    found = until("data", lambda: [v for v in values(prometheus, query) if not math.isnan(v)], seconds=10)
-    assert min(found) >= 0
-    if not any(each in query for each in ("rejected", "queue_depth", "active", "job_bytes")):  # 0 while nothing runs
-        assert max(found) > 0
+    idle = any(name in query for name in ("rejected", "queue_depth", "active", "job_bytes"))  # 0 while nothing runs
+
+    def shown() -> list[float]:
+        numbers = [value for value in values(prometheus, query) if not math.isnan(value)]
+        return numbers if idle or any(numbers) else []  # a counter may grow a scrape after the request's outcome
+
+    assert min(until("data", shown, seconds=20)) >= 0
 
 
 @pytest.mark.parametrize("name", list(ALERTS))

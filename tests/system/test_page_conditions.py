@@ -113,7 +113,7 @@ def test_a_condition_that_is_missing_is_named_and_can_be_given(page: Page, servi
 
 def test_a_link_keeps_conditions_and_everything_shown_is_of_them(page: Page, service: str) -> None:
     sent = bodies(page)
-    show(page, service, **MODEL, **ENOUGH, **RK4, num_samples=32, seed=3)
+    show(page, service, **MODEL, **ENOUGH, **RK4, num_samples=96, seed=3)
     page.wait_for_selector("body[data-judged]")
     assert sent[-1]["conditions"] == TOLD
     assert page.inner_text("#verdict").startswith("rk4-4: ")

@@ -227,6 +227,7 @@ class ReplayOptions(TypedDict, total=False):
         condition: As in the first request, if the answer has only its hash.
         conditions: Conditions of the model by name: one value for all samples, or a list of them.
         negative: Conditions of the model by name: one value for all samples, or a list of them.
+        guidance: As in the first request, if its terms had conditions of their own.
         x0: Start states instead of noise, shape (num_samples, *event_shape).
         timeout_s: Time limit in seconds, queueing included.
         priority: bulk yields to interactive requests, which take most of the time.
@@ -236,6 +237,7 @@ class ReplayOptions(TypedDict, total=False):
     condition: Any
     conditions: Mapping[str, Any] | None
     negative: Mapping[str, Any] | None
+    guidance: Any
     x0: Any
     timeout_s: float | None
     priority: Literal["interactive", "bulk"] | None

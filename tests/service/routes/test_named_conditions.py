@@ -142,6 +142,52 @@ async def test_guidance_and_negatives(http: httpx.AsyncClient) -> None:
     assert other["samples"] != twice[0]["samples"]
 
 
+async def test_terms_may_have_conditions_of_their_own(http: httpx.AsyncClient) -> None:
+    """In JSON, in npz and as the protocol's text; a term that has all of the request's values gives the same bits."""
+    terms = [{"weight": w, "conditions": {"label": label}} for w, label in ((1, 0), (1, "c"), (1, 3))]
+    guidance = {"terms": [*terms, {"weight": -2, "condition": "null", "conditions": {"strength": 1}}]}
+    unlabelled = {name: value for name, value in GIVEN.items() if name != "label"}
+    first = await ask(http, conditions=unlabelled, guidance=guidance)
+    assert (first["code"], first["network_rows"]) == (200, 4 * 3 * 20), first
+    other = await ask(http, conditions=unlabelled, guidance={"terms": [*guidance["terms"][1:], terms[1]]})
+    assert other["samples"] != first["samples"]
+    parameters = {"num_samples": 3, "seed": 0, "solver": "rk4-5", "guidance": json.dumps(guidance)}
+    inputs = [
+        {"name": f"condition.{name}", "shape": list(value.shape), "datatype": kind, "data": value.ravel().tolist()}
+        for name, kind, value in (
+            ("text", "FP32", TEXT),
+            ("mask", "BOOL", np.array(GIVEN["mask"])),
+            ("image", "UINT8", np.array(GIVEN["image"])),
+        )
+    ]
+    answer = (await http.post("/v2/models/named/infer", json={"parameters": parameters, "inputs": inputs})).json()
+    assert answer["parameters"]["digest"] == first["digest"]
+    binary = {name: value for name, value in arrays().items() if name != "conditions.label"}
+    answer = await http.post("/v1/sample", content=npz(BODY | {"guidance": guidance}, **binary), headers=NPZ)
+    assert answer.json()["digest"] == first["digest"]
+    own = [{"weight": 3, "conditions": GIVEN}, {"weight": -2, "drop": ["text"], "conditions": {"label": "b"}}]
+    same = [{"weight": 3, "condition": "all"}, {"weight": -2, "drop": ["text"]}]
+    answers = [await ask(http, guidance={"terms": terms, "interval": [0, 0.5]}) for terms in (own, same)]
+    assert answers[0]["digest"] == answers[1]["digest"]
+
+
+async def test_a_replay_needs_the_values_of_terms_again(http: httpx.AsyncClient) -> None:
+    terms = [{"weight": 2, "conditions": {"label": 0}}, {"weight": -1, "condition": "null"}]
+    first = await ask(http, guidance={"terms": terms})
+    again = {name: value for name, value in first.items() if name != "code"} | {"conditions": GIVEN}
+    for guidance, code in (
+        (None, 422),
+        ({"terms": terms}, 200),
+        ({"terms": [terms[0] | {"weight": 2.0}, terms[1]]}, 200),
+    ):
+        answer = await http.post("/v1/replay", json=again | ({} if guidance is None else {"guidance": guidance}))
+        assert answer.status_code == code, answer.text
+    assert answer.json()["digest_matches"]
+    terms[0]["conditions"] = {"label": 1}
+    answer = await http.post("/v1/replay", json=again | {"guidance": {"terms": terms}})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "guidance"), answer.text
+
+
 async def test_stream_and_operations_accept_named_conditions(http: httpx.AsyncClient) -> None:
     answered = await ask(http)
     events = (await http.post("/v1/sample/stream", json=BODY | {"conditions": GIVEN})).text
@@ -200,6 +246,25 @@ async def test_refused_conditions_are_named(
         ({"guidance": {"strength": 0, "rescale": 0.5}}, "guidance"),
         ({"guidance": {"strength": 0, "projection": True}}, "guidance"),
         ({"guidance": "2"}, "guidance"),
+        ({"guidance": {"terms": [{"weight": 1, "conditions": {"words": 1}}]}}, "guidance.terms.0.conditions.words"),
+        ({"guidance": {"terms": [{"weight": 1, "conditions": {"label": 9}}]}}, "guidance.terms.0.conditions.label"),
+        ({"guidance": {"terms": [{"weight": 1, "conditions": {"label": [1, 2, 3]}}]}}, "guidance.terms.0.conditions"),
+        ({"guidance": {"terms": [{"weight": 1, "conditions": {"text": [[0.0] * 4] * 2}}]}}, "guidance.terms.0"),
+        ({"guidance": {"terms": [{"weight": 1, "conditions": 3}]}}, "guidance.terms.0.conditions"),
+        ({"guidance": {"terms": [{"weight": 1, "conditions": {}}]}}, "guidance"),
+        ({"guidance": {"terms": [{"weight": 1, "conditions": {"label": 1}, "projection": True}]}}, "guidance.terms.0"),
+        (
+            {"guidance": {"terms": [{"weight": 1, "conditions": {"label": 1}}], "projection": True}},
+            "guidance",
+        ),
+        (
+            {
+                "conditions": {name: GIVEN[name] for name in ("mask", "image", "label")},
+                "guidance": {"terms": [{"weight": 1, "conditions": {"label": 1}}]},
+                "shape": {"L": 7},
+            },
+            "shape",
+        ),
         ({"negative": {"label": 1}}, "negative"),
         ({"condition": 1}, "condition"),
         ({"conditions": None, "condition": 1}, "condition"),
