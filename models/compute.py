@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from models.named_conditions import NamedConditions
+from models.conditions import NamedConditions
 from models.velocity import VelocityField, Wrapper
 
 Compute = Literal["float32", "bfloat16", "float16"]

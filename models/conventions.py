@@ -42,20 +42,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from models.frozen import Sparse
 from models.paths import SCHEDULES, PathName, Schedule, Sigma, Steps, gain
 from models.velocity import VelocityField, Wrapper
 
 Predicts = Literal["velocity", "eps", "x0", "v"]
 
-_OPTIONAL = ("schedule", "start", "end", "stop", "start_scale")
 _ULPS = 4
 _ROUNDING = 1e-9  # of the conversion itself, in steps
 
 
-class TimeCard(BaseModel):
+class TimeCard(Sparse):
     """The convention that a network was trained with. Its own time runs from 0 to `scale` unless its schedule differs.
 
     Attributes:
@@ -76,7 +76,7 @@ class TimeCard(BaseModel):
             the start on others.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    unwritten = ("predicts", "path", "schedule", "start", "end", "stop", "start_scale")
 
     noise_at: Literal[0, 1] = 0
     data_at: Literal[0, 1] = 1
@@ -89,12 +89,6 @@ class TimeCard(BaseModel):
     end: float | None = Field(default=None, allow_inf_nan=False)
     stop: float | None = Field(default=None, allow_inf_nan=False)
     start_scale: float | None = Field(default=None, gt=0.0, le=1e6, allow_inf_nan=False)
-
-    @model_serializer(mode="wrap")
-    def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out fields at their defaults, so that releases without them can read the card."""
-        usual = {"predicts": "velocity", "path": "linear"} | dict.fromkeys(_OPTIONAL)
-        return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

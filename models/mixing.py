@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from models.named_conditions import NamedConditions
+from models.conditions import NamedConditions
 from models.velocity import VelocityField, kind_of
 
 _BEYOND = 256.0

@@ -17,19 +17,17 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
+
+from models.frozen import Frozen
 
 _MAX_LOG_SIGMA = 50.0
 
 PathName = Literal["linear", "vp", "edm"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _Schedule(_Frozen):
+class _Schedule(Frozen):
     """A schedule, in a card by its `kind`."""
 
     @property

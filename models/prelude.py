@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from models.conditions import ConditionError
+from models.condition_values import Distinct
+from models.conditions import NAME, ConditionError, DeviceLike, NamedCondition, NamedConditions
+from models.frozen import Frozen
 from models.mixing import Mixing, find_mixing_of
-from models.named_conditions import NAME, DeviceLike, Distinct, NamedCondition, NamedConditions
 from models.program.function import Function, FunctionConfig
-from models.program.steps import Frozen
 from models.velocity import Condition
 
 _Name = Annotated[str, Field(pattern=NAME)]

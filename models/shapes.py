@@ -16,9 +16,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
+
+from models.frozen import Sparse
 
 NAME = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
 """Names of axes and of conditions."""
@@ -49,7 +51,7 @@ class ShapeError(ValueError):
         self.axis = axis
 
 
-class Axis(BaseModel):
+class Axis(Sparse):
     """The sizes that a free axis may have.
 
     Attributes:
@@ -57,15 +59,11 @@ class Axis(BaseModel):
         multiple: the number that every size is a multiple of.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    unwritten = ("min", "multiple")
 
     min: Size = 1
     max: Size
     multiple: Size = 1
-
-    @model_serializer(mode="wrap")
-    def _without_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in dump(self).items() if name == "max" or value != 1}
 
     @model_validator(mode="after")
     def _has_sizes(self) -> Self:

@@ -64,7 +64,7 @@ class VelocityField(Protocol):
     def __call__(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t; returns (rows, *event) in the dtype of x.
 
-        The condition is a `Condition` of the kind that the field takes (see `models.named_conditions`), or None.
+        The condition is a `Condition` of the kind that the field takes (see `models.conditions`), or None.
         """
         ...
 

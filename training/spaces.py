@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from models.conditions import NamedCondition
 from models.decoder import Column, Decoder
-from models.named_conditions import NamedCondition
 from training.data_config import VectorsData
 from training.errors import DataError
 

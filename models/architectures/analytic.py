@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.named_conditions import NamedCondition, one_condition
+from models.conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig
 from models.velocity import refuse_condition
 
@@ -99,9 +99,9 @@ class Mixture(Network[MixtureConfig]):
         config = MixtureConfig() if config is None else config
         label = NamedCondition.label(config.components) if config.conditional else None
         super().__init__(config, (2,), one_condition(label))
-        turn = 2 * math.pi / self.config.components
-        points = [(math.cos(k * turn), math.sin(k * turn)) for k in range(self.config.components)]
-        self.register_buffer("means", self.config.radius * torch.tensor(points, dtype=torch.float64))
+        angles = [2 * math.pi / config.components * k for k in range(config.components)]
+        means = [(config.radius * math.cos(angle), config.radius * math.sin(angle)) for angle in angles]
+        self.register_buffer("means", torch.tensor(means, dtype=torch.float64))
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """Evaluate states x (rows, 2) at times t (rows,), with class labels (rows,) if it is conditional.

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
+from models.frozen import Frozen
 from models.messages import explain
 from models.regular import LeadsOut, open_inside, write_atomically
 
@@ -22,12 +23,6 @@ _MAX_BYTES = 8 << 20
 _UNSIGNED = "0" * 64
 
 Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Frozen(BaseModel):
-    """A part of a bound file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Bound(Frozen):

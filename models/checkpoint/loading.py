@@ -26,11 +26,11 @@ from models.checkpoint.card import (
 from models.checkpoint.plans import PlansError, read_plans
 from models.checkpoint.weights import finite, lacks_memory, read_weights
 from models.compute import HALVES, Cast, to_half
+from models.conditions import NamedCondition, NamedConditions
 from models.conventions import adapt
 from models.decoder import Decoder
 from models.messages import first_line
 from models.mixing import find_mixing
-from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from models.conditions import NamedConditions
 from models.conventions import Adapted
 from models.forms.rows import same_bits
-from models.named_conditions import NamedConditions
 from models.network import Network
 from models.noise import noise
 from models.shapes import Shape, sized

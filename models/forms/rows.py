@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from models.named_conditions import NamedConditions
+from models.conditions import NamedConditions
 from models.noise import noise
 from models.velocity import VelocityError, VelocityField, forms, kind_of, rows_of
 
@@ -404,6 +404,10 @@ class _Work(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.flops = self.numbers = self.total = 0.0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing here is compiled, and to skip the compiler torch first imports it: a second of a start
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

@@ -11,13 +11,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from models.conditions import NamedConditions
 from models.decoder import Decoder, DecoderConfig
 from models.forms.rows import batching_pays
 from models.importing.data_sizes import data_sizes, tried
 from models.importing.files import ForeignError
 from models.importing.programs import ReadFunction, read_function
 from models.messages import explain, first_line
-from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard
 from models.program.function import Function, FunctionConfig

@@ -20,12 +20,11 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.compute import HALVES
-from models.conditions import ONE
+from models.conditions import ONE, NamedCondition
 from models.importing.archive import COMPLEX_TYPES, SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
 from models.importing.free_sizes import FreeSizes, symbol
 from models.messages import explain, first_line
-from models.named_conditions import NamedCondition
 from models.program.aten import OperationError, operation
 from models.program.steps import MAX_STEPS, names_in
 from models.shapes import NAME, Axis, Shape, check_axes, free_axes

@@ -15,6 +15,7 @@ from models.checkpoint.card import read_card
 from models.checkpoint.saving import save
 from models.checkpoint.weights import finite
 from models.compute import HALVES, Cast, missing_instructions, to_half
+from models.conditions import NamedCondition, NamedConditions
 from models.conventions import TimeCard
 from models.forms.rows import batching_pays
 from models.importing.beside import PreludeSource, make_decoder
@@ -25,7 +26,6 @@ from models.importing.matching import Which, select
 from models.importing.programs import read_program
 from models.messages import first_line
 from models.mixing import Mixing, find_mixing
-from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network
 from models.prelude import Prelude
 from models.program.network import Program, ProgramConfig

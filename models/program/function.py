@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from models.frozen import Sparse
 from models.program.steps import (
     MAX_STEPS,
     TENSOR_DTYPES,
-    Frozen,
     RowLimits,
     Step,
     Steps,
@@ -22,7 +22,7 @@ from models.program.steps import (
 from models.velocity import rows_of
 
 
-class FunctionConfig(Frozen):
+class FunctionConfig(Sparse):
     """A function of tensors as a list of steps; row i of each result comes from row i of each input alone.
 
     Attributes:
@@ -34,17 +34,14 @@ class FunctionConfig(Frozen):
         alone_on_cpu: whether a CPU calls it with one row at a time, as a row costs hardly less in a batch.
     """
 
+    unwritten = ("rows", "alone_on_cpu")
+
     inputs: dict[str, str] = Field(min_length=1, max_length=64)
     outputs: dict[str, str] = Field(min_length=1, max_length=64)
     tensors: dict[str, Stored]
     steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     rows: RowLimits = (1, None)
     alone_on_cpu: bool = False
-
-    @model_serializer(mode="wrap")
-    def _without_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        usual = {"rows": self.rows == (1, None), "alone_on_cpu": not self.alone_on_cpu}
-        return {name: value for name, value in dump(self).items() if not usual.get(name)}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

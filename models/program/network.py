@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from models.named_conditions import NamedCondition, NamedConditions
+from models.conditions import NamedCondition, NamedConditions
 from models.network import Network, NetworkConfig
 from models.program import PROGRAM
 from models.program.steps import CAST_DTYPES, MAX_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
 from models.shapes import AxisName
-from models.velocity import FieldKind, refuse_condition, rows_of
+from models.velocity import refuse_condition, rows_of
 
 _DOUBLED = {**CAST_DTYPES, "float32": torch.float64, "complex64": torch.complex128}
 """The dtypes that a float32 program casts to once it is converted to float64, the reference for rounding errors."""
@@ -38,6 +38,8 @@ class ProgramConfig(NetworkConfig):
         alone_on_cpu: whether a CPU calls it with one row at a time, as a row costs hardly less in a batch.
     """
 
+    unwritten = ("field", "time_dtype", "end", "conditions", "rows", "alone_on_cpu")
+
     architecture: Literal["program"] = PROGRAM
     event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     dtype: str = Field(pattern="^(float(16|32|64)|bfloat16)$")
@@ -49,18 +51,6 @@ class ProgramConfig(NetworkConfig):
     conditions: dict[str, NamedCondition] = Field(default_factory=dict)
     rows: tuple[int, int | None] = (1, None)
     alone_on_cpu: bool = False
-
-    @model_serializer(mode="wrap")
-    def _without_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        usual = {
-            "field": self.field is FieldKind.VELOCITY,
-            "time_dtype": self.time_dtype is None,
-            "end": self.end is None,
-            "conditions": not self.conditions,
-            "rows": self.rows == (1, None),
-            "alone_on_cpu": not self.alone_on_cpu,
-        }
-        return {name: value for name, value in write(self).items() if not usual.get(name)}
 
     @property
     def takes(self) -> NamedConditions | None:
@@ -118,7 +108,7 @@ class Program(Network[ProgramConfig]):
         return {name: (time.round().long() if whole else time).contiguous() for name, time in times.items()}
 
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.named_conditions` for the condition.
+        """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.conditions` for the condition.
 
         Too many rows for one call are split over several, and too few are padded with copies of the first.
 

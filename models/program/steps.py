@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from models.frozen import Frozen
 from models.messages import first_line
 from models.program.aten import OperationError, operation
 from models.velocity import VelocityError
@@ -57,12 +58,6 @@ _NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 RowLimits = tuple[int, int | None]
 """Minimum and maximum number of rows per call; None for no limit."""
-
-
-class Frozen(BaseModel):
-    """A part of a card that never changes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Stored(Frozen):

@@ -15,10 +15,10 @@ from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition, NamedConditions, one_condition
 from models.decoder import Decoder
 from models.forms.rows import field_rows
 from models.mixing import find_mixing
-from models.named_conditions import NamedCondition, NamedConditions, one_condition
 from models.noise import noise
 from models.program.network import Program, ProgramConfig
 from models.program.steps import Step, Stored

@@ -53,6 +53,27 @@ def process(environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[F
     running.wait()
 
 
+def test_a_start_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    # torch's compiler takes a second and 70 MB; it is imported by whatever torch cannot skip without it.
+    code = f"""if True:
+        import sys, pathlib, torch, service.app, service.server
+        from models.architectures import analytic, residual_mlp
+        from models.checkpoint.loading import load
+        from models.checkpoint.saving import save
+        from models.decoder import Decoder
+        from models.forms.rows import work
+        folder = pathlib.Path({str(tmp_path)!r})
+        networks = analytic.Mixture(), residual_mlp.ResidualMLP(residual_mlp.ResidualMLPConfig(dim=2, hidden=8))
+        for name, network in zip(("mixture", "mlp"), networks):
+            save(folder, name, network, Decoder.identity((2,)), dataset={{}}, training={{}}, seed=0)
+            checkpoint = load(folder / name / "1", "cpu")
+            assert work(checkpoint.velocity, [torch.zeros(4, 2, dtype=checkpoint.dtype), torch.zeros(4)]) > 0
+        print({{"opentelemetry.sdk", "torch._dynamo", "sympy", "sklearn", "pandas", "matplotlib"}} & set(sys.modules))
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
 def _base(log: Path) -> str:
     found = re.search(r"http://[\d.]+:\d+", log.read_text())
     assert found is not None, log.read_text()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.named_conditions import NamedCondition
+from models.conditions import NamedCondition
 from training.arrays import load_arrays
 from training.data_config import VectorsData
 from training.errors import DataError

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from models.checkpoint.loading import load
-from models.conditions import ConditionError
+from models.conditions import ConditionError, NamedCondition
 from models.forms.rows import field_rows
 from models.importing.archive import SCALAR_TYPES
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
-from models.named_conditions import NamedCondition
 from models.program.steps import TENSOR_DTYPES
 from models.shapes import Axis
 from models.velocity import rows_of

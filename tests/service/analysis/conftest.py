@@ -16,8 +16,8 @@ from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, Mix
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Column, Decoder
-from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service

@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from models.checkpoint.card import Card
-from models.named_conditions import NamedCondition
+from models.conditions import NamedCondition
 from service.app import create_app
 from service.oip.description import metadata
 from service.oip.outputs import ALWAYS, TRACE

@@ -19,8 +19,8 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
 from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from selection.choice import Limits
 from selection.error import Field

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from models.condition_values import Values
-from models.named_conditions import NamedConditions
+from models.conditions import NamedConditions
 from models.noise import noise
 from training.config import Recipe
 from training.data import prepare
