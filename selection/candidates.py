@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from selection.frontier import Point
+from selection.error import Point
 from solvers import SolverSpec, catalogue, tolerance_floor
 from solvers import compile as compiled
 from solvers.errors import SolverError
@@ -62,7 +62,7 @@ def candidates(
     """
     yield from tuned
     yield from _ladder(points, dtype, close)
-    for nfe in (steps for steps in STEPS if steps <= GRID_NFE and not _close_before(points, steps, close)):
+    for nfe in (steps for steps in STEPS if 1 < steps <= GRID_NFE and not _close_before(points, steps, close)):
         alike = [point for point in points.values() if point.nfe == nfe and "/" not in point.solver]
         for point in sorted(alike, key=lambda point: point.p95_high)[:_BEST]:
             yield from (f"{point.solver}/{grid}" for grid in GRIDS)
@@ -72,7 +72,7 @@ def candidates(
 def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
     """Yield methods (or methods on a grid) with ever more steps, fewest calls first."""
     names = [*(name for name in catalogue.solvers() if name not in SIMILAR), EDM]
-    queue = [(_nfe(name, 0, dtype), name, 0) for name in names]
+    queue = [(_nfe(name, place, dtype), name, place) for name in names for place in _first(name)]
     heapq.heapify(queue)
     records = {name: Record() for name in names}
     while queue:
@@ -114,6 +114,15 @@ def _text(name: str, steps: int) -> str:
     """Return the solver's text for a method, or for a method on a grid, such as `heun2/karras`."""
     method, slash, grid = name.partition("/")
     return str(SolverSpec.parse(f"{method}-{steps}{slash}{grid}"))
+
+
+def _first(name: str) -> list[int]:
+    """Return the place in `STEPS` at which a method begins; a multistep one in fewer steps than its order is another.
+
+    The start-up of `ab3` has orders 1 and 2, so that `ab3-2` is `ab2-2` and `ab3-1` is `euler-1`.
+    """
+    order = SolverSpec.parse(_text(name, 1)).method.multistep_order
+    return [place for place, steps in enumerate(STEPS) if steps >= order][:1]
 
 
 def _nfe(name: str, place: int, dtype: torch.dtype) -> int:

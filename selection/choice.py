@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from selection.frontier import Curve, Point, pareto, percent
+from selection.error import Point
+from selection.frontier import Curve, pareto, percent
 from solvers import SolverSpec
 from solvers.errors import SolverError
 
@@ -132,14 +133,14 @@ def promise(point: Point) -> str:
 
 
 def measured(evidence: Sequence[Evidence]) -> list[tuple[Point, Evidence]]:
-    """Return one measurement of each solver, the cheapest first.
+    """Return one measurement of each solver, the cheapest first; of equals, the one of the lowest order.
 
     Of several, that under the conditions asked for decides, then the one on more samples, then the stored one.
     """
     best = dict[str, tuple[Point, Evidence]]()
     for source in sorted(evidence, key=lambda one: (one.own, one.curve.samples, one.stored)):
-        best |= {point.solver: (point, source) for point in source.curve.points if _can_be_used(point.solver)}
-    return sorted(best.values(), key=lambda pair: pair[0].cost)
+        best |= {point.solver: (point, source) for point in source.curve.points if _order(point.solver)}
+    return sorted(best.values(), key=lambda pair: (*pair[0].cost, _order(pair[0].solver)))
 
 
 def choose(evidence: Sequence[Evidence], limits: Limits, ms_of: Callable[[Point], float] | None = None) -> list[Choice]:
@@ -201,10 +202,9 @@ def frontier_of(evidence: Sequence[Evidence]) -> list[Point]:
 
 
 @lru_cache(maxsize=4096)
-def _can_be_used(solver: str) -> bool:
-    """Whether this build has the solver: a file may name one that is gone."""
+def _order(solver: str) -> int:
+    """Return the order of a solver; 0 if this build has none of this name: a file may name one that is gone."""
     try:
-        SolverSpec.parse(solver)
+        return SolverSpec.parse(solver).method.order
     except SolverError:
-        return False
-    return True
+        return 0

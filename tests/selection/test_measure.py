@@ -20,9 +20,9 @@ from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.noise import noise
 from selection.candidates import CLOSE, STEPS, Record, candidates
-from selection.error import Field, NoErrors, exact_ends
-from selection.frontier import Point, pareto, read_frontier
-from selection.measure import Paths, measure, measure_curve
+from selection.error import Ends, Field, NoErrors, Point, exact_ends
+from selection.frontier import pareto, read_frontier
+from selection.measure import measure, measure_curve, measure_solver
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
 
@@ -152,7 +152,8 @@ def test_what_was_tuned_is_tried_first() -> None:
     plans = TunedPlans(grids={"ab2-3": TunedPlan(np.array([0.0, 0.3, 0.6, 1.0]))})
     first = next(candidates({}, torch.float64, plans.texts))
     assert first == "ab2-3/tuned"
-    assert Paths.of(Field(Decay()), X0).point(first, plans) is not None
+    ends = Ends.of(exact_ends(Field(Decay()), X0))
+    assert measure_solver(first, Field(Decay()), X0, ends, plans) is not None
 
 
 class Watch:
