@@ -168,7 +168,7 @@ class AsyncClient:
                         if opened is not None:  # a stream that is given up for another attempt
                             await opened[0].aclose()
                         opened, response = None, await self._send(step)
-                        intake = Intake.of(response, step.timeout.read)
+                        intake = Intake(response)
                         if step.stream and response.is_success:
                             opened = response, (intake.add(part) async for part in response.aiter_bytes())
                             outcome = Response.of(response, b"", self._route)

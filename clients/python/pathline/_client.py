@@ -171,7 +171,7 @@ class Client:
                         if opened is not None:  # a stream that is given up for another attempt
                             opened[0].close()
                         opened, response = None, self._send(step)
-                        intake = Intake.of(response, step.timeout.read)
+                        intake = Intake(response)
                         if step.stream and response.is_success:
                             opened = response, map(intake.add, response.iter_bytes())
                             outcome = Response.of(response, b"", self._route)
