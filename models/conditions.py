@@ -429,6 +429,12 @@ class NamedConditions:
         """The condition called `condition` if it is the only one; the network then takes its tensor, without a name."""
         return self.entries[ONE] if tuple(self.entries) == (ONE,) else None
 
+    def describe(self, name: str) -> str:
+        """Return a condition in words, for who gives it."""
+        entry = self.entries[name]
+        left_out = "" if entry.default is None and not entry.nullable else ", or leave it out"
+        return f"{name}: {entry.describe()}{left_out}"
+
     def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
         """Return the names that "no condition" drops: those with a null or a negative condition."""
         return tuple(name for name in self.in_requests if name in negative or self.entries[name].nullable)

@@ -19,9 +19,9 @@ from models.checkpoint.card import read_card
 from models.compute import Compute
 from models.conditions import NamedCondition
 from models.conventions import Predicts
-from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
+from models.importing.parts import PreludeSource
 from models.importing.preview import preview
 from models.importing.statistics import NORMALISATIONS, Affine, of_actions, of_conditions, read_statistics
 from models.importing.weights import Imported, import_program, import_weights
