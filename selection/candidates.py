@@ -50,8 +50,8 @@ def candidates(
     """Yield the solvers to measure, one after another.
 
     A method gets more steps until its error or that of a cheaper solver is small enough, or until it falls further and
-    further behind cheaper solvers. Then the best are tried on other grids. Tolerances are tightened until the error
-    hardly changes.
+    further behind cheaper solvers of at least its order; it overtakes those of a lower one in the end. Then the best
+    are tried on other grids. Tolerances are tightened until the error hardly changes.
 
     Args:
         points: the points measured so far, by solver; the caller adds each before it asks for the next solver, or
@@ -82,7 +82,7 @@ def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> It
         text = _text(name, STEPS[place])
         yield text
         point = points.get(text)
-        done = point is not None and (point.p95_high <= close or records[name].falls_behind(point, points))
+        done = point is not None and (point.p95_high <= close or records[name].falls_behind(point, points, point.order))
         if not done and place + 1 < len(STEPS):
             heapq.heappush(queue, (_nfe(name, place + 1, dtype), name, place + 1))
 
@@ -139,10 +139,10 @@ class Record:
     def __init__(self) -> None:
         self.ratio, self.losses = np.inf, 0
 
-    def falls_behind(self, point: Point, points: Mapping[str, Point]) -> bool:
-        """Add the next point; return whether the method has fallen behind for good."""
-        others = (p for p in points.values() if p.nfe <= point.nfe and p.solver != point.solver)
-        best = min((p.p95_high for p in others), default=np.inf)
+    def falls_behind(self, point: Point, points: Mapping[str, Point], order: int = 0) -> bool:
+        """Add the next point; return whether the method has fallen behind solvers of an order for good."""
+        rivals = (p for p in points.values() if p.nfe <= point.nfe and p.solver != point.solver and p.order >= order)
+        best = min((p.p95_high for p in rivals), default=np.inf)
         ratio = point.p95_high / best if best > 0 else np.inf
         self.losses = self.losses + 1 if ratio > 1 and ratio >= self.ratio else 0
         self.ratio = ratio

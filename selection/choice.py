@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from selection.error import Point
 from selection.frontier import Curve, pareto, percent
-from solvers import SolverSpec
-from solvers.errors import SolverError
 
 USUAL_ERROR = 0.01
 """The error that is asked for where nobody says another: 1 % of the spread."""
@@ -139,8 +136,8 @@ def measured(evidence: Sequence[Evidence]) -> list[tuple[Point, Evidence]]:
     """
     best = dict[str, tuple[Point, Evidence]]()
     for source in sorted(evidence, key=lambda one: (one.own, one.curve.samples, one.stored)):
-        best |= {point.solver: (point, source) for point in source.curve.points if _order(point.solver)}
-    return sorted(best.values(), key=lambda pair: (*pair[0].cost, _order(pair[0].solver)))
+        best |= {point.solver: (point, source) for point in source.curve.points if point.order}
+    return sorted(best.values(), key=lambda pair: (*pair[0].cost, pair[0].order))
 
 
 def choose(evidence: Sequence[Evidence], limits: Limits, ms_of: Callable[[Point], float] | None = None) -> list[Choice]:
@@ -199,12 +196,3 @@ def _brief(offer: Choice) -> str:
 def frontier_of(evidence: Sequence[Evidence]) -> list[Point]:
     """Return the Pareto-optimal points of all measurements."""
     return pareto(point for point, _ in measured(evidence))
-
-
-@lru_cache(maxsize=4096)
-def _order(solver: str) -> int:
-    """Return the order of a solver; 0 if this build has none of this name: a file may name one that is gone."""
-    try:
-        return SolverSpec.parse(solver).method.order
-    except SolverError:
-        return 0

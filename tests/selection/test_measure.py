@@ -140,6 +140,9 @@ def test_a_method_that_catches_up_is_not_given_up() -> None:
 
     assert record([1, 0.5, 0.25, 0.1], [0.5, 0.2, 0.08, 0.001]) == [False, False, False, True]
     assert not any(record([10 * 0.5**k for k in range(12)], [0.7**k for k in range(12)]))
+    few = {"ab2-16": point("ab2-16", 16, 0.01)}
+    method = Record()
+    assert not any(method.falls_behind(point(f"rk4-{k}", 4 * k, 0.1 * k), few, order=4) for k in range(4, 9))
 
 
 def test_tolerances_end_where_they_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
