@@ -95,9 +95,9 @@ class TimeCard(Sparse):
         if self.noise_at == self.data_at:
             raise ValueError(f"noise_at and data_at are both {self.noise_at}; one must be 0 and the other 1")
         if self.schedule is not None and not isinstance(self.schedule, SCHEDULES[self.path]):
-            known = ", ".join(kind.model_fields["kind"].default for kind in SCHEDULES[self.path])
+            kinds = ", ".join(kind.model_fields["kind"].default for kind in SCHEDULES[self.path])
             raise ValueError(
-                f"a schedule of kind {self.schedule.kind!r} does not fit path {self.path!r}; use one of {known}"
+                f"a schedule of kind {self.schedule.kind!r} does not fit path {self.path!r}; use one of {kinds}"
             )
         if self.straight:
             return self
@@ -261,7 +261,7 @@ class TimeCard(Sparse):
         The end may be left out, or written as 0 or any time beyond the data end: after the last call follows the step
         to data, or to `stop`.
         """
-        points = [self.time_of(each) for each in own]
+        points = [self.time_of(at) for at in own]
         if points[-1] != 1.0:
             points[-1:] = [1.0] if self.level(own[-1]) <= 0 else [points[-1], 1.0]
         return points
@@ -314,7 +314,7 @@ class _Changed:
 
     def __call__(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         own, scales = self.numbers(t)
-        p, q, g = (each.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) for each in scales)
+        p, q, g = (number.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) for number in scales)
         return p * x + q * network(g * x, own.to(t.dtype), condition)
 
     def numbers(self, t: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:

@@ -120,8 +120,8 @@ def integrate(
         dtype=x0.dtype, tuned=tuned,
     )  # fmt: skip
     points = check_save_at(plan, save_at)
-    asked, wide = widened(_in_our_order(velocity), x0)
-    solution = _drive(lambda x, t, _: asked(x, t), wide, plan, points, progress)
+    field, wide = widened(_in_our_order(velocity), x0)
+    solution = _drive(lambda x, t, _: field(x, t), wide, plan, points, progress)
     saved = None if solution.saved is None else solution.saved.to(x0.dtype)
     return replace(solution, x=solution.x.to(x0.dtype), saved=saved)
 

@@ -245,10 +245,10 @@ class Card(Frozen):
     @property
     def _condition_axes(self) -> dict[str, Axis]:
         """The free axes of conditions."""
-        found: dict[str, Axis] = {}
+        axes: dict[str, Axis] = {}
         for takes in (self.conditioning, self.request_conditions):
-            found |= {} if takes is None else takes.axes
-        return found
+            axes |= {} if takes is None else takes.axes
+        return axes
 
     def authors_solver(self, sizes: Mapping[str, int], steps: int | None = None) -> str | None:
         """The text of the authors' solver for a state with these sizes of its free axes; None if the card has none.
@@ -414,10 +414,10 @@ def is_pickle(path: Path) -> bool:
 def _explain_missing(folder: Path) -> str:
     """Say what a folder without a card contains, if that explains why it has none."""
     try:
-        found = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in folder.iterdir())
     except OSError:
         return "; the folder is missing or cannot be read"
-    pickles = [name for name in found if is_pickle(Path(name))]
+    pickles = [name for name in names if is_pickle(Path(name))]
     if pickles:
         return f"; found {pickles[0]}: pickles can run code and are never read, save as safetensors instead"
-    return f"; the folder contains {', '.join(found[:5]) or 'nothing'}"
+    return f"; the folder contains {', '.join(names[:5]) or 'nothing'}"

@@ -310,9 +310,9 @@ def _dtypes(
     dtype, half = kinds[0], kinds[0] in HALVES
     fits = set(kinds) == {dtype} and (half or dtype in ("float32", "float64"))
     if not fits or not (time in (dtype, "int64") or (half and time == "float32")):
-        rest = ", its condition ".join(kinds[1:])
+        others = ", its condition ".join(kinds[1:])
         raise ForeignError(
-            f"{graph.path}: states are {dtype}, times {time}, velocities {rest}; export all in float32, or states and "
-            "velocities in bfloat16 or float16, with times in the same, in float32 or in int64"
+            f"{graph.path}: states are {dtype}, times {time}, velocities {others}; export all in float32, or states "
+            "and velocities in bfloat16 or float16, with times in the same, in float32 or in int64"
         )
     return {"dtype": dtype} if time == dtype else {"dtype": dtype, "time_dtype": time}

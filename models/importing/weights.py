@@ -139,16 +139,18 @@ def import_program(
         report.append(f"warning: the velocity does not depend on {', '.join(program.unused)}")
     if program.axes:
         report.append(f"free axes: {', '.join(f'{name} {axis.describe()}' for name, axis in program.axes.items())}")
-    made = None
+    stored_prelude = None
     if network.condition is not None:
         network.condition = requested = replace(network.condition, bounds=program.axes)
         if prelude is not None and before is not None:
-            made, requested, line = make_prelude(prelude.file, before, network.condition, _state_dtype(network))
+            stored_prelude, requested, line = make_prelude(
+                prelude.file, before, network.condition, _state_dtype(network)
+            )
             report.append(line)
         network.condition = replace(network.condition, stored=_stored_nulls(requested, nulls))
         report.append("requests give " + "; ".join(map(requested.describe, requested.in_requests)))
     source: dict[str, JsonValue] = {"imported_from": file.name}
-    options = declared or Declared(), decoder or {}, version, made
+    options = declared or Declared(), decoder or {}, version, stored_prelude
     path, stored = _store(network, program.axes, repository, name, source, *options)
     return Imported(path, [*report, *stored])
 
