@@ -87,6 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop", type=float, help="own time of the samples, if they still have noise, such as 0 for its last step"
     )
     parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
+    parser.add_argument(
+        "--noise-centred",
+        type=lambda text: int(text) if text.isdecimal() else text,
+        metavar="AXIS",
+        help="axis of a program's states along which noise has the mean zero, for an equivariant network: N of Nx3",
+    )
     parser.add_argument("--compute", choices=get_args(Compute), help="precision in which the network computes")
     parser.add_argument("--solver", help="solver for requests that name none, such as euler-28/shift(3)")
     parser.add_argument(
@@ -226,6 +232,7 @@ def _program(
         prelude=_prelude(options),
         axes=read_config(options.axes, "--axes"),
         kind=_FIELDS[options.field],
+        centred=options.noise_centred,
     )
 
 
@@ -266,6 +273,8 @@ def _weights(
 ) -> Imported:
     if options.prelude is not None:
         raise ForeignError("--prelude makes conditions by name, which only a --program takes")
+    if options.noise_centred is not None:
+        raise ForeignError("--noise-centred is for a --program; no architecture here is equivariant")
     if options.row_by_row:
         raise ForeignError("--row-by-row is for a --program; no architecture here mixes rows")
     if options.architecture is None:
