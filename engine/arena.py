@@ -20,7 +20,7 @@ from engine.stages import Stage, decoder_of, prelude_of
 from models.checkpoint.loading import Checkpoint
 from models.forms.rows import CALL_NUMBERS, rounded
 from models.guidance import network_rows
-from models.noise import noise, noise_of
+from models.noise import noise, noise_of, noise_places
 from models.shapes import free_places
 from solvers import catalogue, warm_up
 from solvers.errors import Status
@@ -113,7 +113,8 @@ class Arena:
 
     def _empty(self) -> Lanes:
         ends = self.operation is SAMPLE and self.checkpoint.card.field.takes_ends
-        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends)
+        order = noise_places(self.event_shape, self._free)
+        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends, order=order)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -164,7 +165,7 @@ class Arena:
                 assert drawn is not None  # noqa: S101
                 start, used = drawn[used : used + count], used + count
                 start = start if job.noise_scale == 1 else start * job.noise_scale
-            admissions.append(Admission(job.plan, start, owner, first, job.save_at))
+            admissions.append(Admission(job.plan, start, owner, first, job.save_at, job.seed, job.first_index + first))
             self.network.add(owner, job)
         self.lanes[bulk].admit(admissions)
         return self._ended(bulk)

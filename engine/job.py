@@ -133,8 +133,8 @@ class Job:
         model, version: a version loaded into the engine.
         plan: the compiled solver.
         num_samples: number of samples, at least 1.
-        seed, first_index: choose the noise of the samples; not used if `x0` is given.
-        noise_scale: a factor of that noise, its temperature.
+        seed, first_index: choose the noise of the samples: that of stochastic steps and, without `x0`, of the start.
+        noise_scale: a factor of the noise of the start, its temperature.
         x0: (num_samples, *event) starting states, in the operation's own shape, or None for noise.
         save_at: (M,) float64 times to keep the states at, or None.
         deadline: when the job is given up, in seconds of the engine's clock (`time.monotonic`), or None.

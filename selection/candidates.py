@@ -71,7 +71,8 @@ def candidates(
 
 def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
     """Yield methods (or methods on a grid) with ever more steps, fewest calls first."""
-    names = [*(name for name in catalogue.solvers() if name not in SIMILAR), EDM]
+    usable = (name for name, entry in catalogue.solvers().items() if name not in SIMILAR and not entry.stochastic)
+    names = [*usable, EDM]
     queue = [(_nfe(name, 0, dtype), name, 0) for name in names]
     heapq.heapify(queue)
     records = {name: Record() for name in names}
@@ -122,6 +123,20 @@ def _nfe(name: str, place: int, dtype: torch.dtype) -> int:
         return compiled(SolverSpec.parse(_text(name, STEPS[place])), dtype).nfe or MAX_NFE + 1
     except SolverError:
         return MAX_NFE + 1
+
+
+def check_follows(spec: SolverSpec) -> None:
+    """Refuse a stochastic solver: how far its path ends from the ODE's says nothing of its samples.
+
+    Raises:
+        SolverError: it is one.
+    """
+    if spec.method.stochastic:
+        raise SolverError(
+            "solver",
+            f"{spec} is stochastic: its paths are not those of the ODE, so the distance of their ends is no error; "
+            "compare its samples with data instead",
+        )
 
 
 class Record:

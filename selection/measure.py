@@ -26,7 +26,7 @@ from models.condition_values import Values
 from models.conditions import ONE, ConditionError
 from models.noise import noise
 from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
-from selection.candidates import candidates
+from selection.candidates import candidates, check_follows
 from selection.choice import USUAL_ERROR, Evidence, Limits, NoneFits, choose
 from selection.error import TIGHT, Field, NoErrors, arrived, exact_ends, shares, solve, spread_of, summary
 from selection.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, store_frontier, table
@@ -82,7 +82,7 @@ class Paths:
     def point(self, text: str, plans: TunedPlans | None = None) -> Point | None:
         """Measure one solver; None if it is not available here, or more than 5 % of the samples fail."""
         try:
-            spec = SolverSpec.parse(text)
+            check_follows(spec := SolverSpec.parse(text))
             solution = solve(self.field, self.x0, spec, plans=plans)
         except SolverError:
             return None

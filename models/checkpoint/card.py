@@ -146,6 +146,8 @@ class Card(_Frozen):
         decoder: how samples become data.
         dataset: what the network was trained on.
         training: the training recipe and its metrics.
+        noise_independent: whether it was trained on noise that is independent of the data; False, which alone is
+            written, after a coupling of the two, a reflow or the like.
         noise: scheme of the starting noise (see `models.noise`): one for states of fixed shape, one for free axes.
         seed: seed of the training.
         libraries: versions of the libraries that wrote the checkpoint.
@@ -171,6 +173,7 @@ class Card(_Frozen):
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]
     training: dict[str, JsonValue]
+    noise_independent: bool = True
     noise: Literal["philox-ndtri-v1", "philox-ndtri-free-v1"] = SCHEME
     seed: int = Field(ge=0, lt=1 << 63)
     libraries: dict[str, str]
@@ -276,6 +279,17 @@ class Card(_Frozen):
         return str(SolverSpec(**(read_solver(sampling.solver) | {"steps": steps, "grid": times})))
 
     @property
+    def no_score(self) -> str:
+        """Why the score of its path does not follow from its velocity; empty if it does."""
+        if self.field.takes_ends:
+            return "is a field of average velocity (`field` of its card)"
+        if not self.noise_independent:
+            return "was trained on noise that depends on the data (`noise_independent` of its card)"
+        if not self.time.from_standard_noise:
+            return "starts from states that are not standard normal noise, or ends before data (`time` of its card)"
+        return ""
+
+    @property
     def typical(self) -> dict[str, int]:
         """A small size for each free axis, for trying the network."""
         return typical(self.bounds)
@@ -346,6 +360,8 @@ class Card(_Frozen):
                 del fields[name]
         if self.field is FieldKind.VELOCITY:
             del fields["field"]
+        if self.noise_independent:
+            del fields["noise_independent"]
         return fields
 
 

@@ -260,6 +260,7 @@ def _store(
         compute=compute,
         axes=tried.axes,
         prelude=prelude,
+        noise_independent=declared.noise_independent,
     )
     authors = read_card(path).authors_solver(tried.typical)
     return path, report if authors is None else [*report, f"solver of requests that name none: {authors}"]

@@ -24,7 +24,7 @@ from pydantic import Field
 
 import solvers
 from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
-from selection.candidates import CLOSE, candidates
+from selection.candidates import CLOSE, candidates, check_follows
 from selection.choice import USUAL_ERROR, Choice, Evidence, Limits, NoneFits, choose, frontier_of, measured
 from selection.error import LEAST_SAMPLES, NoErrors, arrived, shares, spread_of, summary
 from selection.frontier import Curve, Point, pareto
@@ -193,6 +193,7 @@ def _plan(spec: SolverSpec, model: ModelVersion, settings: Settings) -> Plan:
     """Compile a solver; a SolverError if it is not for this model, or over a limit of this service."""
     if (spec.steps or 0) > settings.max_steps:
         raise SolverError("steps", f"{spec} is over the limit of {settings.max_steps} steps of this service")
+    check_follows(spec)
     limit = min(spec.max_nfe, settings.max_nfe)
     return solvers.compile(replace(spec, max_nfe=limit), model.dtype, model.plans, model.compute)
 
