@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.job import Job
+from models.condition_values import Distinct
+from models.conditions import NamedConditions
 from models.forms.rows import StoredRows
 from models.guidance import Correction, Further, Guidance, guidance_of
-from models.named_conditions import Distinct, NamedConditions
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096

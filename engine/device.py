@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.loading import Checkpoint
+from models.conditions import NamedConditions
 from models.forms.form import Form, choose
-from models.named_conditions import NamedConditions
 
 
 def choose_device(name: str) -> torch.device:

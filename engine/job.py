@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.condition_values import Distinct
 from models.guidance import Guidance, network_rows
-from models.named_conditions import Distinct
 from solvers.derived import DerivedField
 from solvers.errors import CODES, STATUSES, Status
 from solvers.lanes import Finished, Saved

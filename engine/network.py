@@ -15,10 +15,10 @@ from engine.conditions import Conditions, JobRows, RowStore
 from engine.device import Device
 from engine.job import Job, Operation, Sizes
 from models.checkpoint.loading import Checkpoint
+from models.condition_values import Distinct
 from models.forms.form import Form
 from models.forms.rows import RowCaller, StoredRows, field_rows
 from models.guidance import Guidance, Term, combined
-from models.named_conditions import Distinct
 from solvers.lanes import Finished, Lanes
 
 _log = logging.getLogger("pathline")

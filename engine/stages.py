@@ -22,9 +22,9 @@ from engine.job import Job, JobResult, Priority, Sizes
 from engine.scheduler import BULK_SHARE
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Checkpoint
+from models.condition_values import Distinct
 from models.decoder import DecoderError
 from models.forms.rows import CALL_NUMBERS, MOST_ROWS, independent_rows
-from models.named_conditions import Distinct
 from models.noise import noise
 from models.prelude import combinations
 from models.shapes import free_axes

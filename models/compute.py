@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from models.named_conditions import NamedConditions
+from models.conditions import NamedConditions
 from models.velocity import VelocityField, Wrapper
 
 Compute = Literal["float32", "bfloat16", "float16"]
@@ -32,8 +32,8 @@ class Cast(Wrapper):
         """Evaluate float32 states with a half-precision field."""
         takes = getattr(self.network, "condition", None)
         if isinstance(takes, NamedConditions) and condition is not None:  # those without a scale have their own dtypes
-            given = zip(takes.entries.values(), takes.unpack(condition), strict=True)
-            condition = takes.pack([tensor.to(self.compute) if entry.moved else tensor for entry, tensor in given])
+            pairs = zip(takes.entries.values(), takes.unpack(condition), strict=True)
+            condition = takes.pack([tensor.to(self.compute) if entry.moved else tensor for entry, tensor in pairs])
         return network(x.to(self.compute), t.to(self._times), condition).to(x.dtype)
 
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from models.conditions import ONE, ConditionError, label_of, labels_of
-from models.named_conditions import Distinct, Flag, NamedCondition, NamedConditions, titled
+from models.conditions import ONE, ConditionError, Flag, NamedCondition, NamedConditions, label_of, labels_of, titled
 from models.nested import NestedError, outline, shown, to_floats
 from models.shapes import AxisSizes, ShapeError
 
+_SHORT = 256  # bytes of a row up to which looking for equal rows is not worth it
 _LISTS = (list, tuple)
 _EXACT = 1 << 53  # integers in lists are read as doubles
 
@@ -32,6 +34,52 @@ class NamedConditionError(ConditionError):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
         self.name = name
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The values of one condition for some samples, each distinct value once.
+
+    Attributes:
+        rows: (distinct, *shape) as the network takes them.
+        index: (samples,) the row of each sample; None if all samples share the only row.
+    """
+
+    rows: Tensor
+    index: NDArray[np.int64] | None = None
+
+    def of(self, samples: NDArray[np.int64]) -> Distinct:
+        """Return the values for some samples, given by index; the rows are shared."""
+        return self if self.index is None else Distinct(self.rows, self.index[samples])
+
+    def expanded(self, samples: int) -> Tensor:
+        """Return one row per sample, (samples, *shape)."""
+        return self.rows.expand(samples, *self.rows.shape[1:]) if self.index is None else self.rows[self.index]
+
+    @classmethod
+    def from_rows(cls, rows: Tensor) -> Distinct:
+        """Build from one row per sample, or one for all; equal rows are stored once, unless they are short."""
+        if len(rows) == 1 or rows.stride(0) == 0:
+            return cls(rows[:1])
+        distinct = cls(rows, np.arange(len(rows)))
+        return distinct if rows[0].nbytes < _SHORT else distinct.merged()
+
+    def merged(self) -> Distinct:
+        """Return the same values with equal rows stored once."""
+        if self.index is None:
+            return self
+        places: dict[bytes, int] = {}
+        flat = self.rows.contiguous().reshape(len(self.rows), -1).view(torch.uint8).numpy()
+        place = np.array([places.setdefault(row.tobytes(), len(places)) for row in flat], dtype=np.int64)
+        if len(places) == len(self.rows):
+            return self
+        first = np.unique(place, return_index=True)[1]
+        return Distinct(self.rows[torch.from_numpy(first)], None if len(places) == 1 else place[self.index])
+
+
+def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:
+    """Return the conditions of some samples, given by index; None for None."""
+    return None if conditions is None else {name: distinct.of(samples) for name, distinct in conditions.items()}
 
 
 class Values:
@@ -144,7 +192,7 @@ class Values:
                 tensors[entry.null.flag] = Distinct(torch.tensor([missing]))
         return tensors
 
-    def _tensor(self, name: str, entry: NamedCondition, card: NamedCondition) -> torch.Tensor:
+    def _tensor(self, name: str, entry: NamedCondition, card: NamedCondition) -> Tensor:
         """Return the value of one condition, (1 or samples, *shape)."""
         value = self._requested[name]
         if isinstance(value, np.ndarray):
@@ -215,7 +263,7 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
 def _labels(name: str, entry: NamedCondition, value: Any) -> Any:
     """Replace names of classes by labels."""
     if isinstance(value, _LISTS):
-        return [_labels(name, entry, each) for each in value]
+        return [_labels(name, entry, item) for item in value]
     label = label_of(value, entry.classes or 0, entry.names)
     if label is None:
         raise _no_class(name, entry, value)
@@ -224,3 +272,19 @@ def _labels(name: str, entry: NamedCondition, value: Any) -> Any:
 
 def _no_class(name: str, entry: NamedCondition, value: Any) -> NamedConditionError:
     return NamedConditionError(name, f"{titled(name)} is {shown(value)}, expected {entry.describe()}")
+
+
+def class_names(takes: NamedConditions, conditions: Mapping[str, Distinct]) -> dict[str, str | list[str | None] | None]:
+    """Return the names of the classes that samples have, by condition; without names they are called by number.
+
+    Returns:
+        For each condition that is one label: the name for all samples, or a list with one for each; None for the null.
+    """
+    classes: dict[str, str | list[str | None] | None] = {}
+    for name, entry in takes.entries.items():
+        if entry.classes is None or entry.shape or name not in conditions:
+            continue
+        names, distinct = entry.names or range(entry.classes), conditions[name]
+        named = [str(names[label]) if 0 <= label < entry.classes else None for label in distinct.rows.tolist()]
+        classes[name] = named[0] if distinct.index is None else [named[row] for row in distinct.index.tolist()]
+    return classes

@@ -42,20 +42,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from models.frozen import Sparse
 from models.paths import SCHEDULES, PathName, Schedule, Sigma, Steps, gain
 from models.velocity import VelocityField, Wrapper
 
 Predicts = Literal["velocity", "eps", "x0", "v"]
 
-_OPTIONAL = ("schedule", "start", "end", "stop", "start_scale")
 _ULPS = 4
 _ROUNDING = 1e-9  # of the conversion itself, in steps
 
 
-class TimeCard(BaseModel):
+class TimeCard(Sparse):
     """The convention that a network was trained with. Its own time runs from 0 to `scale` unless its schedule differs.
 
     Attributes:
@@ -76,7 +76,7 @@ class TimeCard(BaseModel):
             the start on others.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    unwritten = ("predicts", "path", "schedule", "start", "end", "stop", "start_scale")
 
     noise_at: Literal[0, 1] = 0
     data_at: Literal[0, 1] = 1
@@ -90,20 +90,14 @@ class TimeCard(BaseModel):
     stop: float | None = Field(default=None, allow_inf_nan=False)
     start_scale: float | None = Field(default=None, gt=0.0, le=1e6, allow_inf_nan=False)
 
-    @model_serializer(mode="wrap")
-    def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out fields at their defaults, so that releases without them can read the card."""
-        usual = {"predicts": "velocity", "path": "linear"} | dict.fromkeys(_OPTIONAL)
-        return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
-
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         if self.noise_at == self.data_at:
             raise ValueError(f"noise_at and data_at are both {self.noise_at}; one must be 0 and the other 1")
         if self.schedule is not None and not isinstance(self.schedule, SCHEDULES[self.path]):
-            known = ", ".join(kind.model_fields["kind"].default for kind in SCHEDULES[self.path])
+            kinds = ", ".join(kind.model_fields["kind"].default for kind in SCHEDULES[self.path])
             raise ValueError(
-                f"a schedule of kind {self.schedule.kind!r} does not fit path {self.path!r}; use one of {known}"
+                f"a schedule of kind {self.schedule.kind!r} does not fit path {self.path!r}; use one of {kinds}"
             )
         if self.straight:
             return self
@@ -249,7 +243,7 @@ class TimeCard(BaseModel):
         The end may be left out, or written as 0 or any time beyond the data end: after the last call follows the step
         to data, or to `stop`.
         """
-        points = [self.time_of(each) for each in own]
+        points = [self.time_of(at) for at in own]
         if points[-1] != 1.0:
             points[-1:] = [1.0] if self.level(own[-1]) <= 0 else [points[-1], 1.0]
         return points
@@ -302,7 +296,7 @@ class _Changed:
 
     def __call__(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         own, scales = self.numbers(t)
-        p, q, g = (each.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) for each in scales)
+        p, q, g = (number.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) for number in scales)
         return p * x + q * network(g * x, own.to(t.dtype), condition)
 
     def numbers(self, t: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:

@@ -2,20 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from models.frozen import Sparse
 from models.mixing import Mixing, find_mixing_of
 from models.noise import noise
 from models.program.function import Function, FunctionConfig
@@ -24,7 +18,7 @@ from models.shapes import AxisName, DataSize, computed, free_axes, reshaped, siz
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
 
 
-class Column(BaseModel):
+class Column(Sparse):
     """One column of data that are rows.
 
     Attributes:
@@ -35,17 +29,13 @@ class Column(BaseModel):
             above 0; `log1p`, that of 1 + value, so that none is below; None (not written) as it is.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    unwritten = ("transform",)
 
     name: str
     kind: Literal["number", "whole", "yes-no"] = "number"
     low: float = Field(allow_inf_nan=False)
     high: float = Field(allow_inf_nan=False)
     transform: Literal["log", "log1p"] | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in dump(self).items() if value is not None}
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -54,7 +44,7 @@ class Column(BaseModel):
         return self
 
 
-class DecoderConfig(BaseModel):
+class DecoderConfig(Sparse):
     """The description of a `Decoder`; its numbers are tensors of the checkpoint.
 
     Attributes:
@@ -72,7 +62,7 @@ class DecoderConfig(BaseModel):
         columns: a description of each column, for data that are rows of a fixed length; None (not written) for others.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    unwritten = ("dtype", "program", "constants", "columns")
 
     kind: Literal["identity", "affine", "pca", "program"] = "identity"
     event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
@@ -82,14 +72,6 @@ class DecoderConfig(BaseModel):
     program: FunctionConfig | None = None
     constants: int = Field(default=0, ge=0)
     columns: tuple[Column, ...] | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = dump(self)
-        for name in ("dtype", "program", "constants", "columns"):
-            if not getattr(self, name):
-                del fields[name]
-        return fields
 
     @property
     def reshapes_only(self) -> bool:
@@ -288,13 +270,13 @@ class Decoder(nn.Module):
     ) -> Self:
         """Make a decoder that runs a program, given its tensors by name."""
         with torch.device("meta"):
-            made = cls(
+            decoder = cls(
                 DecoderConfig(
                     kind="program", event_shape=event_shape, data_shape=data_shape, clip=clip, program=program
                 )
             )
-        made.load_state_dict({f"program.data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
-        return made
+        decoder.load_state_dict({f"program.data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
+        return decoder
 
     def _filled(self, **tensors: Tensor) -> Self:
         for name, tensor in tensors.items():
@@ -425,7 +407,7 @@ class Inverse:
 
     def _logarithms(self, data: Tensor) -> dict[Literal["log", "log1p"], Tensor]:
         """Return the logarithms of the columns of data that have a transform, (rows, columns) for each kind."""
-        found: dict[Literal["log", "log1p"], Tensor] = {}
+        logarithms: dict[Literal["log", "log1p"], Tensor] = {}
         for kind in ("log", "log1p"):
             if self._kind == "affine" and len(places := self._logs[kind]):
                 values = data.flatten(1)[:, places.to(data.device)]
@@ -433,8 +415,8 @@ class Inverse:
                     torch.finfo(data.dtype).tiny,
                     torch.finfo(data.dtype).eps,
                 )  # data that no sample decodes to; the residual shows it
-                found[kind] = values.clamp(min=tiny).log() if kind == "log" else values.clamp(min=eps - 1).log1p()
-        return found
+                logarithms[kind] = values.clamp(min=tiny).log() if kind == "log" else values.clamp(min=eps - 1).log1p()
+        return logarithms
 
     def encode(self, data: Tensor) -> Tensor:
         """Turn data (rows, *data_shape) into samples (rows, *event_shape), in the dtype of the data.

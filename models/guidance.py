@@ -34,8 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.conditions import ConditionError
-from models.named_conditions import NamedConditions
+from models.conditions import ConditionError, NamedConditions
 from models.velocity import Condition, VelocityField
 
 MAX_TERMS = 8

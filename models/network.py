@@ -9,11 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import ValidationError
 from torch import nn
 
+from models.conditions import NamedCondition, NamedConditions
+from models.frozen import Frozen, Sparse
 from models.messages import explain
-from models.named_conditions import NamedCondition, NamedConditions
 from models.shapes import Shape
 from models.velocity import FieldKind
 
@@ -22,7 +23,7 @@ class ArchitectureError(ValueError):
     """An architecture is unknown, or no network can be built from its config."""
 
 
-class NetworkConfig(BaseModel, ABC):
+class NetworkConfig(Sparse, ABC):
     """The config of a network of one architecture.
 
     Attributes:
@@ -31,7 +32,7 @@ class NetworkConfig(BaseModel, ABC):
         field: what the network returns and which times it takes; a plain velocity is not written.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    unwritten = ("field",)
 
     architecture: Any
     field: FieldKind = FieldKind.VELOCITY
@@ -40,23 +41,14 @@ class NetworkConfig(BaseModel, ABC):
     def build(self) -> Network:
         """Build the network with untrained weights."""
 
-    @model_serializer(mode="wrap")
-    def _without_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = write(self)
-        if self.field is FieldKind.VELOCITY:
-            fields.pop("field", None)
-        return fields
 
-
-class NetworkSize(BaseModel, ABC):
+class NetworkSize(Frozen, ABC, strict=True):
     """The `[network]` table of a training recipe: the part of a config that does not follow from the data.
 
     Attributes:
         architecture: as in `NetworkConfig`.
         takes: whether samples are `vectors` (width,) or `pictures` (channels, height, width).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     architecture: Any
     takes: ClassVar[Literal["vectors", "pictures"]]

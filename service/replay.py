@@ -25,10 +25,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from engine.job import Job
+from models.condition_values import Distinct, class_names
 from models.conditions import ONE, numbers_are_names
 from models.forms.onnx import installed
 from models.guidance import document_of
-from models.named_conditions import Distinct
 from models.nested import short
 from service import VERSION
 from service.registry.version import ModelVersion
@@ -194,7 +194,7 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
     values = {name: array.tolist() for name, array in arrays.items() if name not in hashes}
     takes = model.conditioning
     if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
-        values["condition"] = takes.class_names(job.conditions or {})[ONE]
+        values["condition"] = class_names(takes, job.conditions or {})[ONE]
     usual = {
         "t_span": (job.plan.t_span, (0.0, 1.0)),
         "noise_scale": (job.noise_scale, 1.0),

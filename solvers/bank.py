@@ -75,10 +75,10 @@ class Space:
 
 def _grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
     """Pad an array with zeros to at least this shape along its first axes; return it as is if it is large enough."""
-    wanted = (*map(max, array.shape, shape), *array.shape[len(shape) :])
-    if wanted == array.shape:
+    sizes = (*map(max, array.shape, shape), *array.shape[len(shape) :])
+    if sizes == array.shape:
         return array
-    grown = np.zeros(wanted, dtype=array.dtype)
+    grown = np.zeros(sizes, dtype=array.dtype)
     grown[tuple(map(slice, array.shape))] = array
     return grown
 
@@ -195,8 +195,8 @@ class Bank:
         """Return the index of a dense output, adding it if new. Each method has one, and none is ever removed."""
         self.curves = _grown(self.curves, 0, 0, dense.shape[1])
         curve = _grown(dense, *self.curves.shape[1:])
-        for k, known in enumerate(self.curves):
-            if np.array_equal(known, curve):
+        for k, stored in enumerate(self.curves):
+            if np.array_equal(stored, curve):
                 return k
         self.curves = np.concatenate([self.curves, curve[None]])
         return len(self.curves) - 1

@@ -188,7 +188,7 @@ def slots() -> int:
     return max(solver.slots for solver in _SOLVERS.values())
 
 
-def find(name: str, rest: str = "") -> Solver:
+def find(name: str, ending: str = "") -> Solver:
     """Return a solver by name; also `tuned`, which `solvers` does not list, for the learned plans of a checkpoint.
 
     Args:
@@ -203,7 +203,7 @@ def find(name: str, rest: str = "") -> Solver:
     name = _ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in _SOLVERS:
         near = get_close_matches(str(name), _SOLVERS, n=1, cutoff=0.7)
-        meant = f"; did you mean {near[0] + rest!r}?" if near else ""
+        meant = f"; did you mean {near[0] + ending!r}?" if near else ""
         raise SolverError("solver", f"unknown solver {name!r}; use one of {', '.join(_SOLVERS)}{meant}")
     return _SOLVERS[name]
 

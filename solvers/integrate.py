@@ -125,8 +125,8 @@ def integrate(
         t_span=t_span, dtype=x0.dtype, tuned=tuned,
     )  # fmt: skip
     points = check_save_at(plan, save_at)
-    asked, wide = widened(_in_our_order(velocity), x0)
-    solution = _drive(lambda x, t, _: asked(x, t), wide, plan, points, progress, seed=seed)
+    field, wide = widened(_in_our_order(velocity), x0)
+    solution = _drive(lambda x, t, _: field(x, t), wide, plan, points, progress, seed=seed)
     saved = None if solution.saved is None else solution.saved.to(x0.dtype)
     return replace(solution, x=solution.x.to(x0.dtype), saved=saved)
 
@@ -160,7 +160,12 @@ def integrate_indexed(
         save_at: the times that `solvers.saving.check_save_at` returned.
         progress: show a progress bar.
         step_ends: whether the velocity also receives where the step ends; its times are then (rows, 2). Only on grids.
+
+    Raises:
+        SolverError: the plan is stochastic; this is for measurements and pairs, which follow the ODE.
     """
+    if plan.spec.method.stochastic:
+        raise SolverError("solver", f"{plan.spec} is stochastic, and this follows the ODE: use a solver without noise")
     return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, plan, save_at, progress, step_ends)
 
 

@@ -108,10 +108,10 @@ class DeviceStates(States):
 
     def _keep(self, index: Index, slots: Index, advance: Tensor) -> None:
         """Store the advances (m, D) of lanes `index` in slots (m,), -1 for none."""
-        kept = np.flatnonzero(slots >= 0)
-        if len(kept):
-            places = self._index(index[kept] * self.k.shape[1] + slots[kept])
-            which = advance if len(kept) == len(index) else advance.index_select(0, self._index(kept))
+        stored = np.flatnonzero(slots >= 0)
+        if len(stored):
+            places = self._index(index[stored] * self.k.shape[1] + slots[stored])
+            which = advance if len(stored) == len(index) else advance.index_select(0, self._index(stored))
             self.k.view(-1, self.k.shape[2]).index_copy_(0, places, which)
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:

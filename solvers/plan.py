@@ -132,9 +132,9 @@ class Plan:
     @property
     def bytes(self) -> int:
         """Its memory, about: rows, times, and the times in the settings."""
-        arrays = [each for each in vars(self.rows).values() if isinstance(each, np.ndarray)]
+        arrays = [array for array in vars(self.rows).values() if isinstance(array, np.ndarray)]
         points = 0 if self.times is None else len(self.times)
-        return _PLAN_BYTES + sum(each.nbytes for each in arrays) + points * _TIME_BYTES
+        return _PLAN_BYTES + sum(array.nbytes for array in arrays) + points * _TIME_BYTES
 
     @cached_property
     def nfe(self) -> int | None:

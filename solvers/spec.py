@@ -244,17 +244,17 @@ class SolverSpec:
             SolverError: for a field that contradicts the text, and as for `parse`.
         """
         parsed = read_solver(solver)
-        others: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: value for name, value in overrides.items() if value is not None or DEFAULTS.get(name) is not None
         }
-        for name in parsed.keys() & others.keys():
-            if _normal(name, parsed[name]) != _normal(name, others[name]):
+        for name in parsed.keys() & fields.keys():
+            if _normal(name, parsed[name]) != _normal(name, fields[name]):
                 raise SolverError(
                     name,
                     f"solver {solver!r} says {name} = {_shown(name, parsed[name])}, but {name} = "
-                    f"{_shown(name, others[name])} was given too; leave one of them out",
+                    f"{_shown(name, fields[name])} was given too; leave one of them out",
                 )
-        return cls(**(others | parsed))
+        return cls(**(fields | parsed))
 
     def __str__(self) -> str:
         """The text form, which `parse` reads; fields at their defaults are left out, except for tolerances."""

@@ -108,10 +108,10 @@ def checked(v: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch
     """
     if isinstance(v, Tensor) and v.shape == shape and v.dtype == dtype and v.device == device:
         return v
-    found = f"{tuple(v.shape)} {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
+    returned = f"{tuple(v.shape)} {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
     raise SolverError(
         "velocity",
-        f"the velocity must return a tensor like x, {shape} {dtype} on {device}, but returned {found}",
+        f"the velocity must return a tensor like x, {shape} {dtype} on {device}, but returned {returned}",
     )
 
 
@@ -125,10 +125,10 @@ def widened(velocity: Velocity, x: Tensor) -> tuple[Velocity, Tensor]:
     if dtype in (torch.float32, torch.float64):
         return velocity, x
 
-    def asked(state: Tensor, t: Tensor) -> Tensor:
+    def half(state: Tensor, t: Tensor) -> Tensor:
         return checked(velocity(state.to(dtype), t.to(dtype)), tuple(state.shape), dtype, state.device).float()
 
-    return asked, x.float()
+    return half, x.float()
 
 
 @dataclass(frozen=True)

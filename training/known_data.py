@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from training import draws, mnist
 from training.data_config import DigitsData, MnistData, PointsData
 from training.dataset import Array, DataSet

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
+from models.conditions import NamedCondition
 from models.decoder import Column, Decoder, Inverse
 from models.guidance import Guided
-from models.named_conditions import NamedCondition
 from training.config import ParentConfig, Recipe, ReflowConfig, StartConfig
 from training.dataset import DataSet
 from training.errors import UsageError

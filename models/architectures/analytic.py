@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.named_conditions import NamedCondition, one_condition
+from models.conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig
 from models.velocity import refuse_condition
 

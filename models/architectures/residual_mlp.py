@@ -21,8 +21,15 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, pad, silu
 
-from models.condition_embedding import ConditionEmbedding, EmbeddedCondition
-from models.named_conditions import NamedCondition, one_condition
+from models.architectures.embedding import (
+    ConditionEmbedding,
+    EmbeddedCondition,
+    TimeEmbedding,
+    sinusoids,
+    span_linear,
+    steps_of,
+)
+from models.conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import FieldKind, VelocityField, refuse_condition
 
@@ -76,45 +83,6 @@ class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
         return ResidualMLP(self)
 
 
-class TimeEmbedding(nn.Module):
-    """Sines and cosines of `t` at geometric frequencies from 1 to `max_frequency`.
-
-    The frequencies are a stored buffer, so that a checkpoint gives the same bits with another libm.
-    """
-
-    frequencies: Tensor
-
-    def __init__(self, width: int, max_frequency: float) -> None:
-        super().__init__()
-        half = width // 2
-        values = [max_frequency ** (k / (half - 1)) for k in range(half)]
-        self.register_buffer("frequencies", torch.tensor(values))
-
-    def forward(self, t: Tensor) -> Tensor:
-        """Embed the times `t` (rows,) as (rows, width)."""
-        return sinusoids(t, self.frequencies)
-
-
-def sinusoids(t: Tensor, frequencies: Tensor) -> Tensor:
-    """Sines and cosines (rows, 2 F) of the times t (rows,) at frequencies (F,)."""
-    # A row fills whole vector registers (32 numbers by default), so no number is computed in a loop's tail.
-    angles = t[:, None] * frequencies
-    return torch.cat((angles.sin(), angles.cos()), dim=1)
-
-
-def steps_of(t: Tensor) -> tuple[Tensor, Tensor]:
-    """Return starts (rows,) and lengths (rows,) of steps from times: (rows, 2), start and end, or (rows,), length 0."""
-    return (t, torch.zeros_like(t)) if t.ndim == 1 else (t[:, 0], t[:, 1] - t[:, 0])
-
-
-def span_linear(time_width: int, width: int) -> nn.Linear:
-    """Make the layer for embedded step lengths; it starts at zero, so that the network starts as a plain velocity."""
-    linear = nn.Linear(time_width, width)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear
-
-
 class ResidualBlock(nn.Module):
     """The parameters of x + Linear2(SiLU(Linear1(LayerNorm(x))))."""
 
@@ -149,7 +117,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         Args:
             x: states, (rows, dim).
             t: times in [0, 1], (rows,), in the dtype of x; for a field of average velocity also (rows, 2).
-            condition: one for each row, see `models.named_conditions`; None is the null of a conditional network.
+            condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, (rows, dim).
@@ -227,10 +195,10 @@ def _corner(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Normalise the first numbers of each row, and return zeros for the rest."""
-    rest = hidden.shape[1] - shape[0]
-    if not rest:
+    padding = hidden.shape[1] - shape[0]
+    if not padding:
         return layer_norm(hidden, shape, weight, bias, eps)
-    return pad(layer_norm(hidden[:, : shape[0]], shape, weight, bias, eps), (0, rest))
+    return pad(layer_norm(hidden[:, : shape[0]], shape, weight, bias, eps), (0, padding))
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from models.architectures.residual_mlp import TimeEmbedding, span_linear, steps_of
-from models.condition_embedding import ConditionEmbedding, EmbeddedCondition
-from models.named_conditions import NamedCondition, one_condition
+from models.architectures.embedding import (
+    ConditionEmbedding,
+    EmbeddedCondition,
+    TimeEmbedding,
+    span_linear,
+    steps_of,
+)
+from models.conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import FieldKind, refuse_condition
 
@@ -32,7 +37,7 @@ class UNetSize(NetworkSize):
         blocks: residual blocks of each level on the way down.
         levels: number of resolutions, each half as high and wide as the one before.
         time_width: length of the embedding of t.
-        max_frequency: highest frequency of that embedding, as in `models.architectures.residual_mlp`.
+        max_frequency: highest frequency of that embedding, as in `ResidualMLPSize`.
     """
 
     architecture: Literal["unet"] = "unet"
@@ -140,7 +145,7 @@ class UNet(Network[UNetConfig]):
         Args:
             x: pictures, (rows, channels, height, width).
             t: times in [0, 1], (rows,), in the dtype of x; for a field of average velocity also (rows, 2).
-            condition: one for each row, see `models.named_conditions`; None is the null of a conditional network.
+            condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, in the shape of x.

@@ -5,25 +5,22 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
-    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
+from models.conditions import NamedCondition, NamedConditions
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
+from models.frozen import Frozen, Sparse
 from models.messages import explain
-from models.named_conditions import NamedCondition, NamedConditions
 from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import PreludeCard
 from models.program import PROGRAM
@@ -61,18 +58,14 @@ class UnreadableCheckpoint(CheckpointError):  # noqa: N818  (a kind of it, named
     """A checkpoint cannot be read now, for reasons outside it: the disk, permissions, open files, memory."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ArchitectureCard(_Frozen):
+class ArchitectureCard(Frozen):
     """The name of an architecture (see `models.architectures`) and its config."""
 
     name: str
     config: dict[str, JsonValue]
 
 
-class SamplingCard(_Frozen):
+class SamplingCard(Sparse):
     """How a network is sampled if a request does not say: its authors' settings.
 
     Attributes:
@@ -81,12 +74,10 @@ class SamplingCard(_Frozen):
             none. None is not written.
     """
 
+    unwritten = ("scheduler",)
+
     solver: str = Field(max_length=1 << 16)
     scheduler: FlowMatchEuler | Chain | None = Field(default=None, discriminator="kind")
-
-    @model_serializer(mode="wrap")
-    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in dump(self).items() if value is not None}
 
     @model_validator(mode="after")
     def _one_grid(self) -> Self:
@@ -121,7 +112,7 @@ class SamplingCard(_Frozen):
         return str(spec)
 
 
-class Card(_Frozen):
+class Card(Frozen):
     """The card of a checkpoint.
 
     Attributes:
@@ -136,7 +127,7 @@ class Card(_Frozen):
         data_shape: shape of one decoded sample; sizes may follow from free axes.
         axes: the allowed sizes of free axes, of samples and, if they have bounds other than a largest size, of
             conditions; not written if there are none.
-        conditions: what the network is conditioned on, by name (see `models.named_conditions`); empty, which is not
+        conditions: what the network is conditioned on, by name (see `models.conditions`); empty, which is not
             written, if it is unconditional.
         prelude: makes some of the conditions from others, once per request; None, which is not written, if all of them
             come from requests.
@@ -255,10 +246,10 @@ class Card(_Frozen):
     @property
     def _condition_axes(self) -> dict[str, Axis]:
         """The free axes of conditions."""
-        found: dict[str, Axis] = {}
+        axes: dict[str, Axis] = {}
         for takes in (self.conditioning, self.request_conditions):
-            found |= {} if takes is None else takes.axes
-        return found
+            axes |= {} if takes is None else takes.axes
+        return axes
 
     def authors_solver(self, sizes: Mapping[str, int], steps: int | None = None) -> str | None:
         """The text of the authors' solver for a state with these sizes of its free axes; None if the card has none.
@@ -430,10 +421,10 @@ def is_pickle(path: Path) -> bool:
 def _explain_missing(folder: Path) -> str:
     """Say what a folder without a card contains, if that explains why it has none."""
     try:
-        found = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in folder.iterdir())
     except OSError:
         return "; the folder is missing or cannot be read"
-    pickles = [name for name in found if is_pickle(Path(name))]
+    pickles = [name for name in names if is_pickle(Path(name))]
     if pickles:
         return f"; found {pickles[0]}: pickles can run code and are never read, save as safetensors instead"
-    return f"; the folder contains {', '.join(found[:5]) or 'nothing'}"
+    return f"; the folder contains {', '.join(names[:5]) or 'nothing'}"

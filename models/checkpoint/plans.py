@@ -6,13 +6,14 @@ If the file is missing or cannot be used, the checkpoint is served with stock so
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, JsonValue, model_validator
 
-from models.checkpoint.bound import Bound, BoundFile, Frozen, Size
+from models.checkpoint.bound import Bound, BoundFile, Size
 from models.checkpoint.card import CheckpointError
+from models.frozen import Sparse
 from solvers import SolverSpec
 from solvers.errors import SolverError
 from solvers.tuned import TUNED, TunedPlan, TunedPlans
@@ -29,7 +30,7 @@ class PlansError(CheckpointError):
     """Tuned plans cannot be read, trusted or written; the message names the file and the fault."""
 
 
-class StoredPlan(Frozen):
+class StoredPlan(Sparse):
     """One tuned solver, as stored.
 
     Attributes:
@@ -42,6 +43,8 @@ class StoredPlan(Frozen):
         tuning: how it was tuned: samples, seed, iterations, guidance, version of the tuner.
         libraries: versions of the libraries that tuned it.
     """
+
+    unwritten = ("weights", "x0_weights")
 
     solver: str = Field(min_length=1, max_length=200)
     times: Annotated[tuple[Number, ...], Field(min_length=2, max_length=1025)]
@@ -64,11 +67,6 @@ class StoredPlan(Frozen):
             raise ValueError(f"{self.solver}: times are for {len(self.times) - 1} steps")
         self.plan()
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what this kind of plan does not have; null in its place is read too."""
-        return {name: value for name, value in write(self).items() if value is not None}
 
     @property
     def spec(self) -> SolverSpec:

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from models.named_conditions import NamedConditions
+from models.conditions import NamedConditions
 from models.noise import noise
 from models.velocity import VelocityError, VelocityField, forms, kind_of, rows_of
 
@@ -420,7 +420,7 @@ class _Work(TorchDispatchMode):
             return out
         if isinstance(out, Tensor):
             self.numbers += out.numel()
-        moved = sum(each.nbytes for each in (*args, out) if isinstance(each, Tensor))
+        moved = sum(tensor.nbytes for tensor in (*args, out) if isinstance(tensor, Tensor))
         self.total += _START_WORK + max(flops, _BYTE_WORK * moved)
         return out
 

@@ -17,15 +17,15 @@ from models.architectures import SIZES
 from models.arrays import load_array
 from models.checkpoint.card import read_card
 from models.compute import Compute
+from models.conditions import NamedCondition
 from models.conventions import Predicts
-from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
+from models.importing.parts import PreludeSource
 from models.importing.preview import preview
 from models.importing.statistics import NORMALISATIONS, Affine, of_actions, of_conditions, read_statistics
 from models.importing.weights import Imported, import_program, import_weights
 from models.messages import first_line, printable
-from models.named_conditions import NamedCondition
 from models.paths import PathName
 from models.shapes import NAME, Shape
 from models.velocity import FieldKind

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, WithJsonSchema, WrapValidator
 
 from engine.job import DeadlineExceeded, Job, JobResult, Operation
-from models.named_conditions import repeated
+from models.condition_values import repeated
 from service import examples
 from service.errors import ClientGoneError, check_limit, invalid, problem_of
 from service.http.context import context_of

@@ -3,8 +3,7 @@
 import json
 
 from engine.job import SAMPLE
-from models.conditions import ONE
-from models.named_conditions import NamedCondition
+from models.conditions import ONE, NamedCondition
 from service.oip.schemas import IndexEntry, ModelConfig, ModelMetadata, ModelStatistics, TensorConfig, TensorMetadata
 from service.registry.registry import Registry
 from service.registry.version import ModelVersion

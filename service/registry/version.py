@@ -20,9 +20,9 @@ from models.checkpoint.loading import load
 from models.checkpoint.plans import PlansError, read_plans
 from models.checkpoint.report import ReportError, read_report
 from models.compute import HALVES, missing_instructions
+from models.conditions import NamedConditions
 from models.decoder import Decoder, Inverse
 from models.forms.rows import RowCaller, RowFunction, independent_rows, most_rows
-from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized

@@ -5,10 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.condition_values import NamedConditionError, Values
-from models.conditions import ONE, ConditionError
+from models.condition_values import Distinct, NamedConditionError, Values
+from models.conditions import ONE, ConditionError, NamedConditions
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
-from models.named_conditions import Distinct, NamedConditions
 from models.shapes import AxisSizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.job import Job, Priority
-from models.named_conditions import repeated
+from models.condition_values import repeated
 from models.nested import NestedError, to_floats
 from selection.choice import Choice
 from service.errors import check_limit, invalid

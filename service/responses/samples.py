@@ -12,6 +12,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from engine.job import Job, JobResult
+from models.condition_values import class_names
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import asked_of, digest_of, environment_of
@@ -205,10 +206,10 @@ def _class_of(model: ModelVersion, job: Job) -> _Class:
     """
     if model.conditioning is None or job.conditions is None:
         return {}
-    found = model.conditioning.class_names(job.conditions)
-    if not found:
+    classes = class_names(model.conditioning, job.conditions)
+    if not classes:
         return {}
-    return {"class": found if len(model.conditioning.inputs) > 1 else next(iter(found.values()))}
+    return {"class": classes if len(model.conditioning.inputs) > 1 else next(iter(classes.values()))}
 
 
 def decoder_of(model: ModelVersion, decode: bool) -> Decode | None:

@@ -17,8 +17,8 @@ from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
+from models.condition_values import Distinct
 from models.decoder import Decoder
-from models.named_conditions import Distinct
 from solvers import resolve
 
 

@@ -18,8 +18,8 @@ from engine.device import Device
 from engine.engine import Engine
 from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
 from models.checkpoint.loading import Checkpoint
+from models.conditions import NamedConditions
 from models.forms.form import Form
-from models.named_conditions import NamedConditions
 
 from .conftest import Field, Settings, job
 

@@ -12,8 +12,8 @@ from engine.job import Job
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from models.velocity import FieldKind
 

@@ -15,9 +15,9 @@ from engine.scheduler import Entry
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.guidance import Guided
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from solvers import integrate
 

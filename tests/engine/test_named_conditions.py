@@ -11,9 +11,8 @@ from torch import Tensor
 from engine.engine import Engine
 from engine.job import SAMPLE, Job
 from models.checkpoint.loading import Checkpoint, load
-from models.condition_values import Values
+from models.condition_values import Distinct, Values
 from models.guidance import Guidance, Term
-from models.named_conditions import Distinct
 from models.noise import noise
 from solvers import integrate, resolve
 from tests.service.named import Named, imported

@@ -6,8 +6,9 @@ import torch
 
 from engine.conditions import Conditions, RowStore
 from engine.job import Job
+from models.condition_values import Distinct
+from models.conditions import NamedCondition, NamedConditions
 from models.forms.rows import StoredRows, field_rows
-from models.named_conditions import Distinct, NamedCondition, NamedConditions
 from solvers import resolve
 
 PLAN = resolve(solver="euler", steps=2)

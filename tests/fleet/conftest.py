@@ -13,8 +13,8 @@ from fleet import launchers
 from fleet.__main__ import main
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from tests.processes import FORK
 
 torch.set_num_threads(1)

@@ -18,9 +18,9 @@ from fleet.launchers import Worker
 from fleet.store import Target
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.importing.weights import import_program
-from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.settings import Settings
 from tests.fleet.conftest import Fleet

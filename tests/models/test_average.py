@@ -11,11 +11,11 @@ from models.architectures.unet import UNetConfig, UNetSize
 from models.checkpoint.card import CARD_FILE, CheckpointError, read_card
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition, NamedConditions
 from models.decoder import Decoder
 from models.forms.fused.residual_mlp import can_fuse
 from models.forms.rows import field_rows
 from models.guidance import Guided
-from models.named_conditions import NamedCondition, NamedConditions
 from models.network import Network
 from models.noise import noise
 from models.shapes import sized

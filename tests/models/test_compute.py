@@ -15,12 +15,12 @@ from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.card import Card, read_card
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder, DecoderConfig
 from models.forms.rows import field_rows
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program, import_weights
-from models.named_conditions import NamedCondition
 from models.network import Network
 from models.shapes import sized
 

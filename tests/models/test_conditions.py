@@ -13,10 +13,9 @@ from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.condition_values import Values
-from models.conditions import ONE, ConditionError
+from models.conditions import ONE, ConditionError, NamedCondition, NamedConditions, one_condition
 from models.decoder import Decoder
 from models.forms.rows import field_rows
-from models.named_conditions import NamedCondition, NamedConditions, one_condition
 from models.noise import noise
 from models.velocity import VelocityError
 

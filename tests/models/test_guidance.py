@@ -5,10 +5,9 @@ import torch
 from torch import Tensor
 
 from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
-from models.conditions import ConditionError
+from models.conditions import ConditionError, NamedCondition, NamedConditions
 from models.forms.rows import field_rows
 from models.guidance import Correction, Further, Guided, combined, network_rows
-from models.named_conditions import NamedCondition, NamedConditions
 from models.noise import noise
 from solvers import integrate
 

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from models.checkpoint.card import CheckpointError, read_card
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
-from models.named_conditions import Distinct, NamedCondition, NamedConditions
+from models.condition_values import Distinct
+from models.conditions import NamedCondition, NamedConditions
 from models.prelude import Prelude, PreludeCard, PreludeError, combinations
 from models.program.function import FunctionConfig
 from models.program.network import ProgramConfig

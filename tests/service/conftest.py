@@ -207,7 +207,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def settings(repository: Path) -> Settings:
-    return Settings(models_dir=repository)
+    return Settings(models_dir=repository, watch_s=0)
 
 
 @dataclass

@@ -15,8 +15,8 @@ from playwright.sync_api import BrowserContext, Page, sync_playwright
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from tests.processes import ROOT, free_port, stop
 from tests.service.serving import serving
 from tests.system.support import until

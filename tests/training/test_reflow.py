@@ -14,8 +14,8 @@ from models.architectures import build
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from solvers import Solution, integrate
 from tests.training.support import small

@@ -14,8 +14,8 @@ from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
 from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.velocity import FieldKind
 from tests.training.support import small
 from training import draws

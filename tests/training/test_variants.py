@@ -10,7 +10,7 @@ import torch
 
 from models.architectures.unet import UNetSize
 from models.checkpoint.loading import load
-from models.named_conditions import NamedCondition
+from models.conditions import NamedCondition
 from training.__main__ import main
 from training.config import CONFIGS, Recipe, load_recipe
 from training.data import prepare

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.named_conditions import NamedCondition
+from models.conditions import NamedCondition
 from training.errors import DataError
 from training.spaces import MAX_EXACT
 

@@ -375,7 +375,7 @@ class BulkJob:
             except Unavailable as error:
                 if error.slug != "overloaded":  # else other requests come first; this is not a failed attempt
                     raise
-                yield Wait(error.retry_after_s or 1.0)
+                yield Wait(min(error.retry_after_s or 1.0, _PATIENCE_S))
                 continue
             _refuse_changed(self.spec, result)
             if rows < most:
@@ -415,6 +415,11 @@ class BulkJob:
                 "call again to make the rest",
                 self._failed,
             )
+        if lacking := self.spec.shards - summary.shards:
+            raise BulkIncomplete(
+                f"{self._folder.address}: {lacking} receipts were removed while the job ran; call again to make their "
+                "shards"
+            )
         yield Do(self._folder.store.clear)
         spec = self.spec
         return BulkResult(
@@ -449,9 +454,15 @@ def _too_many(error: PathlineError) -> bool:
 
 
 def _refuse_changed(spec: JobSpec, result: SampleResult) -> None:
-    noise = result.extra.get("noise", spec.noise)
-    pairs = (("checkpoint", spec.checkpoint, result.checkpoint), ("version", spec.version, result.version))
-    for name, mine, theirs in (*pairs, ("noise", spec.noise, noise)):
+    of_answer = {
+        "checkpoint": result.checkpoint,
+        "version": result.version,
+        "noise": result.extra.get("noise", spec.noise),
+        "shape": result.samples.shape[1:],
+        "dtype": str(result.samples.dtype),
+    }
+    for name, theirs in of_answer.items():
+        mine = getattr(spec, name)
         if theirs != mine:
             raise BulkConflict(
                 f"the model of the service has changed since the job began: its {name} is {theirs!r}, not "
@@ -529,7 +540,7 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> F
     """
     if "://" in str(to):
         raise InvalidValue(f"to={str(to)!r} is not a local folder; use `python -m fleet sample` for stores")
-    folder = Folder(JobStore(Path(to).expanduser()))
+    folder = Folder(JobStore(Path(to).expanduser().absolute()))  # another working directory changes nothing
     spec = yield Do(folder.spec)
     if spec is None:
         arrays = yield from _fitted(calls, arguments, arguments.total, arguments.options.get("version"))
@@ -588,7 +599,7 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
                 raise
             rows = most = rows // 2
             continue
-        seconds = time.monotonic() - started
+        seconds = max(time.monotonic() - started, 1e-6)
         version = first.version
         if first.solver.get("error_control") == "batch":
             message = "error_control 'batch' ties all samples together, so they cannot be split into shards"

@@ -21,11 +21,11 @@ from pathline import _decode, _events, _frontier, _info
 from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
 from pathline._conditions import served
-from pathline._fields import DiagnoseOptions, EncodeOptions, LogProbOptions, ReplayOptions, SampleOptions
+from pathline._fields import ReplayOptions, SampleOptions
 from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
 from pathline._request import Pages, Request, SampleRequest, operation_request, replay_request, sample_request
 from pathline._response import Response, came, problem
-from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
+from pathline._results import SampleResult
 from pathline._retry import RequestAttempts, RetryPolicy
 from pathline.errors import DeadlineExceeded, InvalidRequest, InvalidValue, PathlineError, ProtocolError, TransportError
 
@@ -237,55 +237,26 @@ class Calls:
 
         return self._retried(attempt)
 
-    def encode(self, model: str, samples: Any, **options: Unpack[EncodeOptions]) -> Flow[EncodeResult]:
-        """Find the noise behind data; ``sample(model, x0=result.x0)`` gives the data back.
+    def operate(
+        self,
+        operation: str,
+        model: str,
+        own: Mapping[str, Any],
+        options: Mapping[str, Any],
+        kind: type,
+        build: Callable[[Mapping[str, np.ndarray], Any], T],
+    ) -> Flow[T]:
+        """Perform an operation on a model, other than sampling.
 
         Args:
+            operation: The last part of its address.
             model: Name of the model.
-            samples: Data, shape (n, *data_shape), as `sample` returns them.
-            **options: See `EncodeOptions`.
-
-        Raises:
-            PathlineError, TypeError, InvalidValue: As for `sample`.
+            own: Arguments that are no options.
+            options: The options.
+            kind: The TypedDict that has them.
+            build: Builds the result from the arrays and the metadata of a response.
         """
-        request = operation_request("encode", model, {"samples": samples}, options, EncodeOptions, self.url)
-        return self._operate(request, _decode.encoded)
-
-    def log_prob(self, model: str, samples: Any, **options: Unpack[LogProbOptions]) -> Flow[LogProbResult]:
-        """Compute the log-density of data under a model.
-
-        Args:
-            model: Name of the model.
-            samples: Data, shape (n, *data_shape), as `sample` returns them.
-            **options: See `LogProbOptions`. With two `probes` or more, the result has a standard error. The client
-                draws the `seed` of the probes if it is omitted, so that a retry is the same request.
-
-        Raises:
-            PathlineError, TypeError, InvalidValue: As for `sample`.
-        """
-        request = operation_request("log_prob", model, {"samples": samples}, options, LogProbOptions, self.url)
-        return self._operate(request, _decode.densities)
-
-    def diagnose(
-        self, model: str, num_samples: int | None = None, **options: Unpack[DiagnoseOptions]
-    ) -> Flow[DiagnoseResult]:
-        """Compute the Jacobian of the velocity along paths from noise to data.
-
-        Args:
-            model: Name of the model.
-            num_samples: How many samples; by default the rows of `x0`, else 16.
-            **options: See `DiagnoseOptions`. By default the `times` are 0, 0.1, ..., 1 and the solver is rk4 with 20
-                steps; the client draws the `seed` if it is omitted.
-
-        Raises:
-            PathlineError, TypeError, InvalidValue: As for `sample`.
-        """
-        x0 = options.get("x0")
-        own = {"num_samples": len(x0) if num_samples is None and x0 is not None else num_samples}
-        request = operation_request("diagnose", model, own, options, DiagnoseOptions, self.url)
-        return self._operate(request, _decode.diagnosis)
-
-    def _operate(self, request: Request, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> Flow[T]:
+        request = operation_request(operation, model, own, options, kind, self.url)
         return self._requested(request, lambda content, _: _decode.read(content, build))
 
     def _requested(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One solver, measured; endpoint errors are shares of the spread of the samples.
+    """One solver, measured; endpoint errors are shares of the spread.
 
     Attributes:
         solver: Its text, as `sample` takes it.
@@ -124,7 +124,7 @@ class Comparison:
         """Return the cheapest solver that promises an error; None if none does.
 
         Args:
-            within: Endpoint error that 95 % of samples stay within, as a share of the spread.
+            within: Endpoint error that 95 % of samples end within, as a share of the spread.
 
         Raises:
             ValueError: `within` is not above 0.

@@ -21,11 +21,8 @@ from pathline._request import Request, SampleRequest
 from pathline._response import MAX_BYTES
 from pathline._results import (
     ArrayResult,
-    DiagnoseResult,
-    EncodeResult,
     Failure,
     Latency,
-    LogProbResult,
     SampleResult,
     Trace,
 )
@@ -65,8 +62,8 @@ def decode_replay(content: bytes, request: Request) -> SampleResult:
     """
 
     def build(entries: Mapping[str, np.ndarray], meta: Any) -> SampleResult:
-        seed, first = int(_member(meta, "seed")), int(_member(meta, "first_index"))
-        count, model = len(_entry(entries, "samples")), str(_member(meta, "model"))
+        seed, first = int(member_of(meta, "seed")), int(member_of(meta, "first_index"))
+        count, model = len(array_of(entries, "samples")), str(member_of(meta, "model"))
         return _result(entries, meta, SampleRequest(model, "sample", {}, b"", "", request.url, count, seed, first, 1.0))
 
     return read(content, build)
@@ -80,7 +77,7 @@ def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) ->
     """
     try:
         entries = _entries(content)
-        return build(entries, json.loads(_entry(entries, "meta").tobytes()))
+        return build(entries, json.loads(array_of(entries, "meta").tobytes()))
     except ProtocolError:
         raise
     except Exception as error:  # whatever damaged bytes raise in zipfile, zlib, numpy and json
@@ -133,7 +130,7 @@ def built(kind: type[R], entries: Mapping[str, np.ndarray], meta: Any, **own: An
     Raises:
         ProtocolError: Something is missing.
     """
-    own |= {"failed": tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in _member(meta, "failed"))}
+    own |= {"failed": tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in member_of(meta, "failed"))}
     own["latency"] = Latency(**{name: meta["latency"].get(name) for name in Latency.__annotations__})
     for each in fields(cast("Any", kind)):
         name, annotation = each.name, str(each.type)
@@ -145,7 +142,7 @@ def built(kind: type[R], entries: Mapping[str, np.ndarray], meta: Any, **own: An
         elif "None" in annotation:
             own[name] = None
         elif each.default is MISSING and each.default_factory is MISSING:
-            _entry(entries, name) if is_array else _member(meta, name)  # raises
+            array_of(entries, name) if is_array else member_of(meta, name)  # raises
     return kind(**own)
 
 
@@ -156,7 +153,7 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
         ProtocolError: Something is missing, or it belongs to another request.
     """
     _check_request(meta, request)
-    per_sample = {name: _entry(entries, name) for name in ("samples", "nfe", "t", "status")}
+    per_sample = {name: array_of(entries, name) for name in ("samples", "nfe", "t", "status")}
     for name, array in per_sample.items():
         if array.shape[:1] != (request.num_samples,):
             raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were requested")
@@ -177,7 +174,7 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
 def _check_request(meta: Any, request: SampleRequest) -> None:
     requested = {"model": request.model, "seed": request.seed, "first_index": request.first_index}
     for key, expected in requested.items():
-        found = meta.get(key, expected) if key == "first_index" else _member(meta, key)
+        found = meta.get(key, expected) if key == "first_index" else member_of(meta, key)
         if found != expected:
             raise ProtocolError(f"the response is for {key}={found!r}, but {key}={expected!r} was requested")
 
@@ -192,14 +189,14 @@ def _trace(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
     return Trace(**columns, quantiles={name: np.asarray(value, np.float64) for name, value in quantiles.items()})
 
 
-def _entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def array_of(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """Return an array of a response; raise a ProtocolError if it is missing."""
     if name not in entries:
         raise ProtocolError(f"the response has no entry {name!r} (found: {', '.join(entries)}); is the service older?")
     return entries[name]
 
 
-def _member(meta: Any, name: str) -> Any:
+def member_of(meta: Any, name: str) -> Any:
     """Return a member of a response's metadata; raise a ProtocolError if it is missing."""
     if not isinstance(meta, dict) or name not in meta:
         raise ProtocolError(f"the response's meta has no {name!r}; is the service older than this SDK?")
@@ -212,20 +209,3 @@ def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.nda
     event = tuple(shape[1:]) if shape is not None else () if known is None else known.shape
     gap = np.full(event, np.nan)
     return np.array([gap if row is None else row for row in rows], np.float64).reshape(len(rows), *event)
-
-
-def encoded(entries: Mapping[str, np.ndarray], meta: Any) -> EncodeResult:
-    """Build the result of `encode`; raise a ProtocolError if something is missing, as do the others."""
-    return built(EncodeResult, entries, meta)
-
-
-def densities(entries: Mapping[str, np.ndarray], meta: Any) -> LogProbResult:
-    """Build the result of `log_prob`."""
-    return built(LogProbResult, entries, meta)
-
-
-def diagnosis(entries: Mapping[str, np.ndarray], meta: Any) -> DiagnoseResult:
-    """Build the result of `diagnose`."""
-    eigenvalues = _entry(entries, "eigenvalues_real") + 1j * _entry(entries, "eigenvalues_imag")
-    times = np.array(_member(meta, "times"), np.float64)
-    return built(DiagnoseResult, entries, meta, times=times, eigenvalues=eigenvalues)

@@ -357,13 +357,14 @@ class StoredArray:
 
     Args:
         opened: Opens the file.
+        unchanged: Called after each reading of rows; raises an error if the file is another one by now.
 
     Raises:
         ValueError: It is not such a file.
     """
 
-    def __init__(self, opened: Callable[[], IO[bytes]]) -> None:
-        self._opened = opened
+    def __init__(self, opened: Callable[[], IO[bytes]], unchanged: Callable[[], None] = lambda: None) -> None:
+        self._opened, self._unchanged = opened, unchanged
         with opened() as file:
             try:
                 np.lib.format.read_magic(file)
@@ -383,6 +384,7 @@ class StoredArray:
         with self._opened() as file:
             file.seek(self._begin + first * row_bytes)
             content = file.read((end - first) * row_bytes)
+        self._unchanged()
         return np.frombuffer(content, self.dtype).reshape(end - first, *self.shape[1:])
 
 
@@ -563,6 +565,14 @@ class JobStore:
         """Open a file to read parts of it."""
         return (self.path / name).open("rb")
 
+    def state(self, name: str) -> object:
+        """Return what changes when a file does; None if it is missing."""
+        try:
+            stat = (self.path / name).stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
     def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         """Write a file that appears only once it is complete."""
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -633,8 +643,14 @@ class Folder:
 
     def _array(self, name: str, digest: str) -> StoredArray:
         place = f"{_ARRAYS}/{name}.npy"
+        state = self.store.state(place)
+
+        def unchanged() -> None:
+            if self.store.state(place) != state:
+                raise BulkConflict(f"{self.address}/{place}: {_CHANGED}")
+
         with contextlib.suppress(ValueError):
-            array = StoredArray(lambda: self.store.open(place))
+            array = StoredArray(lambda: self.store.open(place), unchanged)
             if digest_of_array(array) == digest:
                 return array
         raise BulkConflict(f"{self.address}/{place}: {_CHANGED}")
@@ -684,7 +700,15 @@ class Folder:
                 yield receipt
 
     def commit(self, spec: JobSpec, rows: ShardRows, receipt: Receipt) -> None:
-        """Store a shard, and then its receipt; raise an OSError if that is not possible."""
+        """Store a shard, and then its receipt.
+
+        Raises:
+            BulkConflict: The folder no longer holds this job.
+            OSError: They cannot be written.
+        """
+        now = self.spec()
+        if now is None or now.digest != spec.digest:
+            raise BulkConflict(f"{self.address}/{_JOB}: {_CHANGED}")
         self.write_rows(spec, receipt.shard, rows)
         self._write_json(f"receipts/{receipt.shard:05d}.json", dataclasses.asdict(receipt))
         self.store.remove(f"failed/{receipt.shard:05d}.json")
@@ -709,10 +733,13 @@ class Folder:
         self._write_json(f"failed/{shard:05d}.json", {"shard": shard, "error": reason, "tries": tries})
 
     def summary(self, spec: JobSpec) -> Summary:
-        """Add up all receipts; errors as in `receipts`, and a BulkConflict if one belongs to another job."""
-        summary = Summary()
+        """Add up all receipts; errors as in `receipts`, and a BulkConflict if one belongs to another job or no file."""
+        summary, files = Summary(), set(self.store.names("shards"))
         for receipt in self.receipts(self.done()):
-            if fault := _misplaced(spec, receipt):
+            fault = _misplaced(spec, receipt)
+            if spec.format in FORMATS and f"{receipt.shard:05d}.{spec.format}" not in files:
+                fault = fault or "its file is missing"
+            if fault:
                 raise BulkConflict(
                     f"{self.address}: shard {receipt.shard}: {fault}; delete its receipt to remake the shard"
                 )

@@ -3,7 +3,7 @@ import torch
 from pydantic import ValidationError
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig, TimeEmbedding
-from models.named_conditions import NamedCondition
+from models.conditions import NamedCondition
 from models.velocity import VelocityError
 
 

@@ -7,9 +7,9 @@ from models.architectures import ArchitectureError, build
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.forms.rows import field_rows
-from models.named_conditions import NamedCondition
 from models.noise import noise
 
 

@@ -16,8 +16,8 @@ from models.architectures.residual_mlp import ResidualMLP
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from models.program.network import Program, ProgramConfig
 from models.program.steps import Step

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from models.architectures.analytic import Gaussian, Mixture
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.conditions import NamedCondition, NamedConditions
 from models.conventions import TimeCard, adapt
 from models.decoder import Decoder
 from models.forms.rows import (
@@ -20,7 +21,6 @@ from models.forms.rows import (
     most_rows,
     work,
 )
-from models.named_conditions import NamedCondition, NamedConditions
 from models.noise import noise
 from models.velocity import VelocityError
 from solvers.derived import JacobianField, LogDensityField

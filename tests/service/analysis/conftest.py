@@ -16,8 +16,8 @@ from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, Mix
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Column, Decoder
-from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
@@ -79,7 +79,7 @@ class Real:
 
 @pytest.fixture(scope="session")
 async def real(kinds: Path, anyio_backend: str) -> AsyncIterator[Real]:
-    app = create_app(Settings(models_dir=kinds, threads=1, max_diagnosed=40, max_derivatives=20_000))
+    app = create_app(Settings(models_dir=kinds, watch_s=0, threads=1, max_diagnosed=40, max_derivatives=20_000))
     async with calling(app) as http:
         await asyncio.sleep(0)
         yield Real(http, app.state.service)

@@ -13,8 +13,8 @@ from tritonclient.utils import InferenceServerException
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from tests.service.serving import serving
 
 FIXED = {"num_samples": 64, "seed": 11, "solver": "rk4", "steps": 6}

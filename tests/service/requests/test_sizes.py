@@ -88,7 +88,7 @@ async def test_a_job_takes_no_more_memory_than_is_set_aside(
 
 def test_a_condition_for_all_takes_the_memory_of_one() -> None:
     from models.condition_values import Values
-    from models.named_conditions import NamedCondition, NamedConditions
+    from models.conditions import NamedCondition, NamedConditions
 
     def made(entry: NamedCondition, value: Any) -> torch.Tensor:
         values = Values(NamedConditions({"condition": entry}), {"condition": value}, 100_000, torch.float32)

@@ -14,8 +14,8 @@ import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from service.app import create_app
 from service.requests import parsing as bodies
 from service.settings import Settings

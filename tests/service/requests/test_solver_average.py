@@ -10,8 +10,8 @@ import torch
 
 from models.architectures.residual_mlp import ResidualMLPSize
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.velocity import FieldKind
 from service.app import create_app
 from service.settings import Settings

@@ -19,8 +19,8 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
 from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from selection.choice import Limits
 from selection.error import Field
@@ -128,7 +128,14 @@ async def test_malformed_budgets_are_refused(running: Any, budget: Any) -> None:
     ("budget", "words"),
     [
         ({"max_error": 1e-9}, ["no measured solver", "dopri5@1e-5"]),
-        ({"max_error": 0.01, "max_nfe": 8}, ["max_nfe 8", "euler-4 (error 30 %", "ab4-9 (error 0.8 %, 9 NFE"]),
+        (
+            {"max_error": 0.01, "max_nfe": 8},
+            [
+                "no measured solver keeps 1 % within 8 NFE",
+                "within 8 NFE is euler-4 (keeps 30 %",
+                "ab4-9 (keeps 0.8 %, 9 NFE",
+            ],
+        ),
         ({"max_nfe": 3}, ["the cheapest of all is euler-4"]),
         ({"max_ms": 0.01}, ["the cheapest of all is euler-4"]),
     ],
@@ -153,7 +160,7 @@ async def test_a_frontier_without_a_usable_solver_is_told(
     assert frontier is not None
     curves = tuple(curve.model_copy(update={"points": points}) for curve in frontier.curves)
     write_frontier(folder, frontier.model_copy(update={"curves": curves}))
-    app = create_app(Settings(models_dir=tmp_path), engine)
+    app = create_app(Settings(models_dir=tmp_path, watch_s=0), engine)
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "condition": 1}
         for budget in ({"max_error": 0.1}, {"max_nfe": 5}, {"max_ms": 100}):
@@ -172,7 +179,7 @@ async def test_an_unfinished_frontier_is_to_be_measured_on(labels: Path, tmp_pat
     assert frontier is not None
     part = tuple(curve.model_copy(update={"complete": curve.guidance == 1}) for curve in frontier.curves)
     write_frontier(folder, frontier.model_copy(update={"curves": part}))
-    app = create_app(Settings(models_dir=tmp_path / "my models"), engine)
+    app = create_app(Settings(models_dir=tmp_path / "my models", watch_s=0), engine)
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 1e-9}, "condition": 1}
         messages = [(await http.post("/v1/sample", json={**ask, "guidance": g})).json()["detail"] for g in (1, 2)]
@@ -182,7 +189,7 @@ async def test_an_unfinished_frontier_is_to_be_measured_on(labels: Path, tmp_pat
 
 
 async def test_times_and_limits_narrow_the_choice(repository: Path, engine: Any) -> None:
-    app = create_app(Settings(models_dir=repository, max_steps=8), engine)
+    app = create_app(Settings(models_dir=repository, watch_s=0, max_steps=8), engine)
     async with calling(app) as http:
         ask = {"model": "moons", "num_samples": 1, "budget": {"max_error": 0.01}}
         assert (await http.post("/v1/sample", json=ask)).json()["budget"]["solver"] == "rk4-5"  # ab4-9 has 9 steps
@@ -211,7 +218,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_guidance_must_be_the_measured_one(labels: Path, engine: Any) -> None:
-    app = create_app(Settings(models_dir=labels), engine)
+    app = create_app(Settings(models_dir=labels, watch_s=0), engine)
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 0.05}, "condition": 1}
         for guidance in ({}, {"guidance": 1}, {"guidance": 2}):
@@ -277,7 +284,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def measured(exact: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
-    app = create_app(Settings(models_dir=exact, threads=1))
+    app = create_app(Settings(models_dir=exact, watch_s=0, threads=1))
     async with calling(app) as http:
         yield http, app.state.service
 
@@ -301,7 +308,7 @@ async def test_tuned_solvers_that_were_not_measured_are_named(exact: Path, tmp_p
     folder = tmp_path / "gaussian" / "1"
     plan = StoredPlan(solver="ab4-4/tuned", times=(0, 0.2, 0.5, 0.8, 1), error=0.1, start_error=0.2)
     write_plans(folder, Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan,)))
-    app = create_app(Settings(models_dir=tmp_path, threads=1))
+    app = create_app(Settings(models_dir=tmp_path, watch_s=0, threads=1))
     transport = httpx.ASGITransport(app)
     ask = {"model": "gaussian", "num_samples": 1, "budget": {"max_error": 0.3}}
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:

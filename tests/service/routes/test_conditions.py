@@ -13,8 +13,8 @@ import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.named_conditions import NamedCondition
 from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio

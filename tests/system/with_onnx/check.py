@@ -15,9 +15,9 @@ from engine.job import Job
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
+from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.importing.weights import import_program
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from service.settings import Settings
 from solvers import resolve

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.named_conditions import NamedCondition
+from models.conditions import NamedCondition
 from training.data_config import ImagesData
 from training.errors import DataError
 from training.user_data.pictures import read_images

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.named_conditions import NamedCondition
+from models.conditions import NamedCondition
 from training.data_config import VectorsData
 from training.errors import DataError
 from training.user_data.rows import read_vectors

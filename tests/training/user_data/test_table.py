@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.named_conditions import NamedCondition
+from models.conditions import NamedCondition
 from training.data_config import VectorsData
 from training.errors import DataError
 from training.user_data.read import Read

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.conditions import NamedCondition
 from models.conventions import TimeCard, adapt
 from models.forms.form import choose
 from models.forms.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
 from models.forms.rows import field_rows
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from models.velocity import VelocityError
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.conditions import NamedCondition
 from models.forms.fused.residual_mlp import FusedResidualMLP
-from models.named_conditions import NamedCondition
 from models.noise import noise
 from models.velocity import VelocityError
 from solvers import resolve

@@ -7,7 +7,7 @@ from pathlib import Path
 _CODE = """
 import torch
 from models.forms.fused import residual_mlp
-from models.named_conditions import NamedCondition
+from models.conditions import NamedCondition
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers.lanes import Admission, Lanes
 from solvers import resolve

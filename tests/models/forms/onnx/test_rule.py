@@ -15,9 +15,9 @@ import models.forms.onnx
 from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
+from models.conditions import NamedCondition
 from models.forms.form import choose
 from models.forms.onnx import _kept, can_export
-from models.named_conditions import NamedCondition
 from models.velocity import FieldKind
 
 UNFUSED = "UNet has no fused form"

@@ -1,4 +1,4 @@
-"""Embeds the only condition of a network, a label or a vector, as a vector of the network's width."""
+"""Embeddings of times, of step lengths, and of the only condition of a network, a label or a vector."""
 
 from typing import Annotated
 
@@ -6,8 +6,46 @@ import torch
 from pydantic import AfterValidator
 from torch import Tensor, nn
 
-from models.conditions import ONE
-from models.named_conditions import NamedCondition
+from models.conditions import ONE, NamedCondition
+
+
+class TimeEmbedding(nn.Module):
+    """Sines and cosines of `t` at geometric frequencies from 1 to `max_frequency`.
+
+    The frequencies are a stored buffer, so that a checkpoint gives the same bits with another libm.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, width: int, max_frequency: float) -> None:
+        super().__init__()
+        half = width // 2
+        values = [max_frequency ** (k / (half - 1)) for k in range(half)]
+        self.register_buffer("frequencies", torch.tensor(values))
+
+    def forward(self, t: Tensor) -> Tensor:
+        """Embed the times `t` (rows,) as (rows, width)."""
+        return sinusoids(t, self.frequencies)
+
+
+def sinusoids(t: Tensor, frequencies: Tensor) -> Tensor:
+    """Sines and cosines (rows, 2 F) of the times t (rows,) at frequencies (F,)."""
+    # A row fills whole vector registers (32 numbers by default), so no number is computed in a loop's tail.
+    angles = t[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
+
+def steps_of(t: Tensor) -> tuple[Tensor, Tensor]:
+    """Return starts (rows,) and lengths (rows,) of steps from times: (rows, 2), start and end, or (rows,), length 0."""
+    return (t, torch.zeros_like(t)) if t.ndim == 1 else (t[:, 0], t[:, 1] - t[:, 0])
+
+
+def span_linear(time_width: int, width: int) -> nn.Linear:
+    """Make the layer for embedded step lengths; it starts at zero, so that the network starts as a plain velocity."""
+    linear = nn.Linear(time_width, width)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
 def _label_or_vector(entry: NamedCondition) -> NamedCondition:
