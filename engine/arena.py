@@ -150,7 +150,12 @@ class Arena:
         if job.x0 is not None:
             return job.x0[first : first + count]
         drawn = noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
-        return drawn if job.noise_scale == 1 else drawn * job.noise_scale
+        return self._scaled(drawn, job)
+
+    def _scaled(self, drawn: torch.Tensor, job: Job) -> torch.Tensor:
+        """The states that a job starts from, given its unit noise."""
+        factor = job.noise_scale * self.checkpoint.card.time.begin(job.start_time)[1]
+        return drawn if factor == 1 else drawn * factor
 
     def admit(self, granted: Sequence[tuple[int, int, int, Job]], bulk: bool = False) -> list[Finished]:
         """Start lanes for each (owner, first sample, count, job); some may end at once, if max_nfe is too small."""
@@ -164,7 +169,7 @@ class Arena:
             else:
                 assert drawn is not None  # noqa: S101
                 start, used = drawn[used : used + count], used + count
-                start = start if job.noise_scale == 1 else start * job.noise_scale
+                start = self._scaled(start, job)
             admissions.append(Admission(job.plan, start, owner, first, job.save_at, job.seed, job.first_index + first))
             self.network.add(owner, job)
         self.lanes[bulk].admit(admissions)

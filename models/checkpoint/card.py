@@ -219,6 +219,8 @@ class Card(Frozen):
         if self.sampling is not None and self.sampling.scheduler is not None:
             self.sampling.scheduler.check(self.time, self.event_shape, self.axes)
             self.authors_solver(self.typical)
+            if (start := self.start_time()) is not None:
+                raise ValueError(f"the steps of the scheduler start at {start:g}; time must start there, too")
         needed = FREE_SCHEME if mine else SCHEME
         if self.noise != needed:
             raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")
@@ -267,7 +269,14 @@ class Card(Frozen):
         steps = sampling.steps if steps is None else steps
         assert steps is not None  # noqa: S101  (a scheduler needs fixed steps)
         times = sampling.scheduler.times(steps, self.time, self.event_shape, sizes)
-        return str(SolverSpec(**(read_solver(sampling.solver) | {"steps": steps, "grid": times})))
+        own = {"steps": steps, "grid": times, "t_span": (times[0], times[-1])}
+        return str(SolverSpec(**(read_solver(sampling.solver) | own)))
+
+    def start_time(self, steps: int | None = None) -> float | None:
+        """The network's own time at which the scheduler starts its steps, or others; None for that of `time`."""
+        if self.sampling is None or not isinstance(self.sampling.scheduler, Chain):
+            return None
+        return self.sampling.scheduler.start_time(steps or self.sampling.steps or 1, self.time)
 
     @property
     def no_score(self) -> str:

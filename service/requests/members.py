@@ -56,11 +56,12 @@ def members(body: type[BaseModel]) -> Mapping[str, Member]:
 
 
 def described() -> dict[str, dict[str, dict[str, object]]]:
-    """Return fields of a request for samples as ``GET /v1/solvers`` does: settings of solvers, and other numbers."""
+    """Return fields of a request for samples that ``GET /v1/solvers`` lists: of solvers, and numbers with a default."""
     about = {
         name: {part: getattr(member, part) for part in ("kind", "about", "default", "choices")}
         for name, member in members(SampleRequest).items()
-        if name in SOLVER_FIELDS or (member.bulk and member.kind in ("integer", "number"))
+        if name in SOLVER_FIELDS
+        or (member.bulk and member.kind in ("integer", "number") and member.default is not None)
     }
     del about["solver"]
     return {

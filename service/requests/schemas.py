@@ -278,6 +278,11 @@ class SampleRequest(Solving, Drawn, Named):
 
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), Mark.SINGLE] = None
     noise_scale: NoiseScale = 1.0
+    start_time: Finite | None = Field(
+        default=None,
+        description="time of the first call as the network counts it, such as step 801 or a sigma, with the noise that "
+        "its authors start from there; that of its card if omitted",
+    )
     t_span: Annotated[
         tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), Mark.SINGLE
     ] = Field(default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1")

@@ -43,8 +43,10 @@ def plan_of(
     """
     if request.budget is None:
         usual = _authors_solver(request, model, t_span, settings)
+        if usual is not None and (own := model.card.start_time(request.steps)) is not None:
+            request, t_span = request.model_copy(update={"start_time": own}), (model.card.time.begin(own)[0], 1.0)
         plan = compiled(request, model, t_span, settings, usual=usual)
-        _check_score(model, plan)
+        _check_score(request, model, plan)
         return request, None, plan
     refused: ProblemError | None = None
     for choice in choices(request, model, settings):
@@ -132,7 +134,8 @@ def _authors_solver(
 ) -> str | None:
     """Return the solver of a model's card, if the request names none: it has no solver fields but `max_nfe`.
 
-    It is for the whole span from noise to data. If a scheduler makes its grid, a request may give the number of steps.
+    It is for the whole span from noise to data. If a scheduler makes its grid, a request may give the number of steps,
+    which then start where the scheduler starts them.
 
     Raises:
         ProblemError: 422 if the scheduler has no grid with that many steps.
@@ -140,10 +143,13 @@ def _authors_solver(
     fields = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
     named = {name for name in fields if getattr(request, name) is not None}
     sampling = model.card.sampling
-    if sampling is None or t_span != WHOLE or named - ({"steps"} if sampling.scheduler else set[str]()):
+    if sampling is None or named - ({"steps"} if sampling.scheduler else set[str]()):
         return None
     check_limit("steps", request.steps or 0, settings.max_steps)
     try:
+        own = request.start_time
+        if t_span != WHOLE and (own is None or own != model.card.start_time(request.steps)):
+            return None
         return model.card.authors_solver(dict(model.sizes), request.steps)
     except ValueError as error:
         raise invalid("steps", str(error)) from None
@@ -229,8 +235,16 @@ def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
     """Return the span of a request, with ends that mean 0 or 1 replaced by exactly those.
 
     Raises:
-        ProblemError: 422 if it leaves [0, 1].
+        ProblemError: 422 if it leaves [0, 1], and for a start time that is not on the path or beside another start.
     """
+    if request.start_time is not None:
+        if request.x0 is not None or tuple(request.t_span) != WHOLE:
+            other = "x0" if request.x0 is not None else "t_span"
+            raise invalid("start_time", f"start_time and {other} both say where to start; leave one of them out")
+        try:
+            return model.card.time.begin(request.start_time)[0], 1.0
+        except ValueError as error:
+            raise invalid("start_time", f"start_time is {request.start_time:g}; {error}, for {model.name!r}") from None
     if tuple(request.t_span) == WHOLE:
         return WHOLE
     start, end = snapped(np.asarray(request.t_span), WHOLE, WHOLE).tolist()
@@ -240,7 +254,7 @@ def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
     return start, end
 
 
-def _check_score(model: ModelVersion, plan: Plan) -> None:
+def _check_score(request: SampleRequest, model: ModelVersion, plan: Plan) -> None:
     """Refuse stochastic solvers where the score does not follow from the velocity, see `solvers.stochastic`.
 
     Raises:
@@ -248,6 +262,10 @@ def _check_score(model: ModelVersion, plan: Plan) -> None:
     """
     if not plan.spec.method.stochastic:
         return
+    if plan.t_span[0] != 0 and request.x0 is None:
+        raise invalid(
+            "solver", f"solver is {plan.spec}, which starts at t = 0, or from x0; give x0, or leave the start out"
+        )
     if why := model.card.no_score:
         raise invalid(
             "solver",

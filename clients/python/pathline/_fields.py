@@ -74,6 +74,8 @@ class SampleOptions(SolverOptions, total=False):
         first_index: Index of the first sample in the seed's stream.
         x0: Start states instead of noise, shape (num_samples, *event_shape).
         noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
+        start_time: Time of the first call as the network counts it, such as step 801 or a sigma, with the noise that
+            its authors start from there; that of its card if omitted.
         t_span: Where to start and end; noise is at 0, data at 1.
         trace: How much to report about the steps.
         save_at: Times at which to report the states, too.
@@ -86,6 +88,7 @@ class SampleOptions(SolverOptions, total=False):
     first_index: int | None
     x0: Any
     noise_scale: float | None
+    start_time: float | None
     t_span: tuple[float, float] | None
     trace: Literal["none", "summary", "full"] | None
     save_at: Sequence[float] | np.ndarray | None
@@ -196,6 +199,8 @@ class BulkOptions(TypedDict, total=False):
         max_step: Longest step under error control, in units of t; unbounded by default.
         max_nfe: Maximum velocity evaluations of a sample.
         noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
+        start_time: Time of the first call as the network counts it, such as step 801 or a sigma, with the noise that
+            its authors start from there; that of its card if omitted.
         decode: Turn latent states into data.
     """
 
@@ -220,6 +225,7 @@ class BulkOptions(TypedDict, total=False):
     max_step: float | None
     max_nfe: int | None
     noise_scale: float | None
+    start_time: float | None
     decode: bool | None
 
 
@@ -296,6 +302,7 @@ FIELDS: dict[str, RequestField] = {
     "max_nfe": RequestField("integer", "maximum velocity evaluations of a sample", default=10000, bulk=True, low=1),
     "x0": RequestField("array", "start states instead of noise, shape (num_samples, *event_shape)"),
     "noise_scale": RequestField("number", "factor of the starting noise, its temperature: below 1 for more typical samples", default=1.0, bulk=True),
+    "start_time": RequestField("number", "time of the first call as the network counts it, such as step 801 or a sigma, with the noise that its authors start from there; that of its card if omitted", bulk=True),
     "t_span": RequestField("array", "where to start and end; noise is at 0, data at 1", default=(0.0, 1.0)),
     "trace": RequestField("string", "how much to report about the steps", default="summary", choices=("none", "summary", "full")),
     "save_at": RequestField("array", "times at which to report the states, too"),
