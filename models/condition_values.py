@@ -131,7 +131,9 @@ class Values:
                 self._note_sizes(name, entry, shape)
                 rows = shape[0] if len(shape) > len(entry.shape) else 1
                 self.max_rows = max(self.max_rows, rows)
-                self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
+                self.bytes += (
+                    rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.network_dtype(dtype).itemsize
+                )
             elif entry.default is None and not entry.nullable and name not in optional:
                 raise NamedConditionError(
                     name,

@@ -109,7 +109,7 @@ class ParentVelocity:
     """The velocity of a parent at one guidance, as a function of states, times and the data's conditions."""
 
     def __init__(self, parent: Checkpoint, guidance: float | None) -> None:
-        condition = parent.card.conditioning
+        condition = parent.card.network_conditions
         self._velocity = parent.velocity
         self._guided = None if guidance is None or condition is None else Guided(parent.velocity, condition)
         self._guidance = guidance

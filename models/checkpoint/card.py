@@ -224,7 +224,7 @@ class Card(Frozen):
     @model_validator(mode="after")
     def _rows_fit_into_memory(self) -> Self:
         """Loading a checkpoint evaluates a few rows, however small its files are."""
-        takes = self.conditioning
+        takes = self.network_conditions
         entries = () if takes is None else takes.sized(self.typical).entries.values()
         conditions = sum(math.prod(entry.sizes) for entry in entries)
         for what, numbers, most in (
@@ -244,7 +244,7 @@ class Card(Frozen):
     def _condition_axes(self) -> dict[str, Axis]:
         """The free axes of conditions."""
         axes: dict[str, Axis] = {}
-        for takes in (self.conditioning, self.request_conditions):
+        for takes in (self.network_conditions, self.request_conditions):
             axes |= {} if takes is None else takes.axes
         return axes
 
@@ -284,21 +284,21 @@ class Card(Frozen):
         return sized(self.data_shape, sizes or {})
 
     @property
-    def conditioning(self) -> NamedConditions | None:
+    def network_conditions(self) -> NamedConditions | None:
         """What the network is conditioned on, without the nulls in the weights file; None if it is unconditional."""
         return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else None
 
     @property
     def condition(self) -> NamedCondition | None:
         """The label or vector that is its only condition, of which there are examples; None for any others."""
-        entry = None if self.conditioning is None or self.prelude is not None else self.conditioning.single
+        entry = None if self.network_conditions is None or self.prelude is not None else self.network_conditions.single
         return entry if entry is not None and not entry.free and len(entry.shape) < 2 else None
 
     @property
     def request_conditions(self) -> NamedConditions | None:
         """The conditions that requests give: those of the network, unless a prelude makes some of them from others."""
         if self.prelude is None:
-            return self.conditioning
+            return self.network_conditions
         return NamedConditions(self.prelude.request_conditions(self.conditions), bounds=self.axes)
 
     @property

@@ -23,7 +23,7 @@ from models.checkpoint.card import (
     UnreadableCheckpoint,
     read_card,
 )
-from models.checkpoint.plans import PlansError, read_plans
+from models.checkpoint.plans import tuned_plans
 from models.checkpoint.weights import finite, lacks_memory, read_weights
 from models.compute import HALVES, Cast, to_half
 from models.conditions import NamedCondition, NamedConditions
@@ -71,9 +71,9 @@ class Checkpoint:
     half: Literal["bfloat16", "float16"] | None = None
 
     @property
-    def conditioning(self) -> NamedConditions | None:
+    def network_conditions(self) -> NamedConditions | None:
         """The conditioning of the network; None if it is unconditional."""
-        return self._with_nulls(self.card.conditioning)
+        return self._with_nulls(self.card.network_conditions)
 
     @property
     def request_conditions(self) -> NamedConditions | None:
@@ -82,7 +82,7 @@ class Checkpoint:
 
     def examples(self, rows: int, device: torch.device | str = "cpu") -> Condition | None:
         """Make conditions for some rows as the network takes them, distinct where possible; None if it takes none."""
-        takes = self.conditioning
+        takes = self.network_conditions
         if takes is None:
             return None
         shown = takes.sized({}).examples(rows, self.dtype, device)
@@ -136,19 +136,10 @@ def load(
     network = pair.velocity if half is None else Cast(pair.velocity, HALVES[half])
     velocity = adapt(network, card.time)
     digest = f"sha256:{card.card_sha256}"
-    plans = _plans(path, card.weights_sha256)
+    plans = tuned_plans(path, card.weights_sha256)
     checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls, pair.prelude, half)
     _check_finite(checkpoint, torch.device(device))
     return checkpoint
-
-
-def _plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
-    """Return the plans beside the weights, and why they cannot be used; a checkpoint is valid without them."""
-    try:
-        stored = read_plans(folder, weights_sha256)
-    except PlansError as error:
-        return None, str(error)
-    return (None if stored is None else stored.tuned()), ""
 
 
 class _Pair(nn.Module):
@@ -183,8 +174,8 @@ def _empty(card: Card, file: Path) -> _Pair:
         raise CheckpointError(
             f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
         )
-    if card.conditioning != (takes := pair.velocity.condition):
-        raise CheckpointError(f"{file}: conditions: found {card.conditioning!r}, the architecture has {takes!r}")
+    if card.network_conditions != (takes := pair.velocity.condition):
+        raise CheckpointError(f"{file}: conditions: found {card.network_conditions!r}, the architecture has {takes!r}")
     if card.field is not pair.velocity.field:
         raise CheckpointError(f"{file}: field: found {card.field}, the architecture's config has {pair.velocity.field}")
     if card.compute is not None:
@@ -212,7 +203,7 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
     card = checkpoint.card
     event = card.event_of(card.typical)
     x = noise(0, 0, _TRIAL_ROWS, event, checkpoint.dtype).to(device)
-    takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized({})
+    takes = None if checkpoint.network_conditions is None else checkpoint.network_conditions.sized({})
     try:
         with torch.no_grad():
             conditions = checkpoint.examples(_TRIAL_ROWS, device)

@@ -112,10 +112,6 @@ def _close_gaps(lanes, kinds, vectors_at, chosen_at, count, sizes):
 _ALWAYS_WITH_FMA = ("aarch64", "arm64")
 
 
-class FusedError(ValueError):
-    """A network has no fused form."""
-
-
 @compiled
 def _product(a, a_stride, rows, terms, weights, bias, panels, c, c_stride, to):
     """C = A W + bias (+ C), by addresses and strides in bytes, with W in `panels` panels."""
@@ -254,10 +250,10 @@ class FusedResidualMLP:
         """Pack the parameters.
 
         Raises:
-            FusedError: the network has no fused form (see `can_fuse`).
+            VelocityError: the network has no fused form (see `can_fuse`).
         """
         if why := can_fuse(network):
-            raise FusedError(why)
+            raise VelocityError(why)
         self.event_shape, self.condition = network.event_shape, network.condition
         bare, config = network.bare(), network.config
         width = 0
