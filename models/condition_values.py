@@ -242,7 +242,7 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
     shape = outline(value)
     kind = entry.torch_dtype
     allowed = {int, float} if kind.is_floating_point else {bool} if kind == torch.bool else {int}
-    expected = f"{card.describe()}, of {' or '.join(sorted(each.__name__ for each in allowed))}"
+    expected = f"{card.describe()}, of {' or '.join(sorted(a.__name__ for a in allowed))}"
     if entry.classes is not None:
         value = _labels(name, entry, value)
     try:

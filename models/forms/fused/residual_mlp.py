@@ -46,7 +46,7 @@ from solvers.errors import RUNNING
 from solvers.kernels_cpu import CONTROLLED, control, query, receive
 from solvers.lanes import Admission, Lanes
 from solvers.plan import MID
-from solvers.state import Limits, Runner
+from solvers.state import RunLimits, Runner
 from solvers.trace import StepLog
 
 _BLOCK = 144
@@ -305,7 +305,7 @@ class FusedResidualMLP:
         bank: Bank,
         log: StepLog,
         kinds: Index,
-        limits: Limits,
+        limits: RunLimits,
     ) -> tuple[int, int, int, bool]:
         x = torch.empty(states.shape)
         t, v = x.new_empty(x.shape[0]), torch.empty_like(x)
