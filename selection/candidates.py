@@ -30,7 +30,7 @@ EDM = "heun2/karras"
 """EDM's sampler (Karras et al. 2022, algorithm 1 without noise): a method on a grid of its own."""
 
 GRIDS = ("sway", "shift(0.5)", "shift(2)")
-"""Grids on which the best methods are tried, up to `GRID_NFE` calls."""
+"""Grids on which the best method of each family is tried, up to `GRID_NFE` calls."""
 
 GRID_NFE = 40
 ADAPTIVE = ("bosh3", "dopri5", "tsit5")
@@ -41,7 +41,6 @@ TUNED_NFE = (4, 5, 6, 8, 10)
 
 _PATIENCE = 3  # consecutive losses to cheaper solvers after which a method gets no more steps
 _FLOOR = 0.9  # a tolerance that leaves more than this share of the error has reached rounding
-_BEST = 2  # methods tried on other grids, for each number of calls
 
 
 def candidates(
@@ -50,8 +49,9 @@ def candidates(
     """Yield the solvers to measure, one after another.
 
     A method gets more steps until its error or that of a cheaper solver is small enough, or until it falls further and
-    further behind cheaper solvers of at least its order; it overtakes those of a lower one in the end. Then the best
-    are tried on other grids. Tolerances are tightened until the error hardly changes.
+    further behind cheaper solvers of at least its order; it overtakes those of a lower one in the end. Then, for each
+    number of calls, the best method of each family is tried on other grids. Tolerances are tightened until the error
+    hardly changes.
 
     Args:
         points: the points measured so far, by solver; the caller adds each before it asks for the next solver, or
@@ -62,11 +62,19 @@ def candidates(
     """
     yield from tuned
     yield from _ladder(points, dtype, close)
-    for nfe in (steps for steps in STEPS if 1 < steps <= GRID_NFE and not _close_before(points, steps, close)):
-        alike = [point for point in points.values() if point.nfe == nfe and "/" not in point.solver]
-        for point in sorted(alike, key=lambda point: point.p95_high)[:_BEST]:
+    for nfe in (steps for steps in STEPS if steps <= GRID_NFE and not _close_before(points, steps, close)):
+        plain = [p for p in points.values() if p.nfe == nfe and "/" not in p.solver]
+        several = [p for p in plain if (SolverSpec.parse(p.solver).steps or 1) > 1]  # a single step is its own grid
+        best = {_family(point): point for point in sorted(several, key=lambda point: -point.p95_high)}
+        for point in best.values():
             yield from (f"{point.solver}/{grid}" for grid in GRIDS)
     yield from _tolerances(points, dtype, close if close > CLOSE else 0.0)  # what is stored goes on to rounding
+
+
+def _family(point: Point) -> tuple[bool, bool]:
+    """Return what methods share that are alike on all grids: Runge-Kutta, Adams-Bashforth, or exponential."""
+    method = SolverSpec.parse(point.solver).method
+    return method.multistep_order > 0, method.exponential
 
 
 def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:

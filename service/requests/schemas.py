@@ -233,7 +233,7 @@ class Budget(Body):
 
     max_error: Positive | None = Field(
         default=None,
-        description="endpoint error that 95 % of samples stay within, as a share of the data's spread: 0.01 is 1 %",
+        description="endpoint error that 95 % of samples end within, as a share of the spread: 0.01 is 1 %",
     )
     max_nfe: Count | None = Field(default=None, description="maximum velocity evaluations of a sample")
     max_ms: Positive | None = Field(

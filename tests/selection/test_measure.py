@@ -112,6 +112,9 @@ def test_a_method_ends_once_another_is_close_and_the_best_try_other_grids(monkey
     assert "heun2-3" not in texts, "too similar to others"
     assert not {"euler-200", "rk4-48"} & set(texts)
     assert any(text.startswith("rk4") and text.endswith("/sway") for text in texts)
+    texts = tried(Decay(), monkeypatch, ("ab2", "midpoint"), GRIDS=("sway",))
+    assert {"ab2-4/sway", "midpoint-2/sway"} <= set(texts), "the best of each family"
+    assert not {"ab2-1", "euler-1/sway", "midpoint-1/sway"} & set(texts), "the same as others"
 
 
 def test_no_solver_that_would_be_chosen_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,6 @@ from solvers.trace import Trace
 from tests.selection.support import point
 from tests.service.serving import calling
 
-torch.set_num_threads(1)
-
 
 class Clock:
     """A clock that advances when a test says so."""

@@ -15,10 +15,11 @@ import numpy as np
 
 from pathline import _plot
 from pathline._calls import Calls
-from pathline._decode import array_of, built, member_of
+from pathline._decode import built
 from pathline._fields import DiagnoseOptions, EncodeOptions, LogProbOptions
 from pathline._flow import Flow, operation
 from pathline._results import ArrayResult, Failure, Latency
+from pathline._typed import member_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -210,7 +211,7 @@ def diagnose(
 
 
 def _diagnosis(entries: Mapping[str, np.ndarray], meta: Any) -> DiagnoseResult:
-    eigenvalues = array_of(entries, "eigenvalues_real") + 1j * array_of(entries, "eigenvalues_imag")
+    eigenvalues = member_of(entries, "eigenvalues_real") + 1j * member_of(entries, "eigenvalues_imag")
     times = np.array(member_of(meta, "times"), np.float64)
     return built(DiagnoseResult, entries, meta, times=times, eigenvalues=eigenvalues)
 

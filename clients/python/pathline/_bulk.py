@@ -21,13 +21,14 @@ import numpy as np
 
 from pathline._bar import Follow, following
 from pathline._calls import Calls
-from pathline._conditions import NAMED, ONE, served, shape_of
+from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
 from pathline._fields import BulkOptions
 from pathline._flow import Do, Flow, Together, Wait
 from pathline._picture import needed
 from pathline._request import chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
+from pathline._typed import understood
 from pathline.bulk_folder import (
     BLOCK,
     FIELDS,
@@ -609,22 +610,24 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         rows = min(4 * rows, most)
     info = yield from calls.model(arguments.model)
     row_bytes = first.samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
-    return replace(
-        spec,
-        version=first.version,
-        checkpoint=first.checkpoint,
-        path=served(info, first.version).get("path") or "",
-        noise=first.extra.get("noise", ""),
-        shape=first.samples.shape[1:],
-        dtype=str(first.samples.dtype),
-        columns=tuple(column["name"] for column in first.extra.get("columns") or ()),
-        shard_rows=arguments.shard_rows or shard_rows(rows / seconds, arguments.total, arguments.workers, row_bytes),
-    )
+    with understood("the description of the model"):
+        return replace(
+            spec,
+            version=first.version,
+            checkpoint=first.checkpoint,
+            path=info.served(first.version).get("path") or "",
+            noise=first.extra.get("noise", ""),
+            shape=first.samples.shape[1:],
+            dtype=str(first.samples.dtype),
+            columns=tuple(column["name"] for column in first.extra.get("columns") or ()),
+            shard_rows=arguments.shard_rows
+            or shard_rows(rows / seconds, arguments.total, arguments.workers, max(row_bytes, 1)),
+        )
 
 
 def _labels(info: Any, version: int) -> dict[Any, int]:
     """Return the numbers that stand for named classes: the names themselves if all are numbers, else the labels."""
-    names = ((served(info, version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
+    names = ((info.served(version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
     whole = {name: int(name) for name in names if _WHOLE.fullmatch(name)}
     if whole and len(whole) == len(names):
         return whole

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import uuid
@@ -20,13 +19,13 @@ import numpy as np
 from pathline import _decode, _events, _frontier, _info
 from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
-from pathline._conditions import served
 from pathline._fields import ReplayOptions, SampleOptions
 from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
 from pathline._request import Pages, Request, SampleRequest, operation_request, replay_request, sample_request
 from pathline._response import Response, came, problem
 from pathline._results import SampleResult
 from pathline._retry import RequestAttempts, RetryPolicy
+from pathline._typed import member_of, parsed, understood
 from pathline.errors import DeadlineExceeded, InvalidRequest, InvalidValue, PathlineError, ProtocolError, TransportError
 
 if TYPE_CHECKING:
@@ -285,12 +284,16 @@ class Calls:
         """Return the conditions of a version by name; a version that was never loaded is loaded first."""
         info = yield from self.model(name)
         version = info.version if version is None else version
-        if version is not None and not served(info, version):
+        if version is not None and not info.served(version):
             with contextlib.suppress(InvalidRequest):
                 options: SampleOptions = {"version": version, "solver": "euler-1", "timeout_s": timeout_s}
                 yield from self.sampled(sample_request(name, 1, options, self.url))
             info = yield from self.model(name)
-        return served(info, version).get("conditions") or {}
+        with understood(f"the description of {name}"):
+            takes = info.served(version).get("conditions") or {}
+            for entry in takes.values():
+                member_of(entry, "shape", "list")
+        return takes
 
     def frontier(self, name: str, version: int | None = None) -> Flow[_frontier.Frontier]:
         """Return the cost of each measured solver on a model, and its distance from the exact end of the path.
@@ -320,11 +323,8 @@ class Calls:
         def attempt() -> Flow[T]:
             response = yield call
             _expect(response, "application/json")
-            try:
-                document = json.loads(response.content)
-            except (ValueError, RecursionError) as error:
-                raise ProtocolError(f"the response of {self.url}{path} is not valid JSON ({error})") from error
-            return read(document)
+            with understood(f"the response of {self.url}{path}"):
+                return read(parsed(response.content))
 
         return self._retried(attempt)
 

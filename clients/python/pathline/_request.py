@@ -30,7 +30,7 @@ class Budget:
     """Limits on the cost and error of a request, in place of a solver: the service chooses one within them.
 
     Attributes:
-        max_error: Endpoint error that 95 % of samples stay within, as a share of the spread of the data: 0.01 is 1 %.
+        max_error: Endpoint error that 95 % of samples end within, as a share of the spread: 0.01 is 1 %.
         max_nfe: Velocity evaluations of a sample.
         max_ms: Milliseconds of solving at the service's current speed, without the time in the queue.
     """
