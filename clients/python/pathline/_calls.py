@@ -21,7 +21,7 @@ from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
 from pathline._fields import ReplayOptions, SampleOptions
 from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
-from pathline._request import Pages, Request, SampleRequest, operation_request, replay_request, sample_request
+from pathline._request import Pages, Request, SampleRequest, integer, operation_request, replay_request, sample_request
 from pathline._response import Response, came, problem
 from pathline._results import SampleResult
 from pathline._retry import RequestAttempts, RetryPolicy
@@ -40,6 +40,8 @@ except PackageNotFoundError:  # copied, not installed, as in the server's image
 AGENT = f"pathline-python/{VERSION}"
 DEFAULT_URL = "http://127.0.0.1:8000"
 SERVICE_TIMEOUT_S = 30.0  # the service's limit for a request without timeout_s
+
+_LONGEST_S = 1e6  # of a timeout: sockets take no more than some platforms' time_t
 
 
 @dataclass(frozen=True)
@@ -306,7 +308,7 @@ class Calls:
             NotFound: It has not been measured; the message names the command that does so.
             PathlineError: See `pathline.errors`.
         """
-        query = "" if version is None else f"?version={version:d}"
+        query = "" if version is None else f"?version={integer('version', version)}"
         return self._get(f"{_path_of(name)}/frontier{query}", _frontier.frontier_of)
 
     def load(self) -> Flow[_info.ServiceLoad]:
@@ -332,7 +334,7 @@ class Calls:
         allowed = 0.0
         if request is not None:
             limit = request.settings.get("timeout_s")
-            allowed = SERVICE_TIMEOUT_S if limit is None else float(limit)
+            allowed = SERVICE_TIMEOUT_S if limit is None else min(float(limit), _LONGEST_S)
         timeout = httpx.Timeout(self.timeout, read=self.timeout + allowed)
         content = None if request is None else request.body
         return Call(method, path, {**headers, "X-Request-ID": uuid.uuid4().hex}, content, timeout)
@@ -351,6 +353,8 @@ class Calls:
 
 
 def _path_of(model: str) -> str:
+    if not isinstance(model, str):
+        raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     if not model.strip("."):
         raise ValueError(f"{model!r} cannot be the name of a model; models() lists the models")
     return f"/v1/models/{quote(model, safe='')}"
@@ -411,8 +415,8 @@ def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Ca
         TypeError: The URL is not a string.
         ValueError: The timeout is not above 0.
     """
-    if not timeout > 0:
-        raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0")
+    if not 0 < timeout <= _LONGEST_S:
+        raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0, at most {_LONGEST_S:,.0f}")
     base, login = base_url(url)
     return Calls(base, timeout, retry or RetryPolicy(), login)
 

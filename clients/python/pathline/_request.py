@@ -141,6 +141,8 @@ def sample_request(model: str, num_samples: int | None, options: Mapping[str, An
         InvalidValue: A number is out of range or not finite.
     """
     members = plain_options(options, _SAMPLE, ("num_samples",))
+    if not isinstance(model, str):
+        raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     if num_samples is None:
         x0 = members.get("x0")
         num_samples = len(x0) if isinstance(x0, list) else FIELDS["num_samples"].default
