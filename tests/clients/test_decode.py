@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pathline import Client, SampleResult
 from pathline._decode import decode_npz
-from pathline._request import SampleRequest, sample_request
+from pathline._request import Request, sample_request
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LAST_SEED = 2**63 - 1
 
 
-def answer(service: FakeService, **options: Any) -> tuple[bytes, SampleRequest]:
+def answer(service: FakeService, **options: Any) -> tuple[bytes, Request]:
     request = sample_request("moons", 5, {**options, "seed": LAST_SEED})
     return service.answer("POST", "/v1/sample", {}, request.body)[2], request
 

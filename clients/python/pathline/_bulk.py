@@ -25,7 +25,7 @@ from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
 from pathline._fields import BulkOptions
 from pathline._flow import Do, Flow, Together, Wait
-from pathline._picture import needed
+from pathline._plot import needed
 from pathline._request import SEED_LIMIT, chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
 from pathline._typed import understood

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from pathline._fields import FIELDS as REQUEST_FIELDS
 from pathline._files import replacing
-from pathline._picture import needed
+from pathline._plot import needed
 from pathline._response import printable
 from pathline._typed import parsed
 from pathline.errors import BulkConflict, InvalidValue
