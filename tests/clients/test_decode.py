@@ -83,7 +83,7 @@ def drop(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (drop("samples"), "the response has no 'samples'"),
+        (drop("samples"), "there is no 'samples'"),
         (drop("seed"), "no 'seed'"),
         (drop("checkpoint"), "no 'checkpoint'"),
         (lambda arrays, meta: meta.update(seed=7), f"for seed=7, but seed={LAST_SEED} was requested"),
@@ -93,7 +93,7 @@ def drop(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
         (lambda arrays, meta: arrays.update(nfe=np.zeros(())), r"nfe has shape \(\)"),
         (lambda arrays, meta: arrays.update(trace_h=np.zeros(7)), "columns of different length"),
         (lambda arrays, meta: arrays.update(samples=np.array([None] * 5)), "not a plain array"),
-        (lambda arrays, meta: meta.update(latency=3), "has latency = '3', which is no Mapping"),
+        (lambda arrays, meta: meta.update(latency=3), "latency = '3' is no Mapping"),
     ],
 )
 def test_what_was_not_promised_is_refused(
