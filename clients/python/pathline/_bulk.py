@@ -432,21 +432,8 @@ class BulkJob:
                 "shards"
             )
         yield Do(self._folder.store.clear)
-        spec = self.spec
-        return BulkResult(
-            Path(self._folder.address),
-            spec.model,
-            spec.version,
-            spec.checkpoint,
-            spec.seed,
-            spec.first_index,
-            summary.rows,
-            spec.shape,
-            summary.nfe,
-            summary.status,
-            summary.fingerprint,
-            summary.deterministic,
-        )
+        totals = {**vars(summary), "fingerprint": summary.fingerprint}
+        return typed(BulkResult, {**vars(self.spec), **totals}, folder=Path(self._folder.address))
 
 
 def _passes(error: PathlineError) -> bool:

@@ -15,8 +15,15 @@ from pathline.errors import PathlineError, ProtocolError
 D = TypeVar("D")
 
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
-    "int": int, "float": (int, float), "str": str, "bool": bool, "np.ndarray": np.ndarray,
-    "Mapping": Mapping, "Sequence": (list, tuple), "tuple": (list, tuple), "list": list,
+    "int": int,
+    "float": (int, float),
+    "str": str,
+    "bool": bool,
+    "np.ndarray": np.ndarray,
+    "Mapping": Mapping,
+    "Sequence": (list, tuple),
+    "tuple": (list, tuple),
+    "list": list,
 }
 
 
