@@ -29,6 +29,7 @@ class Declared:
         noise_at, scale, sign, predicts, path, schedule, start, end, stop, start_scale: see `TimeCard`.
         sampling: the network's default solver.
         compute: the precision that it computes in; None for the program's own, or float32 for weights.
+        noise_independent: whether it was trained on noise that is independent of the data.
     """
 
     noise_at: int | None = None
@@ -43,6 +44,7 @@ class Declared:
     start_scale: float | None = None
     sampling: SamplingCard | None = None
     compute: Compute | None = None
+    noise_independent: bool = True
 
     @property
     def changes(self) -> bool:

@@ -225,6 +225,7 @@ def _store(
         compute=compute,
         axes=axes,
         prelude=prelude,
+        noise_independent=declared.noise_independent,
     )
     authors = read_card(path).authors_solver(sizes)
     return path, [*report, *lines, *([] if authors is None else [f"solver of requests that name none: {authors}"])]

@@ -69,11 +69,12 @@ def _run(lanes, states, k, weights, rows, times, log, kinds, limits, addresses, 
     calls, until, more = limits
     sizes, epsilon, parameters, work = constants
     present, left, done, full = 0, len(lanes), 0, False
+    order = np.empty(0, dtype=np.int64)  # that of the noise of steps: there are no free axes
     while done < calls and left and not present & until and not full:
-        query(lanes, states, k, weights, rows, x, t, True)
+        query(lanes, states, k, weights, rows, order, x, t, True)
         if not _evaluate(x, t, vectors, chosen, v, left, sizes, epsilon, parameters, work):
             break
-        present, ended = receive(lanes, states, k, weights, rows, times, v, kinds, True)
+        present, ended = receive(lanes, states, k, weights, rows, times, order, v, kinds, True)
         done += 1
         if present & ~until & CONTROLLED:
             decided, full = control(lanes, states, k, weights, rows, kinds, present & ~until, log)
