@@ -20,11 +20,11 @@ from engine.stages import Stage, decoder_of, prelude_of
 from models.checkpoint.loading import Checkpoint
 from models.forms.rows import CALL_NUMBERS, rounded
 from models.guidance import network_rows
-from models.noise import noise, noise_of
+from models.noise import noise, noise_of, noise_places
 from models.shapes import free_places
 from solvers import catalogue, warm_up
 from solvers.errors import Status
-from solvers.lanes import Admission, Finished, Lanes, Saved
+from solvers.lanes import Admission, Finished, Lanes, SavedStates
 
 TICK_S = 0.05
 """A network call of a full arena takes about this many seconds at most, unless more rows are worth a longer one."""
@@ -114,7 +114,8 @@ class Arena:
 
     def _empty(self) -> Lanes:
         ends = self.operation is SAMPLE and self.checkpoint.card.field.takes_ends
-        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends)
+        order = noise_places(self.event_shape, self._free)
+        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends, order=order)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -171,7 +172,7 @@ class Arena:
                 assert drawn is not None  # noqa: S101
                 start, used = drawn[used : used + count], used + count
                 start = self._scaled(start, job)
-            admissions.append(Admission(job.plan, start, owner, first, job.save_at))
+            admissions.append(Admission(job.plan, start, owner, first, job.save_at, job.seed, job.first_index + first))
             self.network.add(owner, job)
         self.lanes[bulk].admit(admissions)
         return self._ended(bulk)
@@ -237,7 +238,7 @@ class Arena:
         self.lanes[bulk] = self._empty()
         self.device.free()
 
-    def take_saved(self) -> list[Saved]:
+    def take_saved(self) -> list[SavedStates]:
         """Return the states saved since the last call."""
         saved = [saved for lanes in self.lanes if lanes.saved for saved in lanes.take_saved()]
         return [replace(each, x=self.device.fetch(each.x)) for each in saved]

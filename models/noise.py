@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
@@ -133,6 +134,19 @@ def mean_along(x: Tensor, place: int) -> Tensor:
     moved = x.double().movedim(1 + place, -1).contiguous()
     sums = torch.from_numpy(lane_sums(moved.reshape(-1, moved.shape[-1]).clone()))
     return (sums / moved.shape[-1]).reshape(*moved.shape[:-1], 1).movedim(-1, 1 + place)
+
+
+def noise_places(event_shape: tuple[int, ...], free: Sequence[int]) -> NDArray[np.int64]:
+    """Return the place in a state (D,) of each number in the order in which it is drawn; empty if there is one order.
+
+    Args:
+        event_shape: shape of one sample.
+        free: the places of the free axes in the shape, which come first.
+    """
+    if not free:
+        return np.zeros(0, dtype=np.int64)
+    order = [*free, *(place for place in range(len(event_shape)) if place not in free)]
+    return np.arange(math.prod(event_shape)).reshape(event_shape).transpose(order).ravel()
 
 
 def rademacher(

@@ -62,6 +62,7 @@ def save(
     prelude: Prelude | None = None,
     nulls: Mapping[str, Tensor] | None = None,
     centred: str | int | None = None,
+    noise_independent: bool = True,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -83,6 +84,7 @@ def save(
         prelude: makes some of the model's conditions from those of requests; None for none.
         nulls: the stored nulls of conditions by name; None takes those of the model.
         centred: the axis of states along which the starting noise has the mean zero; None for none.
+        noise_independent: whether it was trained on noise that is independent of the data.
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -116,6 +118,7 @@ def save(
         "noise": CentredNoise(centred=centred) if centred is not None else FREE_SCHEME if free else SCHEME,
         "time": time or TimeCard(),
         "field": model.field,
+        "noise_independent": noise_independent,
         "sampling": sampling,
         "compute": compute,
         "conditions": {} if model.condition is None else dict(model.condition.entries),

@@ -15,8 +15,12 @@ from pydantic.fields import FieldInfo
 from service.requests.schemas import SOLVER_FIELDS, Mark, SampleRequest
 from solvers.spec import OPTIONS
 
-_TYPES = {"seed": "SupportsIndex | None", "budget": "Budget | Mapping[str, float] | str | None"}
-"""Types that the SDK accepts beyond those of JSON."""
+_TYPES = {
+    "seed": "SupportsIndex | None",
+    "budget": "Budget | Mapping[str, float] | str | None",
+    "diffusion": "Mapping[str, Any] | str | None",
+}
+"""Types that the SDK accepts beyond those of JSON, or that its schema says less simply."""
 
 _JSON = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "object": "Mapping[str, Any]"}
 
@@ -69,7 +73,8 @@ def described() -> dict[str, dict[str, dict[str, object]]]:
 def _member(name: str, schema: Mapping[str, Any], field: FieldInfo) -> Member:
     forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
     kinds = ["object" if "$ref" in form else form.get("type", "any") for form in forms]
-    choices = tuple(schema.get("enum", OPTIONS[name].words if name in OPTIONS else ()))
+    words = OPTIONS[name].words if name in OPTIONS and kinds == ["string"] else ()
+    choices = tuple(schema.get("enum", words))
     return Member(
         kind=kinds[0] if len(kinds) == 1 else "any",
         about=field.description or schema.get("description", ""),

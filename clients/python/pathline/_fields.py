@@ -36,6 +36,7 @@ class SolverOptions(TypedDict, total=False):
         grid: How fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the
             name and its parameters, or a list of times.
         start: How a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk).
+        diffusion: Noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale.
         error_control: sample: each sample has its own step sizes; batch: all share them.
         controller: Rule that turns the error of a step into the size of the next: paper, i or pi.
         first_step: Size of the first step of error control; automatic by default.
@@ -57,6 +58,7 @@ class SolverOptions(TypedDict, total=False):
     atol: float | None
     grid: str | Sequence[float] | np.ndarray | Mapping[str, Any] | None
     start: Literal["ramp", "rk"] | None
+    diffusion: Mapping[str, Any] | str | None
     error_control: Literal["sample", "batch"] | None
     controller: Literal["paper", "i", "pi"] | None
     first_step: float | None
@@ -191,6 +193,7 @@ class BulkOptions(TypedDict, total=False):
         grid: How fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the
             name and its parameters, or a list of times.
         start: How a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk).
+        diffusion: Noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale.
         controller: Rule that turns the error of a step into the size of the next: paper, i or pi.
         first_step: Size of the first step of error control; automatic by default.
         max_step: Longest step under error control, in units of t; unbounded by default.
@@ -216,6 +219,7 @@ class BulkOptions(TypedDict, total=False):
     atol: float | None
     grid: str | Sequence[float] | np.ndarray | Mapping[str, Any] | None
     start: Literal["ramp", "rk"] | None
+    diffusion: Mapping[str, Any] | str | None
     controller: Literal["paper", "i", "pi"] | None
     first_step: float | None
     max_step: float | None
@@ -290,6 +294,7 @@ FIELDS: dict[str, RequestField] = {
     "atol": RequestField("number", "absolute tolerance: the error allowed in a step where the state is close to 0", bulk=True),
     "grid": RequestField("any", "how fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the name and its parameters, or a list of times", default="uniform", bulk=True),
     "start": RequestField("string", "how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)", choices=("ramp", "rk"), bulk=True),
+    "diffusion": RequestField("any", "noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale", bulk=True),
     "error_control": RequestField("string", "sample: each sample has its own step sizes; batch: all share them", default="sample", choices=("sample", "batch")),
     "controller": RequestField("string", "rule that turns the error of a step into the size of the next: paper, i or pi", choices=("paper", "i", "pi"), bulk=True),
     "first_step": RequestField("number", "size of the first step of error control; automatic by default", bulk=True),
