@@ -16,7 +16,7 @@ from models.condition_values import Distinct
 from models.guidance import Guidance, network_rows
 from solvers.derived import DerivedField
 from solvers.errors import CODES, STATUSES, Status
-from solvers.lanes import Finished, Saved
+from solvers.lanes import Finished, SavedStates
 from solvers.plan import Plan
 from solvers.trace import Trace
 
@@ -324,7 +324,7 @@ class ResultBuilder:
                 self._steps.append(finished.steps[steps].copy())
         self.done += count
 
-    def keep(self, saved: Saved, chosen: NDArray[np.bool_]) -> None:
+    def keep(self, saved: SavedStates, chosen: NDArray[np.bool_]) -> None:
         """Take saved states."""
         assert self.saved is not None  # noqa: S101  (only jobs with save_at save)
         mask = torch.from_numpy(chosen)

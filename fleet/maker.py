@@ -166,7 +166,7 @@ class Maker:
         """Return the conditions of a table as arrays hold them: names of classes as numbers, vectors as they came."""
         if isinstance(conditions[0], list):
             return np.asarray(conditions, self.model.card.dtype)
-        takes = self.model.conditioning
+        takes = self.model.request_conditions
         entry = None if takes is None else takes.entries.get(ONE)
         numbers = class_numbers(None if entry is None else entry.names)
         return np.asarray([numbers.get(each, each) for each in conditions])

@@ -74,7 +74,7 @@ def candidates(
 def _family(point: Point) -> tuple[bool, bool]:
     """Return what methods share that are alike on all grids: Runge-Kutta, Adams-Bashforth, or exponential."""
     method = SolverSpec.parse(point.solver).method
-    return method.multistep_order > 0, method.exponential
+    return method.multistep_order > 0, method.exponential is not None
 
 
 def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:

@@ -194,7 +194,7 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
     if "condition" in arrays and arrays["condition"].dtype.kind == "f":  # standardised, so not as it came
         hashes["condition"] = digest_of(arrays["condition"])
     values = {name: array.tolist() for name, array in arrays.items() if name not in hashes}
-    takes = model.conditioning
+    takes = model.request_conditions
     if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
         values["condition"] = class_names(takes, job.conditions or {})[ONE]
     usual = {
@@ -212,7 +212,7 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
 
 
 def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:
-    return () if model.conditioning is None else model.conditioning.droppable(job.negative or ())
+    return () if model.request_conditions is None else model.request_conditions.droppable(job.negative or ())
 
 
 LIBRARIES = ("torch", "numpy", "scipy", "numba", "llvmlite")
