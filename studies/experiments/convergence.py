@@ -32,7 +32,7 @@ CLAIMS = (
     Claim(
         "all-orders",
         "Every other method with fixed steps converges with its stated order",
-        "as above, for all of `solvers.catalogue` but DPM-Solver++, UniPC and stochastic ones; Adams-Bashforth with its `rk` start; "
+        "as above, for all of `solvers.catalogue` but DPM-Solver++ and UniPC; Adams-Bashforth with its `rk` start; "
         f"within {TOLERANCE}",
         "convergence",
         ours=True,
