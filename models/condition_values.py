@@ -61,8 +61,8 @@ class Distinct:
         """Build from one row per sample, or one for all; equal rows are stored once, unless they are short."""
         if len(rows) == 1 or rows.stride(0) == 0:
             return cls(rows[:1])
-        each = cls(rows, np.arange(len(rows)))
-        return each if rows[0].nbytes < _SHORT else each.merged()
+        distinct = cls(rows, np.arange(len(rows)))
+        return distinct if rows[0].nbytes < _SHORT else distinct.merged()
 
     def merged(self) -> Distinct:
         """Return the same values with equal rows stored once."""
@@ -79,7 +79,7 @@ class Distinct:
 
 def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:
     """Return the conditions of some samples, given by index; None for None."""
-    return None if conditions is None else {name: each.of(samples) for name, each in conditions.items()}
+    return None if conditions is None else {name: distinct.of(samples) for name, distinct in conditions.items()}
 
 
 class Values:
@@ -263,7 +263,7 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
 def _labels(name: str, entry: NamedCondition, value: Any) -> Any:
     """Replace names of classes by labels."""
     if isinstance(value, _LISTS):
-        return [_labels(name, entry, each) for each in value]
+        return [_labels(name, entry, item) for item in value]
     label = label_of(value, entry.classes or 0, entry.names)
     if label is None:
         raise _no_class(name, entry, value)

@@ -67,7 +67,9 @@ class Flag(Frozen):
 def _numbers(value: Any) -> Any:
     """Return a number, or nested tuples of numbers of equal lengths."""
     array = np.asarray(value, dtype=object)
-    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in array.reshape(-1).tolist()):
+    if not all(
+        isinstance(number, int | float) and not isinstance(number, bool) for number in array.reshape(-1).tolist()
+    ):
         raise ValueError("must be a number, or nested lists of numbers with equal lengths")
     try:
         return _tuples(array.astype(np.float64).tolist())
@@ -76,7 +78,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 Numbers = Annotated[Any, PlainValidator(_numbers), WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "array"}]})]
@@ -428,6 +430,12 @@ class NamedConditions:
     def single(self) -> NamedCondition | None:
         """The condition called `condition` if it is the only one; the network then takes its tensor, without a name."""
         return self.entries[ONE] if tuple(self.entries) == (ONE,) else None
+
+    def describe(self, name: str) -> str:
+        """Return a condition in words, for who gives it."""
+        entry = self.entries[name]
+        left_out = "" if entry.default is None and not entry.nullable else ", or leave it out"
+        return f"{name}: {entry.describe()}{left_out}"
 
     def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
         """Return the names that "no condition" drops: those with a null or a negative condition."""

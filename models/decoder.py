@@ -270,13 +270,13 @@ class Decoder(nn.Module):
     ) -> Self:
         """Make a decoder that runs a program, given its tensors by name."""
         with torch.device("meta"):
-            made = cls(
+            decoder = cls(
                 DecoderConfig(
                     kind="program", event_shape=event_shape, data_shape=data_shape, clip=clip, program=program
                 )
             )
-        made.load_state_dict({f"program.data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
-        return made
+        decoder.load_state_dict({f"program.data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
+        return decoder
 
     def _filled(self, **tensors: Tensor) -> Self:
         for name, tensor in tensors.items():
@@ -407,7 +407,7 @@ class Inverse:
 
     def _logarithms(self, data: Tensor) -> dict[Literal["log", "log1p"], Tensor]:
         """Return the logarithms of the columns of data that have a transform, (rows, columns) for each kind."""
-        found: dict[Literal["log", "log1p"], Tensor] = {}
+        logarithms: dict[Literal["log", "log1p"], Tensor] = {}
         for kind in ("log", "log1p"):
             if self._kind == "affine" and len(places := self._logs[kind]):
                 values = data.flatten(1)[:, places.to(data.device)]
@@ -415,8 +415,8 @@ class Inverse:
                     torch.finfo(data.dtype).tiny,
                     torch.finfo(data.dtype).eps,
                 )  # data that no sample decodes to; the residual shows it
-                found[kind] = values.clamp(min=tiny).log() if kind == "log" else values.clamp(min=eps - 1).log1p()
-        return found
+                logarithms[kind] = values.clamp(min=tiny).log() if kind == "log" else values.clamp(min=eps - 1).log1p()
+        return logarithms
 
     def encode(self, data: Tensor) -> Tensor:
         """Turn data (rows, *data_shape) into samples (rows, *event_shape), in the dtype of the data.

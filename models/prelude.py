@@ -196,15 +196,15 @@ def combinations(
         One tensor (combinations, *shape) for each name, and the combination of each sample (None if there is only one).
     """
     merged = {name: conditions[name].merged() for name in names}
-    indices = [each.index for each in merged.values() if each.index is not None]
+    indices = [distinct.index for distinct in merged.values() if distinct.index is not None]
     if not indices:
-        return [each.rows[:1] for each in merged.values()], None
+        return [distinct.rows[:1] for distinct in merged.values()], None
     combined, place = np.unique(np.stack(indices, axis=1), axis=0, return_inverse=True)
     columns = iter(np.ascontiguousarray(combined.T))
     rows: list[Tensor] = []
-    for each in merged.values():
-        if each.index is None:
-            rows.append(each.rows[:1].expand(len(combined), *each.rows.shape[1:]))
+    for distinct in merged.values():
+        if distinct.index is None:
+            rows.append(distinct.rows[:1].expand(len(combined), *distinct.rows.shape[1:]))
         else:
-            rows.append(each.rows[torch.from_numpy(next(columns))])
+            rows.append(distinct.rows[torch.from_numpy(next(columns))])
     return rows, place.reshape(-1).astype(np.int64)

@@ -30,7 +30,7 @@ EDM = "heun2/karras"
 """EDM's sampler (Karras et al. 2022, algorithm 1 without noise): a method on a grid of its own."""
 
 GRIDS = ("sway", "shift(0.5)", "shift(2)")
-"""Grids on which the best methods are tried, up to `GRID_NFE` calls."""
+"""Grids on which the best method of each family is tried, up to `GRID_NFE` calls."""
 
 GRID_NFE = 40
 ADAPTIVE = ("bosh3", "dopri5", "tsit5")
@@ -41,7 +41,6 @@ TUNED_NFE = (4, 5, 6, 8, 10)
 
 _PATIENCE = 3  # consecutive losses to cheaper solvers after which a method gets no more steps
 _FLOOR = 0.9  # a tolerance that leaves more than this share of the error has reached rounding
-_BEST = 2  # methods tried on other grids, for each number of calls
 
 
 def candidates(
@@ -50,7 +49,8 @@ def candidates(
     """Yield the solvers to measure, one after another.
 
     A method gets more steps until its error or that of a cheaper solver is small enough, or until it falls further and
-    further behind cheaper solvers. Then the best are tried on other grids. Tolerances are tightened until the error
+    further behind cheaper solvers of at least its order; it overtakes those of a lower one in the end. Then, for each
+    number of calls, the best method of each family is tried on other grids. Tolerances are tightened until the error
     hardly changes.
 
     Args:
@@ -62,16 +62,25 @@ def candidates(
     """
     yield from tuned
     yield from _ladder(points, dtype, close)
-    for nfe in (steps for steps in STEPS if 1 < steps <= GRID_NFE and not _close_before(points, steps, close)):
-        alike = [point for point in points.values() if point.nfe == nfe and "/" not in point.solver]
-        for point in sorted(alike, key=lambda point: point.p95_high)[:_BEST]:
+    for nfe in (steps for steps in STEPS if steps <= GRID_NFE and not _close_before(points, steps, close)):
+        plain = [p for p in points.values() if p.nfe == nfe and "/" not in p.solver]
+        several = [p for p in plain if (SolverSpec.parse(p.solver).steps or 1) > 1]  # a single step is its own grid
+        best = {_family(point): point for point in sorted(several, key=lambda point: -point.p95_high)}
+        for point in best.values():
             yield from (f"{point.solver}/{grid}" for grid in GRIDS)
     yield from _tolerances(points, dtype, close if close > CLOSE else 0.0)  # what is stored goes on to rounding
 
 
+def _family(point: Point) -> tuple[bool, bool]:
+    """Return what methods share that are alike on all grids: Runge-Kutta, Adams-Bashforth, or exponential."""
+    method = SolverSpec.parse(point.solver).method
+    return method.multistep_order > 0, method.exponential
+
+
 def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
     """Yield methods (or methods on a grid) with ever more steps, fewest calls first."""
-    names = [*(name for name in catalogue.solvers() if name not in SIMILAR), EDM]
+    usable = (name for name, entry in catalogue.solvers().items() if name not in SIMILAR and not entry.stochastic)
+    names = [*usable, EDM]
     queue = [(_nfe(name, place, dtype), name, place) for name in names for place in _first(name)]
     heapq.heapify(queue)
     records = {name: Record() for name in names}
@@ -82,7 +91,7 @@ def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> It
         text = _text(name, STEPS[place])
         yield text
         point = points.get(text)
-        done = point is not None and (point.p95_high <= close or records[name].falls_behind(point, points))
+        done = point is not None and (point.p95_high <= close or records[name].falls_behind(point, points, point.order))
         if not done and place + 1 < len(STEPS):
             heapq.heappush(queue, (_nfe(name, place + 1, dtype), name, place + 1))
 
@@ -139,10 +148,10 @@ class Record:
     def __init__(self) -> None:
         self.ratio, self.losses = np.inf, 0
 
-    def falls_behind(self, point: Point, points: Mapping[str, Point]) -> bool:
-        """Add the next point; return whether the method has fallen behind for good."""
-        others = (p for p in points.values() if p.nfe <= point.nfe and p.solver != point.solver)
-        best = min((p.p95_high for p in others), default=np.inf)
+    def falls_behind(self, point: Point, points: Mapping[str, Point], order: int = 0) -> bool:
+        """Add the next point; return whether the method has fallen behind solvers of an order for good."""
+        rivals = (p for p in points.values() if p.nfe <= point.nfe and p.solver != point.solver and p.order >= order)
+        best = min((p.p95_high for p in rivals), default=np.inf)
         ratio = point.p95_high / best if best > 0 else np.inf
         self.losses = self.losses + 1 if ratio > 1 and ratio >= self.ratio else 0
         self.ratio = ratio

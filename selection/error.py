@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -25,6 +26,7 @@ from models.guidance import Guided
 from models.velocity import kind_of
 from solvers import SolverSpec, Status
 from solvers import compile as compiled
+from solvers.errors import SolverError
 from solvers.integrate import Solution, integrate_indexed
 from solvers.tuned import TunedPlans
 
@@ -72,9 +74,22 @@ class Point(Frozen):
         return "@" in self.solver
 
     @property
+    def order(self) -> int:
+        """Order of the solver; 0 if this build has none of this name: a file may name one that is gone."""
+        return _order(self.solver)
+
+    @property
     def cost(self) -> tuple[float, float, float]:
         """A key that sorts solvers, the cheapest first; of equally cheap ones the most accurate."""
         return self.nfe_most, self.nfe, self.p95_high
+
+
+@lru_cache(maxsize=4096)
+def _order(solver: str) -> int:
+    try:
+        return SolverSpec.parse(solver).method.order
+    except SolverError:
+        return 0
 
 
 def shares(states: Tensor, ends: Tensor, spread: float) -> NDArray[np.float64]:

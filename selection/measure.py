@@ -245,7 +245,7 @@ def _shape_of(
             entry = {} if card.request_conditions is None else card.request_conditions.entries
             for axis, size in (matched(entry[name].shape, array.shape[1:]) or {}).items() if name in entry else ():
                 noted.note(axis, size, f"--condition {name}")
-        free = {axis: size for axis, size in noted.known.items() if axis in free_axes(card.event_shape)}
+        free = {axis: size for axis, size in noted.sizes.items() if axis in free_axes(card.event_shape)}
         return card.event_of(free), free
     except ShapeError as error:
         raise NoErrors(f"{error}: --shape {error.axis}=N, N from {card.bounds[error.axis].describe()}") from None
@@ -277,7 +277,7 @@ def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], sampl
         values = Values(replace(requested, stored=checkpoint.nulls), turns, samples, checkpoint.dtype)
         tensors = {name: each.expanded(samples) for name, each in values.tensors().items()}
         if checkpoint.prelude is not None:
-            prelude, makes = checkpoint.prelude, takes.sized(values.sizes.known)
+            prelude, makes = checkpoint.prelude, takes.sized(values.sizes.sizes)
             counts = {len(array) for array in examples.values()}
             different = min(samples, *counts) if len(counts) == 1 else samples
             with torch.no_grad():

@@ -51,18 +51,18 @@ def _cache_folder(package: Path) -> str:
     shipped = package / "__pycache__" / f"compiled-{digest[:16]}"
     if not (elsewhere := os.environ.get("NUMBA_CACHE_DIR")):
         return str(shipped)
-    kept = Path(elsewhere) / shipped.name
-    if shipped.is_dir() and not kept.exists():
-        _copy(shipped, kept)
-    return str(kept)
+    copy = Path(elsewhere) / shipped.name
+    if shipped.is_dir() and not copy.exists():
+        _copy(shipped, copy)
+    return str(copy)
 
 
-def _copy(shipped: Path, kept: Path) -> None:
+def _copy(shipped: Path, target: Path) -> None:
     """Copy a folder atomically; if that fails, the loops are compiled again."""
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as apart:
-            shutil.copytree(shipped, Path(apart) / kept.name).rename(kept)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as apart:
+            shutil.copytree(shipped, Path(apart) / target.name).rename(target)
     except (OSError, shutil.Error):  # the folder is not writable, or another process was first
         return
 

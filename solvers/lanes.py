@@ -44,6 +44,8 @@ class Admission:
         owner: an integer chosen by the caller, returned with them when they end.
         first_index: the first one's index within its owner's samples; the others count up from it.
         save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
+        seed, first_sample: choose the noise of stochastic paths, see `draws`: the seed, and the index of the first one
+            in its stream.
     """
 
     plan: Plan
@@ -51,6 +53,8 @@ class Admission:
     owner: int = 0
     first_index: int = 0
     save_at: NDArray[np.float64] | None = None
+    seed: int = 0
+    first_sample: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class Lanes:
         slots: S, the number of velocities kept per lane; by default enough for every solver of the catalogue. A plan
             that needs more, of a method registered later, widens it. Unused slots never change a bit of the result.
         step_ends: whether the network receives, besides the time of a row, where its lane's step ends; only on grids.
+        order: (D,) the place in a state of each number of the noise of a step; None for the same order.
         compiled: use compiled loops (`kernels_cpu`) instead of tensor operations (`kernels_torch`); the default for
             float32 and float64 on the CPU.
     """
@@ -111,6 +116,7 @@ class Lanes:
     slots: int | None = None
     compiled: bool | None = None
     step_ends: bool = False
+    order: Index | None = None
 
     records: Records = field(init=False)
     states: States = field(init=False)
@@ -132,7 +138,7 @@ class Lanes:
             on_host = torch.device(self.device).type == "cpu"
             self.compiled = on_host and self.dtype in (torch.float32, torch.float64)
         kind = HostStates if self.compiled else DeviceStates
-        self.states = kind(self.width, slots, self.dtype, self.device)
+        self.states = kind(self.width, slots, self.dtype, self.device, self.order)
 
     def __len__(self) -> int:
         """Running lanes."""
@@ -176,6 +182,9 @@ class Lanes:
                 words[first:last] = tickets[-1].words
                 owners[first:last] = admission.owner
                 indices[first:last] = np.arange(admission.first_index, admission.first_index + last - first)
+                if admission.plan.rows.mix is not None:
+                    noisy = self._room[first:last]
+                    noisy["seed"], noisy["sample"] = admission.seed, admission.first_sample + np.arange(last - first)
                 if admission.plan.times is None:
                     self._room["log"][first:last] = places = self.log.open(last - first)
                     undo.callback(self.log.free, places)

@@ -37,22 +37,22 @@ def check_save_at(plan: Plan, save_at: TimesSpec | None, name: str = "save_at") 
     """
     if save_at is None:
         return None
-    given = as_times(name, save_at)
+    requested = as_times(name, save_at)
     start, end = plan.t_span
     points = plan.times if plan.times is not None else np.array([start, end])
-    near = nearest(given, points)
-    on_point = stands_for(given, near, plan.t_span)
-    times = np.where(on_point, near, given.astype(np.float64))
+    near = nearest(requested, points)
+    on_point = stands_for(requested, near, plan.t_span)
+    times = np.where(on_point, near, requested.astype(np.float64))
     for t in times[(times < min(start, end)) | (times > max(start, end))]:
         at, first, last = distinct_texts(float(t), start, end)
         raise SolverError(name, f"{name} = {at} is outside the span from {first} to {last}")
-    check_order(name, given, start, end)
+    check_order(name, requested, start, end)
     for k in np.flatnonzero(np.diff(times) == 0):
-        a, b = distinct_texts(float(given[k]), float(given[k + 1]))
+        a, b = distinct_texts(float(requested[k]), float(requested[k + 1]))
         raise SolverError(name, f"{name} holds {a} and {b}, which both stand for {float(times[k])!r}; leave one out")
     if plan.times is not None:
         for k in np.flatnonzero(~on_point):
-            at, _ = distinct_texts(float(given[k]), float(near[k]))
+            at, _ = distinct_texts(float(requested[k]), float(near[k]))
             raise SolverError(name, f"{name} = {at} is not a grid point; the nearest is {float(near[k])!r}")
     elif plan.rows.dense is None:
         raise SolverError(name, f"{plan.name} has no dense output; give it steps and save at grid points")
@@ -114,7 +114,7 @@ def save_passed(records: Records, states: States, bank: Bank, index: Index, afte
 
 def _inside(chosen: Records, states: States, bank: Bank, index: Index, t: NDArray[np.float64], after: Tensor) -> Tensor:
     """Return states (m, D) at times t (m,) within the step, from the chosen records (m,) of lanes `index`."""
-    where, at_end = (torch.from_numpy(each).to(after.device) for each in (index, (t == chosen["t_next"])[:, None]))
+    where, at_end = (torch.from_numpy(array).to(after.device) for array in (index, (t == chosen["t_next"])[:, None]))
     curve = bank.curves[bank.rows["dense"][chosen["done"]]]
     powers = ((t - chosen["t"]) / chosen["h"])[:, None, None] ** np.arange(1, curve.shape[2] + 1)
     weights = torch.from_numpy((curve * powers).sum(axis=2) * chosen["h"][:, None]).to(after.device, after.dtype)

@@ -137,6 +137,8 @@ class Card(Frozen):
         decoder: how samples become data.
         dataset: what the network was trained on.
         training: the training recipe and its metrics.
+        noise_independent: whether it was trained on noise that is independent of the data; False, which alone is
+            written, after a coupling of the two, a reflow or the like.
         noise: scheme of the starting noise (see `models.noise`): one for states of fixed shape, one for free axes.
         seed: seed of the training.
         libraries: versions of the libraries that wrote the checkpoint.
@@ -162,6 +164,7 @@ class Card(Frozen):
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]
     training: dict[str, JsonValue]
+    noise_independent: bool = True
     noise: Literal["philox-ndtri-v1", "philox-ndtri-free-v1"] = SCHEME
     seed: int = Field(ge=0, lt=1 << 63)
     libraries: dict[str, str]
@@ -216,6 +219,8 @@ class Card(Frozen):
         if self.sampling is not None and self.sampling.scheduler is not None:
             self.sampling.scheduler.check(self.time, self.event_shape, self.axes)
             self.authors_solver(self.typical)
+            if (start := self.start_time()) is not None:
+                raise ValueError(f"the steps of the scheduler start at {start:g}; time must start there, too")
         needed = FREE_SCHEME if mine else SCHEME
         if self.noise != needed:
             raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")
@@ -243,10 +248,10 @@ class Card(Frozen):
     @property
     def _condition_axes(self) -> dict[str, Axis]:
         """The free axes of conditions."""
-        found: dict[str, Axis] = {}
+        axes: dict[str, Axis] = {}
         for takes in (self.conditioning, self.request_conditions):
-            found |= {} if takes is None else takes.axes
-        return found
+            axes |= {} if takes is None else takes.axes
+        return axes
 
     def authors_solver(self, sizes: Mapping[str, int], steps: int | None = None) -> str | None:
         """The text of the authors' solver for a state with these sizes of its free axes; None if the card has none.
@@ -264,7 +269,25 @@ class Card(Frozen):
         steps = sampling.steps if steps is None else steps
         assert steps is not None  # noqa: S101  (a scheduler needs fixed steps)
         times = sampling.scheduler.times(steps, self.time, self.event_shape, sizes)
-        return str(SolverSpec(**(read_solver(sampling.solver) | {"steps": steps, "grid": times})))
+        own = {"steps": steps, "grid": times, "t_span": (times[0], times[-1])}
+        return str(SolverSpec(**(read_solver(sampling.solver) | own)))
+
+    def start_time(self, steps: int | None = None) -> float | None:
+        """The network's own time at which the scheduler starts its steps, or others; None for that of `time`."""
+        if self.sampling is None or not isinstance(self.sampling.scheduler, Chain):
+            return None
+        return self.sampling.scheduler.start_time(steps or self.sampling.steps or 1, self.time)
+
+    @property
+    def no_score(self) -> str:
+        """Why the score of its path does not follow from its velocity; empty if it does."""
+        if self.field.takes_ends:
+            return "is a field of average velocity (`field` of its card)"
+        if not self.noise_independent:
+            return "was trained on noise that depends on the data (`noise_independent` of its card)"
+        if not self.time.from_standard_noise:
+            return "starts from states that are not standard normal noise, or ends before data (`time` of its card)"
+        return ""
 
     @property
     def typical(self) -> dict[str, int]:
@@ -337,6 +360,8 @@ class Card(Frozen):
                 del fields[name]
         if self.field is FieldKind.VELOCITY:
             del fields["field"]
+        if self.noise_independent:
+            del fields["noise_independent"]
         return fields
 
 
@@ -405,10 +430,10 @@ def is_pickle(path: Path) -> bool:
 def _explain_missing(folder: Path) -> str:
     """Say what a folder without a card contains, if that explains why it has none."""
     try:
-        found = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in folder.iterdir())
     except OSError:
         return "; the folder is missing or cannot be read"
-    pickles = [name for name in found if is_pickle(Path(name))]
+    pickles = [name for name in names if is_pickle(Path(name))]
     if pickles:
         return f"; found {pickles[0]}: pickles can run code and are never read, save as safetensors instead"
-    return f"; the folder contains {', '.join(found[:5]) or 'nothing'}"
+    return f"; the folder contains {', '.join(names[:5]) or 'nothing'}"

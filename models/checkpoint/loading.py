@@ -145,10 +145,10 @@ def load(
 def _plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
     """Return the plans beside the weights, and why they cannot be used; a checkpoint is valid without them."""
     try:
-        found = read_plans(folder, weights_sha256)
+        stored = read_plans(folder, weights_sha256)
     except PlansError as error:
         return None, str(error)
-    return (None if found is None else found.tuned()), ""
+    return (None if stored is None else stored.tuned()), ""
 
 
 class _Pair(nn.Module):
@@ -215,10 +215,10 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
     takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized({})
     try:
         with torch.no_grad():
-            given = checkpoint.examples(_TRIAL_ROWS, device)
+            conditions = checkpoint.examples(_TRIAL_ROWS, device)
             for t in (0.0, 0.5, 1.0):
                 times = card.field.times(torch.full((_TRIAL_ROWS,), t, dtype=x.dtype, device=device))
-                v = checkpoint.velocity(x, times, given)
+                v = checkpoint.velocity(x, times, conditions)
                 _check_tensor(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
             shape = (_TRIAL_ROWS, *card.data_of(card.typical))
             decoded = checkpoint.decoder.decode(x)
@@ -235,10 +235,10 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
         raise CheckpointError(f"{checkpoint.path}: {mixing}")
 
 
-def _check_tensor(what: str, found: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if tuple(found.shape) != shape or found.dtype != dtype:
+def _check_tensor(what: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
         raise CheckpointError(
-            f"{what}: found {found.dtype} of shape {list(found.shape)}, expected {dtype} of shape {list(shape)}"
+            f"{what}: found {tensor.dtype} of shape {list(tensor.shape)}, expected {dtype} of shape {list(shape)}"
         )
-    if not found.isfinite().all():
+    if not tensor.isfinite().all():
         raise CheckpointError(f"{what}: is not finite on starting noise")

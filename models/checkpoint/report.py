@@ -38,8 +38,8 @@ def read_report(folder: Path, card: Card) -> dict[str, JsonValue]:
     Raises:
         ReportError: it is damaged, or belongs to other weights.
     """
-    found = _FILE.read(folder, card.weights_sha256)
-    return {} if found is None else found.parts
+    report = _FILE.read(folder, card.weights_sha256)
+    return {} if report is None else report.parts
 
 
 def add_to_report(folder: Path, card: Card, parts: Mapping[str, Any]) -> Path:

@@ -144,17 +144,17 @@ def find_fault(
         name: of the form, for the message.
     """
     x, t = noise(0, 0, _TRIAL_ROWS, sized(event_shape, {}), torch.float32), torch.linspace(0.0, 1.0, _TRIAL_ROWS)
-    given: Any = None if condition is None else condition.examples(_TRIAL_ROWS, torch.float32)
-    doubled = given.double() if given is not None and given.is_floating_point() else given
+    conditions: Any = None if condition is None else condition.examples(_TRIAL_ROWS, torch.float32)
+    doubled = conditions.double() if conditions is not None and conditions.is_floating_point() else conditions
     with torch.no_grad():
         exact = copy.deepcopy(velocity).double()(x.double(), t.double(), doubled)
-        whole = form(x, t, given)
-        eager, compiled = (rms(v.double() - exact) for v in (velocity(x, t, given), whole))
+        whole = form(x, t, conditions)
+        eager, compiled = (rms(v.double() - exact) for v in (velocity(x, t, conditions), whole))
         if not compiled <= MAX_ERROR * eager:  # also if either is NaN
             return f"the {name} form is off by {compiled:.1e} (rms, from float64), the torch module by {eager:.1e}"
         for rows in _COUNTS:
             some = torch.randperm(len(x), generator=torch.Generator().manual_seed(rows))[:rows]
-            if not same_bits(form(x[some], t[some], None if given is None else given[some]), whole[some]):
+            if not same_bits(form(x[some], t[some], None if conditions is None else conditions[some]), whole[some]):
                 return f"the {name} form has other bits in calls of {rows} rows"
     return ""
 

@@ -420,7 +420,7 @@ class _Work(TorchDispatchMode):
             return out
         if isinstance(out, Tensor):
             self.numbers += out.numel()
-        moved = sum(each.nbytes for each in (*args, out) if isinstance(each, Tensor))
+        moved = sum(tensor.nbytes for tensor in (*args, out) if isinstance(tensor, Tensor))
         self.total += _START_WORK + max(flops, _BYTE_WORK * moved)
         return out
 

@@ -19,9 +19,9 @@ from models.checkpoint.card import read_card
 from models.compute import Compute
 from models.conditions import NamedCondition
 from models.conventions import Predicts
-from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
+from models.importing.parts import PreludeSource
 from models.importing.preview import preview
 from models.importing.statistics import NORMALISATIONS, Affine, of_actions, of_conditions, read_statistics
 from models.importing.weights import Imported, import_program, import_weights
@@ -87,6 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop", type=float, help="own time of the samples, if they still have noise, such as 0 for its last step"
     )
     parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
+    parser.add_argument(
+        "--noise-independent",
+        choices=("yes", "no"),
+        default="yes",
+        help="no: it was trained on noise that depends on the data (minibatch optimal transport, reflow, a student)",
+    )
     parser.add_argument("--compute", choices=get_args(Compute), help="precision in which the network computes")
     parser.add_argument("--solver", help="solver for requests that name none, such as euler-28/shift(3)")
     parser.add_argument(
@@ -189,7 +195,7 @@ def _declared(options: argparse.Namespace) -> Declared:
         options.stop,
         options.start_scale,
     )
-    declared = replace(declared, compute=options.compute)
+    declared = replace(declared, compute=options.compute, noise_independent=options.noise_independent == "yes")
     if options.scheduler is None:
         return replace(declared, sampling=declared.sampled(options.solver, options.own_times))
     if options.own_times is not None:

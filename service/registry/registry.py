@@ -403,8 +403,8 @@ class Registry:
         """Replace the entry of a model, retire versions no longer in it, and report the changes."""
         name = entry.name
         before = self._table.get(name) or ModelEntry(name)
-        others = {other: table for other, table in self._table.items() if other != name}
-        self._table = {**others, name: entry} if entry.versions or entry.broken else others
+        table = {other: table for other, table in self._table.items() if other != name}
+        self._table = {**table, name: entry} if entry.versions or entry.broken else table
         changes = Changes.between({name: before}, {name: entry})
         for _, version in changes.loaded:
             self._metrics.model_is_loaded(name, version, True, entry.loaded[version].path)

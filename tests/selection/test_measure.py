@@ -112,6 +112,9 @@ def test_a_method_ends_once_another_is_close_and_the_best_try_other_grids(monkey
     assert "heun2-3" not in texts, "too similar to others"
     assert not {"euler-200", "rk4-48"} & set(texts)
     assert any(text.startswith("rk4") and text.endswith("/sway") for text in texts)
+    texts = tried(Decay(), monkeypatch, ("ab2", "midpoint"), GRIDS=("sway",))
+    assert {"ab2-4/sway", "midpoint-2/sway"} <= set(texts), "the best of each family"
+    assert not {"ab2-1", "euler-1/sway", "midpoint-1/sway"} & set(texts), "the same as others"
 
 
 def test_no_solver_that_would_be_chosen_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +143,9 @@ def test_a_method_that_catches_up_is_not_given_up() -> None:
 
     assert record([1, 0.5, 0.25, 0.1], [0.5, 0.2, 0.08, 0.001]) == [False, False, False, True]
     assert not any(record([10 * 0.5**k for k in range(12)], [0.7**k for k in range(12)]))
+    few = {"ab2-16": point("ab2-16", 16, 0.01)}
+    method = Record()
+    assert not any(method.falls_behind(point(f"rk4-{k}", 4 * k, 0.1 * k), few, order=4) for k in range(4, 9))
 
 
 def test_tolerances_end_where_they_change_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@
 which can be imported from here.
 """
 
+from pathline import _analysis
+from pathline._analysis import *  # noqa: F403 - its own list says what is public
 from pathline._async_client import AsyncClient
 from pathline._bulk import BulkResult
 from pathline._calls import VERSION
@@ -21,15 +23,7 @@ from pathline._fields import SampleOptions, SolverOptions
 from pathline._frontier import Frontier, FrontierCurve, FrontierPoint
 from pathline._info import Axis, ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import Budget
-from pathline._results import (
-    DiagnoseResult,
-    EncodeResult,
-    Failure,
-    Latency,
-    LogProbResult,
-    SampleResult,
-    Trace,
-)
+from pathline._results import Failure, Latency, SampleResult, Trace
 from pathline._retry import RetryPolicy
 from pathline.errors import (
     AccessDenied,
@@ -65,8 +59,6 @@ __all__ = [
     "ComparisonRow",
     "Completed",
     "DeadlineExceeded",
-    "DiagnoseResult",
-    "EncodeResult",
     "Event",
     "Failure",
     "Frontier",
@@ -75,7 +67,6 @@ __all__ = [
     "InvalidRequest",
     "InvalidValue",
     "Latency",
-    "LogProbResult",
     "ModelInfo",
     "ModelList",
     "NotFound",
@@ -97,3 +88,4 @@ __all__ = [
     "TransportError",
     "Unavailable",
 ]
+__all__ += _analysis.__all__

@@ -18,7 +18,7 @@ from pathline._files import save
 from pathline._flow import Flow
 from pathline._page import page_url
 from pathline._request import Request, operation_request
-from pathline.errors import ProtocolError
+from pathline._typed import member_of, typed, understood
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One solver, measured; endpoint errors are shares of the spread of the samples.
+    """One solver, measured; endpoint errors are shares of the spread.
 
     Attributes:
         solver: Its text, as `sample` takes it.
@@ -124,7 +124,7 @@ class Comparison:
         """Return the cheapest solver that promises an error; None if none does.
 
         Args:
-            within: Endpoint error that 95 % of samples stay within, as a share of the spread.
+            within: Endpoint error that 95 % of samples end within, as a share of the spread.
 
         Raises:
             ValueError: `within` is not above 0.
@@ -266,26 +266,12 @@ def _compared(calls: Calls, request: Request, progress: Callable[[Mapping[str, A
 
 
 def _comparison(request: Request, documents: Mapping[str, Mapping[str, Any]], url: str) -> Comparison:
-    try:
-        start, last = documents["start"], documents["completed"]
-        rows = tuple(ComparisonRow(**{name: row[name] for name in _COLUMNS}, fields=row) for row in last["points"])
-        choice = last["choice"] or {}
+    with understood("the response of a comparison"):
+        start, last = member_of(documents, "start"), member_of(documents, "completed")
+        rows = tuple(typed(ComparisonRow, row) for row in member_of(last, "points", "list"))
+        choice = member_of(last, "choice", "Mapping | None") or {}
         settings = {**request.settings, "model": start["model"], "seed": start["seed"]}
-        shown = choice.get("solver") or (rows[-1].solver if rows else start["reference"])
-        return Comparison(
-            model=start["model"],
-            version=start["version"],
-            seed=start["seed"],
-            num_samples=start["num_samples"],
-            reference=start["reference"],
-            rows=rows,
-            asked=tuple(request.settings.get("solvers") or ()),
-            choice=choice,
-            verdict=last["verdict"],
-            tuned=last["tuned"],
-            complete=last["complete"],
-            url=page_url(url, settings, shown),
-            fields=last,
-        )
-    except (KeyError, TypeError) as error:
-        raise ProtocolError(f"the response is not a comparison ({type(error).__name__}: {error})") from error
+        solver = member_of(choice, "solver", "str") if choice else rows[-1].solver if rows else start["reference"]
+        asked = tuple(request.settings.get("solvers") or ())
+        link = page_url(url, settings, solver)
+        return typed(Comparison, {**start, **last}, rows=rows, asked=asked, choice=choice, url=link, fields=last)

@@ -7,13 +7,12 @@ allocated that the received bytes cannot fill.
 from __future__ import annotations
 
 import io
-import json
 import math
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,14 +20,12 @@ from pathline._request import Request, SampleRequest
 from pathline._response import MAX_BYTES
 from pathline._results import (
     ArrayResult,
-    DiagnoseResult,
-    EncodeResult,
     Failure,
     Latency,
-    LogProbResult,
     SampleResult,
     Trace,
 )
+from pathline._typed import member_of, parsed, typed, understood
 from pathline.errors import ProtocolError
 
 T = TypeVar("T")
@@ -37,15 +34,6 @@ R = TypeVar("R", bound=ArrayResult)
 MEDIA_TYPE = "application/x-npz"
 _ELSEWHERE = {"shape", "saved", "nfe_per_sample"}
 """Members of a response that a result has in its arrays."""
-
-_CASTS: Mapping[str, Callable[[Any], Any]] = {
-    "int": int,
-    "str": str,
-    "bool": bool,
-    "Mapping[str, Any]": dict,
-    "Mapping[str, str]": dict,
-    "tuple[Mapping[str, str], ...]": tuple,
-}
 
 
 def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
@@ -65,8 +53,8 @@ def decode_replay(content: bytes, request: Request) -> SampleResult:
     """
 
     def build(entries: Mapping[str, np.ndarray], meta: Any) -> SampleResult:
-        seed, first = int(_member(meta, "seed")), int(_member(meta, "first_index"))
-        count, model = len(_entry(entries, "samples")), str(_member(meta, "model"))
+        seed, first = int(member_of(meta, "seed")), int(member_of(meta, "first_index"))
+        count, model = len(member_of(entries, "samples")), str(member_of(meta, "model"))
         return _result(entries, meta, SampleRequest(model, "sample", {}, b"", "", request.url, count, seed, first, 1.0))
 
     return read(content, build)
@@ -78,16 +66,9 @@ def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) ->
     Raises:
         ProtocolError: It is damaged or incomplete.
     """
-    try:
-        entries = _entries(content)
-        return build(entries, json.loads(_entry(entries, "meta").tobytes()))
-    except ProtocolError:
-        raise
-    except Exception as error:  # whatever damaged bytes raise in zipfile, zlib, numpy and json
-        raise ProtocolError(
-            f"the response of {len(content)} bytes is not a valid npz ({type(error).__name__}: {error}); "
-            "it was damaged on the way, or this is not a Pathline service"
-        ) from error
+    with understood(f"the response of {len(content)} bytes"):
+        arrays = _entries(content)
+        return build(arrays, parsed(member_of(arrays, "meta").tobytes()))
 
 
 def _entries(content: bytes) -> dict[str, np.ndarray]:
@@ -117,36 +98,13 @@ def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return readers[np.lib.format.read_magic(file)](file)
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-def built(kind: type[R], entries: Mapping[str, np.ndarray], meta: Any, **own: Any) -> R:
-    """Build a result, whose fields are arrays and members of a response under the same names.
-
-    Args:
-        kind: Of result, a dataclass.
-        entries: The arrays of the response.
-        meta: Its metadata.
-        own: Fields that are not simply one of them.
-
-    Raises:
-        ProtocolError: Something is missing.
-    """
-    own |= {"failed": tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in _member(meta, "failed"))}
-    own["latency"] = Latency(**{name: meta["latency"].get(name) for name in Latency.__annotations__})
-    for each in fields(cast("Any", kind)):
-        name, annotation = each.name, str(each.type)
-        if name in own:
-            continue
-        is_array = "ndarray" in annotation
-        if name in (entries if is_array else meta):
-            own[name] = entries[name] if is_array else _CASTS.get(annotation, _same)(meta[name])
-        elif "None" in annotation:
-            own[name] = None
-        elif each.default is MISSING and each.default_factory is MISSING:
-            _entry(entries, name) if is_array else _member(meta, name)  # raises
-    return kind(**own)
+def built(kind: type[R], arrays: Mapping[str, np.ndarray], meta: Any, **own: Any) -> R:
+    """Build a result, whose fields are arrays and members of a response; errors and other arguments as for `typed`."""
+    failed = tuple(typed(Failure, each) for each in member_of(meta, "failed", "list"))
+    member_of(member_of(meta, "solver", "Mapping"), "text", "str")
+    return typed(
+        kind, meta, arrays, failed=failed, latency=typed(Latency, member_of(meta, "latency", "Mapping")), **own
+    )
 
 
 def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: SampleRequest) -> SampleResult:
@@ -156,17 +114,19 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
         ProtocolError: Something is missing, or it belongs to another request.
     """
     _check_request(meta, request)
-    per_sample = {name: _entry(entries, name) for name in ("samples", "nfe", "t", "status")}
-    for name, array in per_sample.items():
-        if array.shape[:1] != (request.num_samples,):
+    for name, kinds in {"samples": "f", "nfe": "iu", "t": "f", "status": "U"}.items():
+        array = member_of(entries, name)
+        if array.shape[:1] != (request.num_samples,) or (array.ndim > 1 and name != "samples"):
             raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were requested")
+        if array.dtype.kind not in kinds:
+            raise ProtocolError(f"{name} is an array of {array.dtype}")
     names = {each.name for each in fields(SampleResult)}
     return built(
         SampleResult,
         entries,
         meta,
-        nfe_per_sample=per_sample["nfe"].astype(np.int64, copy=False),
-        status_per_sample=per_sample["status"],
+        nfe_per_sample=entries["nfe"].astype(np.int64, copy=False),
+        status_per_sample=entries["status"],
         trace=_trace(entries, meta),
         saved_t=np.asarray(meta["saved"]["t"], np.float64) if "saved" in entries else None,
         page=(request.url, request.settings),
@@ -177,7 +137,7 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
 def _check_request(meta: Any, request: SampleRequest) -> None:
     requested = {"model": request.model, "seed": request.seed, "first_index": request.first_index}
     for key, expected in requested.items():
-        found = meta.get(key, expected) if key == "first_index" else _member(meta, key)
+        found = meta.get(key, expected) if key == "first_index" else member_of(meta, key)
         if found != expected:
             raise ProtocolError(f"the response is for {key}={found!r}, but {key}={expected!r} was requested")
 
@@ -192,40 +152,9 @@ def _trace(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
     return Trace(**columns, quantiles={name: np.asarray(value, np.float64) for name, value in quantiles.items()})
 
 
-def _entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return an array of a response; raise a ProtocolError if it is missing."""
-    if name not in entries:
-        raise ProtocolError(f"the response has no entry {name!r} (found: {', '.join(entries)}); is the service older?")
-    return entries[name]
-
-
-def _member(meta: Any, name: str) -> Any:
-    """Return a member of a response's metadata; raise a ProtocolError if it is missing."""
-    if not isinstance(meta, dict) or name not in meta:
-        raise ProtocolError(f"the response's meta has no {name!r}; is the service older than this SDK?")
-    return meta[name]
-
-
 def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.ndarray:
     """Return rows of states as float64; null (a state that is not finite) becomes NaN."""
     known = next((np.asarray(row, np.float64) for row in rows if row is not None), None)
     event = tuple(shape[1:]) if shape is not None else () if known is None else known.shape
     gap = np.full(event, np.nan)
     return np.array([gap if row is None else row for row in rows], np.float64).reshape(len(rows), *event)
-
-
-def encoded(entries: Mapping[str, np.ndarray], meta: Any) -> EncodeResult:
-    """Build the result of `encode`; raise a ProtocolError if something is missing, as do the others."""
-    return built(EncodeResult, entries, meta)
-
-
-def densities(entries: Mapping[str, np.ndarray], meta: Any) -> LogProbResult:
-    """Build the result of `log_prob`."""
-    return built(LogProbResult, entries, meta)
-
-
-def diagnosis(entries: Mapping[str, np.ndarray], meta: Any) -> DiagnoseResult:
-    """Build the result of `diagnose`."""
-    eigenvalues = _entry(entries, "eigenvalues_real") + 1j * _entry(entries, "eigenvalues_imag")
-    times = np.array(_member(meta, "times"), np.float64)
-    return built(DiagnoseResult, entries, meta, times=times, eigenvalues=eigenvalues)

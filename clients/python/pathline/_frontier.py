@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pathline import _plot
-from pathline.errors import ProtocolError
+from pathline._typed import member_of, typed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +78,7 @@ class FrontierCurve:
 
     def chart(self) -> str:
         """Return all solvers as a text chart with logarithmic axes: `o` is one of the best, `.` any other."""
-        shown = [point for point in self.points if point.p95_high > 0]
+        shown = [point for point in self.points if 0 < point.p95_high < math.inf and 0 < point.nfe < math.inf]
         if not shown:
             return ""
         x = [math.log10(point.nfe) for point in shown]
@@ -166,28 +166,8 @@ class Frontier:
 
 def frontier_of(document: Any) -> Frontier:
     """Read the response of ``/v1/models/{name}/frontier``."""
-    try:
-        return Frontier(
-            str(document["model"]),
-            int(document["version"]),
-            str(document["checkpoint"]),
-            str(document["reference"]),
-            str(document["conditions"]),
-            tuple(_curve(curve) for curve in document["curves"]),
-            document,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the response is not a frontier ({type(error).__name__}: {error})") from error
-
-
-def _curve(item: Mapping[str, Any]) -> FrontierCurve:
-    points: Sequence[Mapping[str, Any]] = item["points"]
-    names = FrontierPoint.__annotations__
-    return FrontierCurve(
-        item.get("guidance"),
-        int(item["samples"]),
-        int(item["seed"]),
-        float(item["spread"]),
-        bool(item["complete"]),
-        tuple(FrontierPoint(**{name: point[name] for name in names}) for point in points),
+    curves = (
+        typed(FrontierCurve, curve, points=tuple(typed(FrontierPoint, point) for point in curve["points"]))
+        for curve in member_of(document, "curves", "list")
     )
+    return typed(Frontier, document, curves=tuple(curves))

@@ -30,7 +30,7 @@ class Budget:
     """Limits on the cost and error of a request, in place of a solver: the service chooses one within them.
 
     Attributes:
-        max_error: Endpoint error that 95 % of samples stay within, as a share of the spread of the data: 0.01 is 1 %.
+        max_error: Endpoint error that 95 % of samples end within, as a share of the spread: 0.01 is 1 %.
         max_nfe: Velocity evaluations of a sample.
         max_ms: Milliseconds of solving at the service's current speed, without the time in the queue.
     """
@@ -141,6 +141,8 @@ def sample_request(model: str, num_samples: int | None, options: Mapping[str, An
         InvalidValue: A number is out of range or not finite.
     """
     members = plain_options(options, _SAMPLE, ("num_samples",))
+    if not isinstance(model, str):
+        raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     if num_samples is None:
         x0 = members.get("x0")
         num_samples = len(x0) if isinstance(x0, list) else FIELDS["num_samples"].default

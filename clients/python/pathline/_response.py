@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ import httpx
 
 from pathline import errors
 from pathline._route import Route
+from pathline._typed import parsed
 from pathline._wire import MAX_BYTES
 
 _LONGEST_TEXT = 10_000  # characters of a server's text that an error shows
@@ -130,8 +130,8 @@ def _document(response: Response) -> dict[str, Any]:
     if not response.media_type.endswith("json"):
         return {}
     try:
-        document = json.loads(response.content)
-    except (ValueError, RecursionError):
+        document = parsed(response.content)
+    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
 

@@ -31,6 +31,7 @@ from pathline._fields import FIELDS as REQUEST_FIELDS
 from pathline._files import replacing
 from pathline._picture import needed
 from pathline._response import printable
+from pathline._typed import parsed
 from pathline.errors import BulkConflict, InvalidValue
 
 BLOCK = 64
@@ -58,14 +59,6 @@ _CHANGED = "was changed after the job began; restore it"
 def digest_of(content: Any) -> str:
     """Return the SHA-256 of plain data, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
-
-
-def _json(content: bytes) -> Any:
-    """Read JSON; raise a ValueError if it is damaged, however deeply it is nested."""
-    try:
-        return json.loads(content)
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
 
 
 def _said(error: Exception) -> str:
@@ -175,7 +168,7 @@ class JobSpec:
     @classmethod
     def from_json(cls, content: bytes) -> JobSpec:
         """Read what `to_json` wrote; raise a ValueError if it is something else."""
-        members = _json(content)
+        members = parsed(content)
         if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(cls)}:
             raise ValueError("its members are not those of a job")
         try:
@@ -292,7 +285,7 @@ class Receipt:
     @classmethod
     def from_json(cls, content: bytes) -> Receipt:
         """Read a receipt; raise a ValueError if it is damaged."""
-        members = _json(content)
+        members = parsed(content)
         if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(cls)}:
             raise ValueError("its members are not those of a receipt")
         receipt = cls(**members)
@@ -635,7 +628,7 @@ class Folder:
             return None
         [content] = self.store.read([_CONDITIONS])
         with contextlib.suppress(ValueError, LookupError, TypeError):
-            members = _json(content)
+            members = parsed(content)
             table = Table(members["condition"], members["count"])
             if table.digest == spec.table:
                 return table

@@ -121,13 +121,13 @@ class OnnxField:
         """
         check_float32(x, t, self.event_shape)
         rows = len(x)
-        given: list[Any] = [x, t]
+        arguments: list[Any] = [x, t]
         if self.condition is None:
             refuse_condition(condition)
         else:
-            given.append(self.condition.nulls(rows, x.dtype) if condition is None else condition)
-            self.condition.check(given[-1], rows, x.dtype)
-        feed = {name: each.contiguous().numpy() for name, each in zip(self._names, given, strict=True)}
+            arguments.append(self.condition.nulls(rows, x.dtype) if condition is None else condition)
+            self.condition.check(arguments[-1], rows, x.dtype)
+        feed = {name: each.contiguous().numpy() for name, each in zip(self._names, arguments, strict=True)}
         return torch.from_numpy(self._session.run(None, feed)[0])
 
 
@@ -138,9 +138,9 @@ def export(network: Network[Any], to: Path) -> None:
     arguments = (noise(0, 0, 3, sized(network.event_shape, {}), torch.float32), torch.linspace(0.0, 1.0, 3), *shown)
     shapes = tuple({0: rows} for _ in arguments)
     with torch.no_grad():
-        made = torch.onnx.export(network, arguments, dynamo=True, dynamic_shapes=shapes, verbose=False)
-    assert made is not None  # noqa: S101  (it is, unless a file is named)
-    content = made.model_proto.SerializeToString()
+        program = torch.onnx.export(network, arguments, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    assert program is not None  # noqa: S101  (it is, unless a file is named)
+    content = program.model_proto.SerializeToString()
     to.write_bytes(content)
 
 
@@ -165,9 +165,9 @@ def _kept(folder: Path, digest: str) -> bytes:
     except OSError:
         pass
     with tempfile.TemporaryDirectory() as apart:
-        made = Path(apart) / "network.onnx"
-        _in_a_process(folder, made)
-        content = made.read_bytes()
+        model = Path(apart) / "network.onnx"
+        _in_a_process(folder, model)
+        content = model.read_bytes()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)

@@ -79,7 +79,7 @@ class Real:
 
 @pytest.fixture(scope="session")
 async def real(kinds: Path, anyio_backend: str) -> AsyncIterator[Real]:
-    app = create_app(Settings(models_dir=kinds, threads=1, max_diagnosed=40, max_derivatives=20_000))
+    app = create_app(Settings(models_dir=kinds, watch_s=0, threads=1, max_diagnosed=40, max_derivatives=20_000))
     async with calling(app) as http:
         await asyncio.sleep(0)
         yield Real(http, app.state.service)

@@ -51,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def served(root: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
-    app = create_app(Settings(models_dir=root, threads=1))
+    app = create_app(Settings(models_dir=root, watch_s=0, threads=1))
     async with calling(app) as http:
         yield http, app.state.service
 

@@ -56,7 +56,7 @@ def _tune(folder: Path, steps: int) -> None:
 
 @pytest.fixture
 async def http(models: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=models, threads=1))
+    app = create_app(Settings(models_dir=models, watch_s=0, threads=1))
     async with calling(app) as http:
         yield http
 
