@@ -24,7 +24,7 @@ from models.noise import noise, noise_of, noise_places
 from models.shapes import free_places
 from solvers import catalogue, warm_up
 from solvers.errors import Status
-from solvers.lanes import Admission, Finished, Lanes, Saved
+from solvers.lanes import Admission, Finished, Lanes, SavedStates
 
 TICK_S = 0.05
 """A network call of a full arena takes about this many seconds at most, unless more rows are worth a longer one."""
@@ -236,7 +236,7 @@ class Arena:
         self.lanes[bulk] = self._empty()
         self.device.free()
 
-    def take_saved(self) -> list[Saved]:
+    def take_saved(self) -> list[SavedStates]:
         """Return the states saved since the last call."""
         saved = [saved for lanes in self.lanes if lanes.saved for saved in lanes.take_saved()]
         return [replace(each, x=self.device.fetch(each.x)) for each in saved]

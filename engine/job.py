@@ -16,7 +16,7 @@ from models.condition_values import Distinct
 from models.guidance import Guidance, network_rows
 from solvers.derived import DerivedField
 from solvers.errors import CODES, STATUSES, Status
-from solvers.lanes import Finished, Saved
+from solvers.lanes import Finished, SavedStates
 from solvers.plan import Plan
 from solvers.trace import Trace
 
@@ -158,6 +158,7 @@ class Job:
         constants: (num_samples, constants) of the operation's field, see `solvers.derived`; None if it has none.
         decode: whether the states are to be decoded by the model's decoder program; without one they are left as they
             are.
+        log_prob: whether the log-densities of its steps are reported; the engine has nothing to do with them.
         variants: conditions of each variant (see `conditions.variants_of`) as made by a prelude; None until then.
     """
 
@@ -187,6 +188,7 @@ class Job:
     constants: torch.Tensor | None = None
     follows: bool = False
     decode: bool = False
+    log_prob: bool = False
     variants: tuple[Mapping[str, Distinct], ...] | None = None
 
 
@@ -322,7 +324,7 @@ class ResultBuilder:
                 self._steps.append(finished.steps[steps].copy())
         self.done += count
 
-    def keep(self, saved: Saved, chosen: NDArray[np.bool_]) -> None:
+    def keep(self, saved: SavedStates, chosen: NDArray[np.bool_]) -> None:
         """Take saved states."""
         assert self.saved is not None  # noqa: S101  (only jobs with save_at save)
         mask = torch.from_numpy(chosen)

@@ -283,12 +283,12 @@ class Adapted(Wrapper):
     def __init__(self, network: nn.Module | VelocityField, time: TimeCard) -> None:
         super().__init__(network)
         self.time = time
-        self._changed = None if time.straight else _Changed(time)
+        self._conversion = None if time.straight else _Conversion(time)
 
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t in [0, 1] from noise to data."""
-        if self._changed is not None:
-            return self._changed(network, x, t, condition)
+        if self._conversion is not None:
+            return self._conversion(network, x, t, condition)
         time = self.time
         if time.scale == 1.0:
             own = t if time.noise_at == 0 else 1.0 - t
@@ -309,7 +309,7 @@ def _counted(own: Callable[[Tensor], Tensor], t: Tensor, step: float) -> Tensor:
     return torch.where(exact, whole, at)
 
 
-class _Changed:
+class _Conversion:
     """The conversion of prediction and path: dz/dt = p z + q f(g z, own time), where p, q, g depend on t alone."""
 
     def __init__(self, time: TimeCard) -> None:

@@ -74,7 +74,7 @@ class Asked(BaseModel):
     """What a request for samples said besides model, solver, seed and number, where it is not the default.
 
     Attributes:
-        t_span, start_time, condition, guidance, x0, decode, trace, noise_scale: as in a request.
+        t_span, start_time, condition, guidance, x0, decode, log_prob, trace, noise_scale: as in a request.
         shape: sizes of the free axes, by name.
         hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, conditions by name, and
             guidance with these.
@@ -90,6 +90,7 @@ class Asked(BaseModel):
     x0: Any = None
     shape: dict[str, int] | None = None
     decode: bool | None = None
+    log_prob: bool | None = None
     trace: Literal["none", "summary", "full"] | None = None
     hashes: dict[Literal["condition", "conditions", "negative", "guidance", "x0"], Digest] = {}
 
@@ -193,7 +194,7 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
     if "condition" in arrays and arrays["condition"].dtype.kind == "f":  # standardised, so not as it came
         hashes["condition"] = digest_of(arrays["condition"])
     values = {name: array.tolist() for name, array in arrays.items() if name not in hashes}
-    takes = model.conditioning
+    takes = model.request_conditions
     if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
         values["condition"] = class_names(takes, job.conditions or {})[ONE]
     usual = {
@@ -204,13 +205,14 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
         "shape": (dict(job.sizes), {}),
         "hashes": (hashes, {}),
         "decode": (decode, True),
+        "log_prob": (job.log_prob, False),
         "trace": (job.trace, "summary"),
     }
     return values | {name: value for name, (value, default) in usual.items() if value != default}
 
 
 def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:
-    return () if model.conditioning is None else model.conditioning.droppable(job.negative or ())
+    return () if model.request_conditions is None else model.request_conditions.droppable(job.negative or ())
 
 
 LIBRARIES = ("torch", "numpy", "scipy", "numba", "llvmlite")

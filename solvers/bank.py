@@ -42,7 +42,7 @@ A, B, E, STIFF, BEND = range(5)
 
 
 @dataclass
-class Space:
+class RangeAllocator:
     """A first-fit allocator of ranges of indices; the total grows as needed."""
 
     size: int = 0
@@ -106,7 +106,7 @@ class Bank:
         self.rows: NDArray[Any] = np.zeros(0, dtype=ROW)
         self.times = np.zeros(0)
         self.curves = np.zeros((0, slots, 0))
-        self._row_space, self._time_space = Space(), Space()
+        self._row_space, self._time_space = RangeAllocator(), RangeAllocator()
         self._rows: dict[int, _Loaded] = {}
         self._grids: dict[int, _Loaded] = {}
 
@@ -161,7 +161,7 @@ class Bank:
         self._leave(self._grids, id(times), self._time_space)
 
     @staticmethod
-    def _leave(table: dict[int, _Loaded], key: int, space: Space) -> None:
+    def _leave(table: dict[int, _Loaded], key: int, space: RangeAllocator) -> None:
         loaded = table[key]
         loaded.users -= 1
         if not loaded.users:

@@ -24,8 +24,8 @@ from solvers.errors import CODES, Status
 from solvers.kernels_cpu import HostStates
 from solvers.kernels_torch import DeviceStates
 from solvers.plan import CONTROLLED_KINDS, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, Plan
-from solvers.saving import Saved, save, save_grid, save_passed
-from solvers.state import LANE, SMALLEST_ROOM, Limits, Runner, States, checked, first_record, plain
+from solvers.saving import SavedStates, save, save_grid, save_passed
+from solvers.state import LANE, SMALLEST_ROOM, RunLimits, Runner, States, checked, first_record, plain
 from solvers.trace import StepLog
 
 _ON_GRIDS = 1 << MID | 1 << END_FIXED
@@ -127,7 +127,7 @@ class Lanes:
         slots = catalogue.slots() if self.slots is None else self.slots
         self.bank = Bank(slots)
         self.log = StepLog()
-        self.saved: list[Saved] = []
+        self.saved: list[SavedStates] = []
         self.saving = 0  # admissions with save times
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
@@ -170,7 +170,7 @@ class Lanes:
             plain(room)[:before] = plain(self.records)
             self._room, self.records = room, room[:before]
         words, owners, indices = plain(self._room), self._room["owner"], self._room["index"]
-        tickets, saved = list[_Ticket](), list[Saved]()
+        tickets, saved = list[_Ticket](), list[SavedStates]()
         with ExitStack() as undo:
             last = before
             for admission in admissions:
@@ -265,7 +265,7 @@ class Lanes:
         until = ~(1 << MID) & _ALL_KINDS if self.saving else 0
         if self.states.arrays is None:
             raise TypeError("states on a device have no runner")
-        kinds, limits = self._room_for_kinds(), Limits(calls, until, more)
+        kinds, limits = self._room_for_kinds(), RunLimits(calls, until, more)
         present, ended, done, full = runner(self.records, *self.states.arrays, self.bank, self.log, kinds, limits)
         if full:
             self.log.move_full(self.records)
@@ -347,7 +347,7 @@ class Lanes:
                 self.bank.release_times(ticket.save_at)
             del self._tickets[number]
 
-    def take_saved(self) -> list[Saved]:
+    def take_saved(self) -> list[SavedStates]:
         """The states saved since the last call."""
         saved, self.saved = self.saved, []
         return saved

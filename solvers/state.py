@@ -147,7 +147,7 @@ class Attempts:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """When a runner must stop.
 
     Attributes:
@@ -165,7 +165,14 @@ class Runner(Protocol):
     """A network that runs lanes: query, network and receive in a loop, within one compiled call."""
 
     def __call__(
-        self, lanes: Records, x: NDArray[Any], k: NDArray[Any], bank: Bank, log: StepLog, kinds: Index, limits: Limits
+        self,
+        lanes: Records,
+        x: NDArray[Any],
+        k: NDArray[Any],
+        bank: Bank,
+        log: StepLog,
+        kinds: Index,
+        limits: RunLimits,
     ) -> tuple[int, int, int, bool]:
         """Run lanes until all have ended, a place of the log is full or a limit is met; the same bits as call by call.
 

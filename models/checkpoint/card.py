@@ -3,7 +3,9 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -172,31 +174,18 @@ class Card(Frozen):
     card_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
-    def _conditions_fit(self) -> Self:
-        if self.conditions:
-            NamedConditions(self.conditions).check_entries()
+    def _parts_agree(self) -> Self:
+        NamedConditions(self.conditions).check_entries()
         if self.prelude is not None:
             self.prelude.request_conditions(self.conditions)
-        return self
-
-    @model_validator(mode="after")
-    def _states_are_wider(self) -> Self:
         if self.compute is not None and self.dtype != "float32":
             raise ValueError(f"compute is {self.compute}, with states of {self.dtype}; they must be float32")
-        return self
-
-    @model_validator(mode="after")
-    def _field_fits(self) -> Self:
         if self.field.takes_ends and not self.time.straight:
             raise ValueError("a field of average velocity needs the straight path, but time has another convention")
         if self.sampling is not None and (
             why := self.field.check_solver(SolverSpec.parse(self.sampling.solver).solver)
         ):
             raise ValueError(f"sampling: {why}")
-        return self
-
-    @model_validator(mode="after")
-    def _shapes_agree(self) -> Self:
         for name in ("event_shape", "data_shape"):
             mine, decoders = getattr(self, name), getattr(self.decoder, name)
             if mine != decoders:
@@ -229,7 +218,7 @@ class Card(Frozen):
     @model_validator(mode="after")
     def _rows_fit_into_memory(self) -> Self:
         """Loading a checkpoint evaluates a few rows, however small its files are."""
-        takes = self.conditioning
+        takes = self.network_conditions
         entries = () if takes is None else takes.sized(self.typical).entries.values()
         conditions = sum(math.prod(entry.sizes) for entry in entries)
         for what, numbers, most in (
@@ -249,7 +238,7 @@ class Card(Frozen):
     def _condition_axes(self) -> dict[str, Axis]:
         """The free axes of conditions."""
         axes: dict[str, Axis] = {}
-        for takes in (self.conditioning, self.request_conditions):
+        for takes in (self.network_conditions, self.request_conditions):
             axes |= {} if takes is None else takes.axes
         return axes
 
@@ -307,21 +296,21 @@ class Card(Frozen):
         return sized(self.data_shape, sizes or {})
 
     @property
-    def conditioning(self) -> NamedConditions | None:
+    def network_conditions(self) -> NamedConditions | None:
         """What the network is conditioned on, without the nulls in the weights file; None if it is unconditional."""
         return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else None
 
     @property
     def condition(self) -> NamedCondition | None:
         """The label or vector that is its only condition, of which there are examples; None for any others."""
-        entry = None if self.conditioning is None or self.prelude is not None else self.conditioning.single
+        entry = None if self.network_conditions is None or self.prelude is not None else self.network_conditions.single
         return entry if entry is not None and not entry.free and len(entry.shape) < 2 else None
 
     @property
     def request_conditions(self) -> NamedConditions | None:
         """The conditions that requests give: those of the network, unless a prelude makes some of them from others."""
         if self.prelude is None:
-            return self.conditioning
+            return self.network_conditions
         return NamedConditions(self.prelude.request_conditions(self.conditions), bounds=self.axes)
 
     @property
@@ -377,6 +366,28 @@ def _json(fields: dict[str, JsonValue]) -> bytes:
     return json.dumps(fields, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
+@contextmanager
+def opened_file(path: Path, advice: Callable[[], str] = lambda: "") -> Iterator[BufferedReader]:
+    """Open a file of a checkpoint; errors of reading it, also within the block, are those of the checkpoint.
+
+    Args:
+        path: the file.
+        advice: makes more words for a missing file.
+
+    Raises:
+        CheckpointError: it is missing or not a regular file; an UnreadableCheckpoint if it cannot be read now.
+    """
+    try:
+        with open_regular(path) as file:
+            yield file
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{path}: is missing{advice()}") from None
+    except NotRegular as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except OSError as error:
+        raise UnreadableCheckpoint(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
 def read_card(folder: Path) -> Card:
     """Read and check the card of a checkpoint folder; its `card_sha256` is filled in if the file has none.
 
@@ -385,15 +396,8 @@ def read_card(folder: Path) -> Card:
             UnreadableCheckpoint if reading fails.
     """
     path = folder / CARD_FILE
-    try:
-        with open_regular(path) as file:
-            content = file.read(_MAX_CARD_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path}: is missing{_explain_missing(folder)}") from None
-    except NotRegular as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    except OSError as error:
-        raise UnreadableCheckpoint(f"{path}: cannot be read: {error.strerror or error}") from None
+    with opened_file(path, lambda: _explain_missing(folder)) as file:
+        content = file.read(_MAX_CARD_BYTES + 1)
     if len(content) > _MAX_CARD_BYTES:
         raise CheckpointError(f"{path}: is larger than {_MAX_CARD_BYTES} bytes, the limit for a card")
     try:

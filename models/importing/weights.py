@@ -243,7 +243,7 @@ def _rows(network: Program, called: nn.Module, bounds: Mapping[str, Axis], dtype
     def trial(rows: int) -> list[Tensor]:
         x = torch.empty((rows, *sized(network.event_shape, sizes)), dtype=dtype, device="meta")
         entries = () if takes is None else takes.entries.values()
-        conditions = [torch.empty((rows, *e.sizes), dtype=e.given_to(dtype), device="meta") for e in entries]
+        conditions = [torch.empty((rows, *e.sizes), dtype=e.network_dtype(dtype), device="meta") for e in entries]
         return [x, network.field.times(x.new_empty(rows)), *conditions]
 
     def call(x: Tensor, t: Tensor, *conditions: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *card.event_shape)]
-    takes = model.conditioning
+    takes = model.request_conditions
     named = {} if takes is None else {name: takes.entries[name] for name in takes.in_requests}
     for member in ("condition",) if tuple(named) == (ONE,) else ("condition", "negative"):
         for name, entry in named.items():
@@ -44,6 +44,7 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
         _tensor("t", "FP64", -1),
         _tensor("status", "BYTES", -1),
         _tensor("saved", data, -1, -1, *card.data_shape),
+        _tensor("log_prob", "FP64", -1, -1),
         *(_tensor(f"trace_{name}", _TRACE[name], -1) for name in COLUMNS),
     ]
     return {
@@ -57,7 +58,7 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
 
 def _datatype(entry: NamedCondition, number: str) -> str:
     """Return the datatype of a condition; all others of its kind are accepted too."""
-    quantity = entry.moved and entry.torch_dtype.is_floating_point
+    quantity = entry.is_standardised and entry.torch_dtype.is_floating_point
     return number if quantity else _DATATYPES.get(entry.dtype, "FP32")
 
 

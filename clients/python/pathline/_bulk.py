@@ -25,10 +25,10 @@ from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
 from pathline._fields import BulkOptions
 from pathline._flow import Do, Flow, Together, Wait
-from pathline._picture import needed
+from pathline._plot import needed
 from pathline._request import SEED_LIMIT, chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
-from pathline._typed import understood
+from pathline._typed import typed, understood
 from pathline.bulk_folder import (
     BLOCK,
     FIELDS,
@@ -366,9 +366,9 @@ class BulkJob:
         except BaseException:
             self._advance(-done)
             raise
-        made = ShardRows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
-        receipt = Receipt.of(self.spec, shard, made, deterministic, time.monotonic() - begin)
-        yield Do(lambda: self._folder.commit(self.spec, made, receipt))
+        content = ShardRows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
+        receipt = Receipt.of(self.spec, shard, content, deterministic, time.monotonic() - begin)
+        yield Do(lambda: self._folder.commit(self.spec, content, receipt))
 
     def _paged(self, first: int, most: int) -> Flow[SampleResult]:
         """Request one page of rows."""
@@ -397,10 +397,10 @@ class BulkJob:
         """Return the labels or vectors of a table of conditions, for the files."""
         if not isinstance(self._conditions, Table):
             return None
-        each = self._conditions.of(first, rows)["condition"]
-        if isinstance(each[0], list):
-            return np.asarray(each, self.spec.dtype)
-        return np.asarray([self._labels.get(condition, condition) for condition in each])
+        conditions = self._conditions.of(first, rows)["condition"]
+        if isinstance(conditions[0], list):
+            return np.asarray(conditions, self.spec.dtype)
+        return np.asarray([self._labels.get(condition, condition) for condition in conditions])
 
     def _advance(self, rows: int) -> None:
         with self._lock:
@@ -432,21 +432,8 @@ class BulkJob:
                 "shards"
             )
         yield Do(self._folder.store.clear)
-        spec = self.spec
-        return BulkResult(
-            Path(self._folder.address),
-            spec.model,
-            spec.version,
-            spec.checkpoint,
-            spec.seed,
-            spec.first_index,
-            summary.rows,
-            spec.shape,
-            summary.nfe,
-            summary.status,
-            summary.fingerprint,
-            summary.deterministic,
-        )
+        totals = {**vars(summary), "fingerprint": summary.fingerprint}
+        return typed(BulkResult, {**vars(self.spec), **totals}, folder=Path(self._folder.address))
 
 
 def _passes(error: PathlineError) -> bool:
@@ -620,19 +607,19 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         rows = min(4 * rows, most)
     info = yield from calls.model(arguments.model)
     row_bytes = first.samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
+    rate, least_bytes = rows / seconds, max(row_bytes, 1)
     with understood("the description of the model"):
-        return replace(
-            spec,
-            version=first.version,
-            checkpoint=first.checkpoint,
-            path=info.served(first.version).get("path") or "",
-            noise=first.extra.get("noise", ""),
-            shape=first.samples.shape[1:],
-            dtype=str(first.samples.dtype),
-            columns=tuple(column["name"] for column in first.extra.get("columns") or ()),
-            shard_rows=arguments.shard_rows
-            or shard_rows(rows / seconds, arguments.total, arguments.workers, max(row_bytes, 1)),
-        )
+        decided = {
+            "version": first.version,
+            "checkpoint": first.checkpoint,
+            "path": info.served(first.version).get("path") or "",
+            "noise": first.extra.get("noise", ""),
+            "shape": first.samples.shape[1:],
+            "dtype": str(first.samples.dtype),
+            "columns": [column["name"] for column in first.extra.get("columns") or ()],
+            "shard_rows": arguments.shard_rows or shard_rows(rate, spec.total, arguments.workers, least_bytes),
+        }
+        return typed(JobSpec, {**vars(spec), **decided})
 
 
 def _labels(info: Any, version: int) -> dict[Any, int]:

@@ -21,7 +21,7 @@ from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
 from pathline._fields import ReplayOptions, SampleOptions
 from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
-from pathline._request import Pages, Request, SampleRequest, integer, operation_request, replay_request, sample_request
+from pathline._request import Pages, Request, integer, operation_request, replay_request, sample_request
 from pathline._response import Response, came, problem
 from pathline._results import SampleResult
 from pathline._retry import RequestAttempts, RetryPolicy
@@ -86,11 +86,11 @@ class Calls:
         """
         return self._sample(sample_request(model, num_samples, options, self.url), progress)
 
-    def sampled(self, request: SampleRequest) -> Flow[SampleResult]:
+    def sampled(self, request: Request) -> Flow[SampleResult]:
         """Draw the samples of a request."""
         return self._requested(request, _decode.decode_npz)
 
-    def _sample(self, request: SampleRequest, progress: bool | Follow | None) -> Flow[SampleResult]:
+    def _sample(self, request: Request, progress: bool | Follow | None) -> Flow[SampleResult]:
         return self._followed(request, progress) if progress else self.sampled(request)
 
     def replay(self, answer: Replayable, **options: Unpack[ReplayOptions]) -> Flow[SampleResult]:
@@ -109,7 +109,7 @@ class Calls:
             PathlineError: See `pathline.errors`.
             TypeError, InvalidValue: As for `sample`.
         """
-        return self._requested(replay_request(answer_of(answer), options, self.url), _decode.decode_replay)
+        return self._requested(replay_request(answer_of(answer), options, self.url), _decode.decode_npz)
 
     def iter_samples(
         self,
@@ -144,7 +144,7 @@ class Calls:
         with following(progress or (lambda _: None)) as tell:
             done, forecast = 0, _events.Forecast()
             for request in pages:
-                before, part = done / pages.total, request.num_samples / pages.total
+                before, part = done / pages.total, (request.num_samples or 0) / pages.total
 
                 def overall(page: _events.Progress, before: float = before, part: float = part) -> None:
                     share = before + part * page.share
@@ -182,7 +182,7 @@ class Calls:
         """
         return Stream(self._streamed(sample_request(model, num_samples, options, self.url)))
 
-    def _streamed(self, request: SampleRequest) -> Flow[None]:
+    def _streamed(self, request: Request) -> Flow[None]:
         response = yield from self._retried(lambda: self._opened(request))
         reader = _events.Reader(response, request)
         while (part := (yield ReadMore())) is not None:
@@ -190,7 +190,7 @@ class Calls:
                 yield Emit(event)
         reader.close()
 
-    def _followed(self, request: SampleRequest, progress: bool | Follow) -> Flow[SampleResult]:
+    def _followed(self, request: Request, progress: bool | Follow) -> Flow[SampleResult]:
         """Draw samples as a stream and return its result."""
         last = _events.Progress(0, 0.0)
 
@@ -215,7 +215,7 @@ class Calls:
                 error.share = last.share
                 raise
 
-    def _opened(self, request: SampleRequest) -> Flow[Response]:
+    def _opened(self, request: Request) -> Flow[Response]:
         headers = {"Accept": _events.ACCEPT, "Cache-Control": "no-store", "Content-Type": request.media}
         call = self._call("POST", "/v1/sample/stream", headers, request)
         response = yield replace(call, stream=True)

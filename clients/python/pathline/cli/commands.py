@@ -21,6 +21,7 @@ from pathline._files import numbers, replacing
 from pathline._info import ModelInfo
 from pathline._response import printable
 from pathline._results import SampleResult
+from pathline._table import text_table
 from pathline.cli.arguments import conditions, options
 from pathline.cli.bench import measure
 from pathline.cli.output import FORMATS, note, show
@@ -77,9 +78,8 @@ def replay(arguments: argparse.Namespace) -> int:
     _report_samples(arguments, tally, None if file else results[0] if len(results) == 1 else None)
     other = sum(not result.digest_matches for result in results)
     if other:
-        causes = {
-            f"{each['what']} ({each['answer']} -> {each['here']})": None for r in results for each in r.differences
-        }
+        differences = [difference for result in results for difference in result.differences]
+        causes = {f"{d.get('what')} ({d.get('answer')} -> {d.get('here')})": None for d in differences}
         note(f"pathline: the bits differ from those of the original response: {'; '.join(causes)}")
     elif not arguments.json:
         show("the bits match those of the original response")
@@ -213,7 +213,6 @@ def _shape(shape: Sequence[int | str] | None) -> str:
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    table = [list(head), *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        show("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    table = [head, *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
+    for line in text_table(table, left=len(head)):
+        show(line)
