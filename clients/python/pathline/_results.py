@@ -318,6 +318,7 @@ class SampleResult(ArrayResult):
             `here` and `reason`.
         saved: States at the times of `save_at`, shape (n, times, *data_shape), or None.
         saved_t: Those times, or None.
+        log_prob: Log-density of each step, shape (n, steps), with `log_prob` in the request; else None.
         extra: Members of the response that this version of the SDK does not know.
         page: The service's URL and the settings of the request other than the solver, from which `url` is made.
     """
@@ -346,6 +347,7 @@ class SampleResult(ArrayResult):
     differences: tuple[Mapping[str, str], ...] = ()
     saved: np.ndarray | None = None
     saved_t: np.ndarray | None = None
+    log_prob: np.ndarray | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     page: tuple[str, Mapping[str, Any]] = field(default=("", {}), repr=False)
 
@@ -365,6 +367,8 @@ class SampleResult(ArrayResult):
         arrays = {"samples": self.samples, "nfe": self.nfe_per_sample, "t": self.t, "status": self.status_per_sample}
         if self.saved is not None and self.saved_t is not None:
             arrays |= {"saved": self.saved, "saved_t": self.saved_t}
+        if self.log_prob is not None:
+            arrays["log_prob"] = self.log_prob
         return arrays
 
     def describe(self) -> dict[str, Any]:
