@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ FLAGS = """
     --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync
 """
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of few tests: they start other people's software, and would run alone at the end."""
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: tests[item.path] if item.get_closest_marker("system") else 0)
 
 
 @pytest.fixture(scope="session")
