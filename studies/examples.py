@@ -251,7 +251,7 @@ def robot_chunks(repository: Path) -> Case:
 
     def original(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
         assert given is not None
-        return expert(x, t, *encoder(given["image"].float() * (1 / 255)), given["prefix"], given["delay"])
+        return expert(x, t, *encoder(given["image"].float() * (1 / 255)), given["prefix"], given["delay"].flatten())
 
     return Case("robot", original, lambda sizes: (module.HORIZON, module.ACTIONS), conditions)
 
