@@ -87,6 +87,7 @@ def test_parts_that_are_there_are_not_drawn_again(
 def test_a_student_is_trained_and_its_card_names_the_parent(parent: Path, tmp_path: Path) -> None:
     path = fit(child(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     card = read_card(path)
+    assert not card.noise_independent
     written = card.dataset["reflow"]
     assert isinstance(written, dict)
     assert written["parent"] == "moons"
