@@ -1,6 +1,6 @@
 """Stochastic samplers on exact fields and on an imperfect network: `python -m studies.stochastic`.
 
-It prints the tables of studies/stochastic.md. Sampling errors are those of 100,000 samples.
+It prints the tables of studies/stochastic.md.
 """
 
 import argparse
@@ -30,8 +30,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100_000)
     samples = parser.parse_args().samples
     torch.set_num_threads(1)
-    for table in (orders(), moons(min(samples, 20_000)), marginals(samples)):
-        print(table, end="\n\n", flush=True)
+    print(orders(), moons(min(samples, 20_000)), marginals(samples), sep="\n\n")
 
 
 def marginals(samples: int) -> str:
