@@ -20,6 +20,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from engine.job import JobResult
 from service import VERSION
 from service.errors import Kind
 from solvers import catalogue
@@ -272,19 +273,16 @@ class Metrics:
         """Count one error response."""
         self._errors[kind].inc()
 
-    def solved(self, model: str, solver: str, nfe: ArrayLike, queue_s: float, solve_s: float, network_s: float) -> None:
-        """Count one finished job; `nfe` holds one number for each sample."""
-        self.nfe.add(nfe, model, solver)
-        self.queue_seconds.one(queue_s, model)
-        self.solve_seconds.one(solve_s, model)
-        self.network_seconds.one(network_s, model)
-
-    def ran_programs(self, model: str, prelude_s: float | None, decoder_s: float | None) -> None:
-        """Count the seconds of a job in the model's prelude and decoder program; None for one that it did not run."""
-        if prelude_s is not None:
-            self.prelude_seconds.one(prelude_s, model)
-        if decoder_s is not None:
-            self.decoder_seconds.one(decoder_s, model)
+    def solved(self, model: str, solver: str, result: JobResult) -> None:
+        """Count one finished job."""
+        self.nfe.add(result.nfe, model, solver)
+        self.queue_seconds.one(result.queue_s, model)
+        self.solve_seconds.one(result.solve_s, model)
+        self.network_seconds.one(result.network_s, model)
+        if result.prelude_s is not None:
+            self.prelude_seconds.one(result.prelude_s, model)
+        if result.decoder_s is not None:
+            self.decoder_seconds.one(result.decoder_s, model)
 
     def stepped(self, solver: str, h: ArrayLike, accepted: ArrayLike) -> None:
         """Count attempted steps of an adaptive solver: their sizes in t, and whether each was accepted."""

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from starlette.requests import Request
 
-from engine.job import Job
 from models.repository import RepositoryError
 from service import VERSION as VERSION
 from service.errors import SHUTTING_DOWN, Kind, ProblemError
+from service.http.context import context_of
 from service.http.middleware import BurstLimiter
 from service.ledger import Hold, Ledger
 from service.metrics import Metrics
@@ -37,7 +38,7 @@ class Service:
         ledger: memory of the requests in progress.
         bodies: memory of the bodies being read.
         conditions: memory of the conditions of the requests in progress.
-        refused: routes and jobs of requests that were refused, by kind, the oldest first; see `requests.early`.
+        kinds: kinds of recent requests, the oldest first; see `requests.alike`.
         parsing: held while a large body is parsed.
         started: whether it has been started.
         draining: whether it takes no more requests.
@@ -51,7 +52,7 @@ class Service:
     ledger: Ledger
     bodies: Ledger
     conditions: Ledger
-    refused: dict[object, tuple[object, Job]] = field(default_factory=dict)
+    kinds: dict[Any, Any] = field(default_factory=dict)
     burst_limiter: BurstLimiter = field(default_factory=BurstLimiter)
     started: bool = False
     draining: bool = False
@@ -213,4 +214,4 @@ class Service:
 
 def service_of(request: Request) -> Service:
     """Return the service of a request."""
-    return request.scope["app"].state.service
+    return context_of(request.scope).service

@@ -8,9 +8,11 @@ import pytest
 import torch
 from prometheus_client import CollectorRegistry
 
+from engine.job import JobResult
 from service import VERSION
 from service.errors import Kind
 from service.metrics import REFUSALS, Histogram, Metrics, geometric
+from solvers.trace import Trace
 
 
 def _value(metrics: Metrics, name: str, /, **labels: str) -> float | None:
@@ -44,9 +46,17 @@ def test_counters_start_at_zero() -> None:
         assert _value(metrics, "requests_total", route="/livez", outcome=outcome) == 0
 
 
+def result(nfe: list[int]) -> JobResult:
+    """Return the result of a job that took half a second."""
+    n = len(nfe)
+    x, t, status = torch.zeros(n, 2), np.ones(n), np.array(["success"] * n)
+    trace = Trace.build(np.zeros(0, np.int64), np.zeros((0, 5)))
+    return JobResult(x, None, t, np.array(nfe), status, trace, sum(nfe), 0.001, 0.5, 0.4)
+
+
 def test_the_times_of_a_model_start_at_zero() -> None:
     metrics = Metrics()
-    metrics.solved("moons", "rk4", [4], 0.1, 0.2, 0.1)
+    metrics.solved("moons", "rk4", result([4]))
     for name in ("moons", "digits"):
         metrics.model_is_loaded(name, 2, True, "fused")
     for name in ("queue_seconds", "solve_seconds", "network_seconds"):
@@ -64,7 +74,7 @@ def test_what_evaluates_a_version_is_told_while_it_is_loaded() -> None:
 
 def test_solved_and_stepped() -> None:
     metrics = Metrics()
-    metrics.solved("moons", "dopri5", np.array([14, 20, 26]), 0.001, 0.5, 0.4)
+    metrics.solved("moons", "dopri5", result([14, 20, 26]))
     metrics.stepped("dopri5", np.array([-0.1, 0.2, 0.3]), np.array([True, False, True]))
     assert _value(metrics, "nfe_sum", model="moons", solver="dopri5") == 60
     assert _value(metrics, "solve_seconds_sum", model="moons") == 0.5

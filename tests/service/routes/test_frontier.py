@@ -156,10 +156,10 @@ async def test_at_the_time_limit_the_verdict_rests_on_what_was_measured(served: 
     http, service = served
     submit = service.engine.submit
 
-    def slow(job: Any) -> Any:
+    def slow(job: Any, future: Any) -> Any:
         if job.plan.spec.steps == 8:
             job = replace(job, deadline=0.0)
-        return submit(job)
+        return submit(job, future)
 
     service.engine.submit = slow
     body = {"solvers": ["ab3-12", "rk4-8", "rk4-4"], "num_samples": 96, "seed": 0}
