@@ -83,11 +83,11 @@ class Service:
             raise
         engine = self.engine
         self.metrics.watch(
-            lambda: engine.queue_depth,
-            lambda: engine.workload().seconds,
-            lambda: engine.active_jobs,
-            lambda: engine.active_lanes,
-            lambda: self.ledger.reserved,
+            queue_depth=lambda: engine.queue_depth,
+            work_seconds=lambda: engine.workload().seconds,
+            active_jobs=lambda: engine.active_jobs,
+            active_lanes=lambda: engine.active_lanes,
+            job_bytes=lambda: self.ledger.reserved,
         )
         self.metrics.runs_on(str(engine.device), engine.device_name)
         self.started = True
