@@ -54,11 +54,11 @@ class Application(FastAPI):
 
     door: Door
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> CoroutineType[Any, Any, None]:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> "CoroutineType[Any, Any, None]":
         """Answer a request, or start and stop."""
         return (self.door if scope["type"] == "http" else self.pass_on)(scope, receive, send)
 
-    def pass_on(self, scope: Scope, receive: Receive, send: Send) -> CoroutineType[Any, Any, None]:
+    def pass_on(self, scope: Scope, receive: Receive, send: Send) -> "CoroutineType[Any, Any, None]":
         """Leave a request to the framework."""
         return super().__call__(scope, receive, send)
 

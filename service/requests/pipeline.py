@@ -218,15 +218,18 @@ async def solve(http: Context, job: Job) -> JobResult:
         await ended
     finally:
         timer.cancel()
-        left = gone is not None and gone.done()
+        done, left = future.done(), gone is not None and gone.done()
         if gone is not None:
             gone.cancel()
-        abandon(http, future)  # the client disconnected, it is too late, or this request is being cancelled
-    if left and not future.done():
+        if not done:  # the client disconnected, it is too late, or this request is being cancelled
+            abandon(http, future)
+    if left and not done:
         raise ClientGoneError
-    if (turn := http.service.burst_limiter.place()) is not None:  # many jobs may finish in the same tick
-        await turn
     try:
+        if not done:
+            raise DeadlineExceeded
+        if (turn := http.service.burst_limiter.place()) is not None:  # many jobs may finish in the same tick
+            await turn
         return outcome_of(future)
     except REFUSALS as error:
         raise problem_of(error) from None
