@@ -364,6 +364,12 @@ async def test_a_job_given_up_by_the_engine_is_not_a_cancelled_request(running: 
     assert (await asking).status_code == 500
 
 
+async def test_what_is_too_late_is_told_so_however_soon_the_engine_gives_up_its_job(running: Any) -> None:
+    running.engine.hold = True
+    running.engine.cancel = lambda future: future.cancel()
+    assert (await running.post(timeout_s=0.01)).status_code == 504
+
+
 async def test_small_and_large_bodies_take_the_same_path(running: Any) -> None:
     x0 = np.arange(20_000, dtype=float).reshape(-1, 2) / 7
     answer = await running.post(num_samples=10_000, x0=x0.tolist())
