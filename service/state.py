@@ -205,9 +205,10 @@ class Service:
         Raises:
             ProblemError: 503 while nothing can be served.
         """
-        fault = self.fault()
-        if fault is not None:
-            raise ProblemError(*fault, headers={"Retry-After": "5"}, retry_after_s=5)
+        if self.draining or not self.started or not self.engine.alive or self.engine.turn_s > self.settings.stall_s:
+            fault = self.fault()
+            if fault is not None:
+                raise ProblemError(*fault, headers={"Retry-After": "5"}, retry_after_s=5)
         deadline = time.monotonic() + self.settings.timeout_s if deadline is None else deadline
         return self.registry.lease(name, version, deadline)
 

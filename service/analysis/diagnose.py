@@ -129,7 +129,7 @@ async def diagnose(
         "stiffness_ratio": stiffness_ratio(spectra.real),
         "latency": latency(result),
     }
-    return await pipeline.respond(http, ArrayResponse.of(document, http.elapsed), encoder, {"Vary": "Accept"})
+    return await pipeline.respond(http, ArrayResponse.of(document, http.elapsed), encoder, {"vary": "Accept"})
 
 
 def validate_diagnose(

@@ -64,7 +64,7 @@ async def encode(
     result = await pipeline.solve(http, valid.job)
     pipeline.count(http, valid.job, result)
     response = await asyncio.to_thread(_response, valid.model, valid.job, result, http, valid.states)
-    return await pipeline.respond(http, response, encoder, {"Vary": "Accept"})
+    return await pipeline.respond(http, response, encoder, {"vary": "Accept"})
 
 
 def validate_encode(

@@ -113,7 +113,7 @@ async def log_prob(
     worst = await asyncio.to_thread(_worst, result, len(valid.states.x))
     pipeline.count(http, valid.job, worst)
     arguments = (valid.model, valid.job, result, worst, http, valid.states, deterministic)
-    return await pipeline.respond(http, await asyncio.to_thread(_response, *arguments), encoder, {"Vary": "Accept"})
+    return await pipeline.respond(http, await asyncio.to_thread(_response, *arguments), encoder, {"vary": "Accept"})
 
 
 def validate_log_prob(

@@ -37,7 +37,7 @@ CORS: dict[str, Any] = {
 }
 """Methods and headers that pages of allowed origins may send and read."""
 
-_SAFE = ("GET", "HEAD", "OPTIONS")
+SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = {"/", "/docs", "/problems", "/openapi.json", "/favicon.ico"}
 _HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
 ALWAYS_ANSWERED = frozenset(_HEALTH | {"/metrics"})
@@ -116,7 +116,7 @@ class OwnPages:
             return False
         if origin is not None and origin.lower() in self._origins:
             return False
-        if method in _SAFE:  # without Sec-Fetch-Site such requests show no origin either, or cannot be read
+        if method in SAFE:  # without Sec-Fetch-Site such requests show no origin either, or cannot be read
             mode, destination = header(b"sec-fetch-mode"), header(b"sec-fetch-dest")
             is_link = mode == "navigate" and destination == "document"
             return site is not None and not is_link and path.startswith(("/v1", "/v2", "/sample"))

@@ -67,9 +67,10 @@ class Context(Request):
         super().__init__(scope, receive, send)
         self.started = time.perf_counter()
         self.service, self.sent = service, by_name(scope["headers"])
-        sent_id = self.sent.get(b"x-request-id", b"")
-        made_id = f"{random.getrandbits(128):032x}"
-        self.request_id = sent_id.decode() if sent_id and _SANE_ID.fullmatch(sent_id) else made_id
+        if b"x-request-id" in self.sent and _SANE_ID.fullmatch(self.sent[b"x-request-id"]):
+            self.request_id = self.sent[b"x-request-id"].decode()
+        else:
+            self.request_id = f"{random.getrandbits(128):032x}"
         self.status, self.parsed, self.deadline = 0, 0.0, 0.0
         self.url_path = self.model = self.solver = self.outcome = self.media_type = ""
         self.problem: Kind | None = None
@@ -80,7 +81,7 @@ class Context(Request):
         self.hold: Hold | None = None
         self.body_hold: Hold | None = None
         self.release_lease: Callable[[], None] | None = None
-        self._connection: ConnectionOfRequest | None = scope.get("state", {}).get(CONNECTION)
+        self._connection: ConnectionOfRequest | None = scope["state"].get(CONNECTION) if "state" in scope else None
 
     def header(self, name: bytes) -> str | None:
         """Return a header of the request, its name in lower case; None if it was not sent."""
@@ -147,7 +148,8 @@ class Context(Request):
             if self._connection is not None:
                 self._connection.response_begins()
         await self._send(message)
-        if self._connection is not None and kind == "http.response.body" and not message.get("more_body"):
+        ends = kind == "http.response.body" and not (message.get("more_body"))
+        if ends and self._connection is not None:
             self._connection.response_ends()
 
 

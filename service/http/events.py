@@ -34,9 +34,11 @@ def failed(http: Context, problem: ProblemError) -> bytes:
 
 async def until_disconnect(receive: Receive) -> None:
     """Wait until the client has closed its connection."""
-    with contextlib.suppress(OSError):
+    try:
         while (await receive())["type"] != "http.disconnect":
             pass
+    except OSError:
+        return
 
 
 class EventStream(Response):

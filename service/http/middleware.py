@@ -23,7 +23,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields, shutting_down
-from service.http.access import CORS, Keys, OwnPages
+from service.http.access import CORS, SAFE, Keys, OwnPages
 from service.http.compression import Compressor
 from service.http.context import KEY, Context, context_of
 from service.http.negotiation import accepts_coding
@@ -74,42 +74,34 @@ class Door:
         """Handle one HTTP request."""
         context = scope[KEY] = Context(scope, receive, send, self._service)
         context.url_path = self._url_path
-        outcome = CLIENT_GONE
+        coding = context.sent[b"accept-encoding"].decode("latin-1") if b"accept-encoding" in context.sent else ""
+        send = Compressor(context.send).send if coding and accepts_coding("gzip", coding) else context.send
         try:
-            await self._observed(context, scope, receive)
-            outcome = context.outcome or (str(context.status) if context.status else CLIENT_GONE)
-        finally:
-            context.end()
-            self._count(scope, context, outcome)
-
-    async def _observed(self, context: Context, scope: Scope, receive: Receive) -> None:
-        send = context.send
-        if self._root and await self._moved(scope, receive, send):
-            return
-        if b"accept-encoding" in context.sent and accepts_coding(
-            "gzip", context.sent[b"accept-encoding"].decode("latin-1")
-        ):
-            send = Compressor(send).send
-        try:
-            detail = self._pages.fault(scope, context.sent)
-            if detail is None:
-                await self._inner(scope, receive, send)
-            else:
-                problem = ProblemError(Kind.FORBIDDEN, detail, unread=scope["method"] not in ("GET", "HEAD", "OPTIONS"))
-                await respond(scope, problem)(scope, receive, send)
+            if not self._root or not await self._moved(scope, receive, context.send):
+                detail = self._pages.fault(scope, context.sent)
+                if detail is None:
+                    await self._inner(scope, receive, send)
+                else:
+                    problem = ProblemError(Kind.FORBIDDEN, detail, unread=scope["method"] not in SAFE)
+                    await respond(scope, problem)(scope, receive, send)
         except ClientGoneError:
             return
         except asyncio.CancelledError:
             if context.status or not self._service.draining:
+                context.outcome = CLIENT_GONE
                 raise
             # Cancelled by the server because its drain time is over; it would answer in plain text.
             await respond(scope, shutting_down())(scope, receive, context.send)
         except Exception:
             _log.exception("request %s failed: %s %s", context.request_id, scope["method"], scope["path"])
             if context.status:
+                context.outcome = CLIENT_GONE
                 raise  # part of a response is sent: the server must cut the connection
             detail = f"the cause is in the service's log under request {context.request_id}"
             await respond(scope, ProblemError(Kind.INTERNAL, detail))(scope, receive, context.send)
+        finally:
+            context.end()
+            self._count(scope, context, context.outcome or (str(context.status) if context.status else CLIENT_GONE))
 
     async def _moved(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Take off the path under which a proxy publishes the service, if a request has it; True if it was answered.

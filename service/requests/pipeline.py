@@ -9,6 +9,7 @@ response from the result.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -109,7 +110,7 @@ class BodyRoute(APIRoute):
         max_bytes = self.max_bytes or service.settings.max_body_bytes
         body = await read_body(http, max_bytes, service.bodies, self.allowed(http))
         size = len(body)
-        if size <= alike.MAX_BYTES and self.body_model is SampleRequest and not is_npz(body):
+        if size <= alike.MAX_BYTES and self.body_model is SampleRequest and body[:1] == b"{":
             request = alike.sample_request(http, body)
             http.parsed = time.monotonic()
             return request
@@ -153,7 +154,8 @@ async def make_job(
     valid = await asyncio.to_thread(validate, *arguments) if in_thread else validate(*arguments)
     if valid.job.sizes and valid.job.operation is SAMPLE:
         await ready(http, valid)
-    http.drop_body()
+    if http.body_hold is not None:
+        http.body_hold.release()
     http.solver = valid.job.plan.name
     return valid
 
@@ -276,8 +278,9 @@ def response_of(http: Context, valid: Validated, result: JobResult) -> ArrayResp
 
 def is_small(result: JobResult) -> bool:
     """Whether a result becomes a response quickly enough to build it on the event loop."""
-    saved = 0 if result.saved is None else result.saved.numel()
-    return max(result.x.numel(), saved, len(result.trace)) <= NUMBERS_PER_PIECE
+    if result.saved is not None and result.saved.numel() > NUMBERS_PER_PIECE:
+        return False
+    return result.x.numel() <= NUMBERS_PER_PIECE and len(result.trace.sample) <= NUMBERS_PER_PIECE
 
 
 def count(http: Context, job: Job, result: JobResult) -> None:
@@ -296,9 +299,9 @@ def count(http: Context, job: Job, result: JobResult) -> None:
 async def respond(http: Context, response: ArrayResponse, encoder: Encoder, headers: Mapping[str, str]) -> Response:
     """Write a small response at once; a large one in a worker thread, piece by piece as it is sent."""
     pieces = encoder.encode(response)
-    all_headers = {"X-Pathline-Status": response.document["status"], **headers}
+    all_headers = {"x-pathline-status": response.document["status"], **headers}
     if encoder.bare and (text := header_of(response.document)) is not None:
-        all_headers["X-Pathline-Replay"] = text
+        all_headers["x-pathline-replay"] = text
     begun = time.perf_counter()
     if response.numbers > NUMBERS_PER_PIECE or encoder.slow:
         if encoder.headers is not None:
@@ -314,15 +317,18 @@ async def respond(http: Context, response: ArrayResponse, encoder: Encoder, head
     return WrittenResponse(b"".join(parts), encoder.media_type, all_headers)
 
 
+@lru_cache(maxsize=64)
+def _raw(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
 class WrittenResponse(Response):
     """A whole response with these headers and no others, made with fewer calls than the framework's."""
 
     def __init__(self, content: bytes, media_type: str, headers: Mapping[str, str]) -> None:
         self.body, self.media_type, self.status_code, self.background = content, media_type, 200, None
-        self.raw_headers = [
-            (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
-        ]
-        self.raw_headers += [(b"content-length", b"%d" % len(content)), (b"content-type", media_type.encode("latin-1"))]
+        self.raw_headers = [(_raw(name), value.encode("latin-1")) for name, value in headers.items()]
+        self.raw_headers += [(b"content-length", b"%d" % len(content)), (b"content-type", _raw(media_type))]
 
 
 async def _stream_pieces(pieces: Pieces, http: Context, begun: float) -> AsyncIterator[bytes | memoryview]:

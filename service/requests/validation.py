@@ -148,6 +148,9 @@ def _needed(
     return request, model, plan, Needs(encoder, checked, choice, save_at, max_bytes, memory)
 
 
+_PRIORITIES = {priority.value: priority for priority in Priority}
+
+
 def job_of(
     request: Subject,
     model: ModelVersion,
@@ -173,7 +176,8 @@ def job_of(
         num_samples, deadline, trace: see `Job`.
         others: other fields of `Job`.
     """
-    conditions, negative = checked.conditions(), checked.negatives()
+    conditions = None if checked.values is None else checked.conditions()
+    negative = None if checked.negative is None else checked.negatives()
     return Job(
         model=model.name,
         version=model.version,
@@ -186,7 +190,7 @@ def job_of(
         sizes=model.sizes,
         deadline=deadline,
         trace=trace,
-        priority=Priority(request.priority),
+        priority=_PRIORITIES[request.priority],
         on_logged=logged_beyond(hold, num_samples * kept_steps(plan, trace)),
         **others,
     )

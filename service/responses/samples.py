@@ -272,7 +272,7 @@ def to_data(x: torch.Tensor, decode: Decode | None) -> Array:
         with torch.inference_mode():
             data = decode(x).numpy()
     finite = np.isfinite(states)
-    if not finite.all():
+    if not np.logical_and.reduce(finite, axis=None):
         data = data.copy()
         data[~finite.reshape(len(states), -1).all(1)] = np.nan
     return np.ascontiguousarray(data)

@@ -81,9 +81,9 @@ async def replay(http: Context, answer: Annotated[ReplayRequest, requested(_REQU
         if not answer.force:
             raise _not_promised(differences)
     headers = {
-        "X-Pathline-Seed": str(valid.job.seed),
-        "X-Pathline-Digest-Matches": str(matches).lower(),
-        "Vary": "Accept",
+        "x-pathline-seed": str(valid.job.seed),
+        "x-pathline-digest-matches": str(matches).lower(),
+        "vary": "Accept",
     }
     comparison = {"digest_matches": matches, "differences": [each.document() for each in differences]}
     response = replace(response, document={**comparison, **response.document})

@@ -26,5 +26,5 @@ async def sample(http: Context, request: Annotated[SampleRequest, requested(exam
     encoder = ENCODERS[http.media_type]
     valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike), encoder)
     response = await pipeline.draw(http, valid)
-    headers = {"X-Pathline-Seed": str(valid.job.seed), "Vary": "Accept"}
+    headers = {"x-pathline-seed": str(valid.job.seed), "vary": "Accept"}
     return await pipeline.respond(http, response, encoder, headers)
