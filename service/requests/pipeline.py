@@ -97,7 +97,8 @@ class BodyRoute(APIRoute):
         name, declared = self._names
         values[name], values[declared] = http, await self._parsed(http)
         answer = await self.endpoint(**values)
-        await (answer if isinstance(answer, Response) else JSONResponse(answer))(scope, receive, send)
+        written = type(answer) is WrittenResponse or isinstance(answer, Response)
+        await (answer if written else JSONResponse(answer))(scope, receive, send)
 
     async def _parsed(self, http: Context) -> Any:
         """Read and parse a body, a large one in a worker thread.
@@ -167,14 +168,14 @@ async def ready(http: Context, valid: Validated, operation: Operation | None = N
     return await registry.ready(valid.model, operation or job.operation, deadline, job.sizes)
 
 
-def submit(http: Context, job: Job) -> asyncio.Future[JobResult]:
+def submit(http: Context, job: Job, loop: asyncio.AbstractEventLoop) -> asyncio.Future[JobResult]:
     """Submit a job; whoever does not wait for it to the end must call `abandon`.
 
     Raises:
         ProblemError: 422, 429, 503 or 500, as the engine says.
     """
     try:
-        return http.service.engine.submit(job, asyncio.get_running_loop().create_future())
+        return http.service.engine.submit(job, loop.create_future())
     except REFUSALS as error:
         raise problem_of(error) from None
 
@@ -197,8 +198,8 @@ async def solve(http: Context, job: Job) -> JobResult:
         ProblemError: 422, 429, 503, 504 or 500, as the engine says.
         ClientGoneError: The client disconnected; the job is cancelled.
     """
-    future = submit(http, job)
-    loop, left_s = future.get_loop(), patience(job)
+    loop, left_s = asyncio.get_running_loop(), patience(job)
+    future = submit(http, job, loop)
     ended: asyncio.Future[None] = loop.create_future()
     gone: asyncio.Task[None] | None = None
 
@@ -254,7 +255,8 @@ def patience(job: Job) -> float | None:
     """Return the maximum seconds to wait for a job, whatever the engine does; None for no limit."""
     if job.deadline is None:
         return None
-    return max(0.0, job.deadline + (LATE_S if job.partial else 0.0) - time.monotonic())
+    left_s = job.deadline + (LATE_S if job.partial else 0.0) - time.monotonic()
+    return left_s if left_s > 0.0 else 0.0
 
 
 async def draw(http: Context, valid: Validated) -> ArrayResponse:

@@ -150,7 +150,7 @@ async def measure_frontier(
 ) -> Response:
     """Measure solvers from the same noise, one after another, and choose among these and the stored measurements."""
     valid = await pipeline.make_job(http, request, _validate, ENCODERS[JSON], name, in_thread=True)
-    future = pipeline.submit(http, valid.job)
+    future = pipeline.submit(http, valid.job, asyncio.get_running_loop())
     measurement = _Measurement(http, valid, future)
     return EventStream(measurement.events(), measurement.cancel)
 

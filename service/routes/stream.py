@@ -108,7 +108,9 @@ async def stream(
     npz = b"completed=npz" in http.sent.get(b"accept", b"").replace(b" ", b"").lower()
     valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike), _EVENTS)
     feed = Feed()
-    future = pipeline.submit(http, replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S))
+    future = pipeline.submit(
+        http, replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S), asyncio.get_running_loop()
+    )
     feed.watch(future)
     followed = _Followed(http, valid, future, feed, npz)
     return EventStream(followed.events(), followed.cancel, followed.keep_alive)

@@ -8,7 +8,7 @@ from typing import Any
 from studies.serving.calls import own_files
 from tests.processes import ROOT
 
-MOST = {"HTTP": (525, 430), "engine": (110, 120)}
+MOST = {"HTTP": (225, 225), "engine": (110, 120)}
 """Python and C calls of a request of workload a."""
 
 REFUSED = (152, 158)
