@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
+from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 
 HORIZON, ACTIONS, STATE, WIDTH, PATCHES = 8, 4, 6, 32, 4

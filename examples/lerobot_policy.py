@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
+from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 
 HORIZON, ACTIONS, STATE, SEEN, SIDE = 16, 2, 3, 2, 48

@@ -85,6 +85,14 @@ class FsspecStore(JobStore):
         with self.reaching("read"):
             return self._fs.open(self._at(name), "rb")
 
+    def state(self, name: str) -> object:
+        """Return what changes when a file does; None if it is missing."""
+        with self.reaching("read"):
+            try:
+                return self._fs.ukey(self._at(name))
+            except FileNotFoundError:
+                return None
+
     def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         """Write a file that appears only once it is complete."""
         written, final = self._at(f"tmp/{uuid.uuid4().hex}"), self._at(name)

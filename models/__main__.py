@@ -44,11 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_measure(commands.add_parser("measure", help="measure the cost and error of solvers on a model"))
     add_arguments(commands.add_parser("import", parents=[common], help="turn other people's weights into a model"))
     options = parser.parse_args(arguments)
-    if options.command in ("import", "measure"):
-        return _import(options) if options.command == "import" else _measure(options)
+    if options.command == "measure":
+        return _measure(options)
     repository = Repository(options.models_dir)
     try:
+        if options.command == "import":
+            return run(options)
         return _list(repository) if options.command == "list" else _check(repository)
+    except CheckpointError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return 1
     except RepositoryError as error:
         print(error, file=sys.stderr)
         return 2
@@ -117,20 +122,12 @@ def _size(text: str) -> tuple[str, int]:
     return axis, int(size)
 
 
-def _import(options: argparse.Namespace) -> int:
-    try:
-        return run(options)
-    except CheckpointError as error:
-        print(f"refused: {error}", file=sys.stderr)
-        return 1
-
-
 def _list(repository: Repository) -> int:
     """Print one line for each version; the line of a card that cannot be read says so."""
     rows = [("MODEL", "VERSION", "ARCHITECTURE", "DTYPE", "EVENT", "DATA", "DATASET")]
     status = 0
-    found, closed = _versions(repository)
-    for name, version in found:
+    versions, closed = _versions(repository)
+    for name, version in versions:
         try:
             card = read_card(repository.folder(name, version))
         except (CheckpointError, RepositoryError, LookupError) as error:
@@ -153,9 +150,9 @@ def _list(repository: Repository) -> int:
 
 def _check(repository: Repository) -> int:
     """Load every version as the service would; print a line for each, and for each path that is passed over."""
-    found, closed = _versions(repository)
+    versions, closed = _versions(repository)
     status = 0
-    for name, version in found:
+    for name, version in versions:
         try:
             checkpoint = load(repository.folder(name, version))
         except (CheckpointError, RepositoryError, LookupError) as error:
@@ -177,7 +174,7 @@ def _check(repository: Repository) -> int:
         print(f"bad  {line}")
     for line in notes:
         print(f"note {line}")
-    if not found and not faults and not notes:
+    if not versions and not faults and not notes:
         print(f"{repository.root}: the repository is empty: no models")
     return 1 if faults else status
 
@@ -194,22 +191,22 @@ def _unusable(checkpoint: Checkpoint) -> list[str]:
 
 def _versions(repository: Repository) -> tuple[list[tuple[str, int]], list[str]]:
     """Return every version of every model, and a line for each model folder that cannot be read."""
-    found, closed = [], []
+    versions, closed = [], []
     for name in repository.names():
         try:
-            found += [(name, version) for version in repository.versions(name)]
+            versions += [(name, version) for version in repository.versions(name)]
         except RepositoryError as error:
             closed.append(str(error))
         except UnknownModel:  # removed since the names were read
             continue
-    return found, closed
+    return versions, closed
 
 
-def _passed_over(repository: Repository, others: Collection[Path]) -> tuple[list[str], list[str]]:
+def _passed_over(repository: Repository, pickles: Collection[Path]) -> tuple[list[str], list[str]]:
     """Return lines for paths that may be meant as models, and lines for files; `others` are reported elsewhere."""
     faults, notes = list[str](), list[str]()
     for path, reason in repository.passed_over():
-        if path not in others:
+        if path not in pickles:
             (notes if reason == FILE else faults).append(f"{printable(path, _LONGEST_PATH)}: {reason}")
     return faults, notes
 

@@ -61,8 +61,8 @@ class Distinct:
         """Build from one row per sample, or one for all; equal rows are stored once, unless they are short."""
         if len(rows) == 1 or rows.stride(0) == 0:
             return cls(rows[:1])
-        each = cls(rows, np.arange(len(rows)))
-        return each if rows[0].nbytes < _SHORT else each.merged()
+        distinct = cls(rows, np.arange(len(rows)))
+        return distinct if rows[0].nbytes < _SHORT else distinct.merged()
 
     def merged(self) -> Distinct:
         """Return the same values with equal rows stored once."""
@@ -79,7 +79,7 @@ class Distinct:
 
 def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:
     """Return the conditions of some samples, given by index; None for None."""
-    return None if conditions is None else {name: each.of(samples) for name, each in conditions.items()}
+    return None if conditions is None else {name: distinct.of(samples) for name, distinct in conditions.items()}
 
 
 class Values:
@@ -131,7 +131,9 @@ class Values:
                 self._note_sizes(name, entry, shape)
                 rows = shape[0] if len(shape) > len(entry.shape) else 1
                 self.max_rows = max(self.max_rows, rows)
-                self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
+                self.bytes += (
+                    rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.network_dtype(dtype).itemsize
+                )
             elif entry.default is None and not entry.nullable and name not in optional:
                 raise NamedConditionError(
                     name,
@@ -240,7 +242,7 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
     shape = outline(value)
     kind = entry.torch_dtype
     allowed = {int, float} if kind.is_floating_point else {bool} if kind == torch.bool else {int}
-    expected = f"{card.describe()}, of {' or '.join(sorted(each.__name__ for each in allowed))}"
+    expected = f"{card.describe()}, of {' or '.join(sorted(a.__name__ for a in allowed))}"
     if entry.classes is not None:
         value = _labels(name, entry, value)
     try:
@@ -263,7 +265,7 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
 def _labels(name: str, entry: NamedCondition, value: Any) -> Any:
     """Replace names of classes by labels."""
     if isinstance(value, _LISTS):
-        return [_labels(name, entry, each) for each in value]
+        return [_labels(name, entry, item) for item in value]
     label = label_of(value, entry.classes or 0, entry.names)
     if label is None:
         raise _no_class(name, entry, value)

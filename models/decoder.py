@@ -18,7 +18,7 @@ from models.shapes import AxisName, DataSize, computed, free_axes, reshaped, siz
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
 
 
-class Column(Sparse):
+class ColumnCard(Sparse):
     """One column of data that are rows.
 
     Attributes:
@@ -71,7 +71,7 @@ class DecoderConfig(Sparse):
     dtype: Literal["float64"] | None = None
     program: FunctionConfig | None = None
     constants: int = Field(default=0, ge=0)
-    columns: tuple[Column, ...] | None = None
+    columns: tuple[ColumnCard, ...] | None = None
 
     @property
     def reshapes_only(self) -> bool:
@@ -183,7 +183,7 @@ class Decoder(nn.Module):
         self._whole = torch.from_numpy(np.array([place for place, _ in whole], dtype=np.int64))
         columns = config.columns or ()
         self._logs = {
-            kind: torch.from_numpy(np.array([k for k, each in enumerate(columns) if each.transform == kind], np.int64))
+            kind: torch.from_numpy(np.array([k for k, c in enumerate(columns) if c.transform == kind], np.int64))
             for kind in ("log", "log1p")
         }
         self._limits = torch.from_numpy(np.array([(column.low, column.high) for _, column in whole]).reshape(-1, 2).T)
@@ -210,7 +210,7 @@ class Decoder(nn.Module):
         dtype: Literal["float64"] | None = None,
         event_shape: tuple[int | str, ...] | None = None,
         constants: tuple[Tensor, Tensor] | None = None,
-        columns: tuple[Column, ...] | None = None,
+        columns: tuple[ColumnCard, ...] | None = None,
     ) -> Self:
         """Make a decoder with data = sample * scale + shift.
 
@@ -270,13 +270,13 @@ class Decoder(nn.Module):
     ) -> Self:
         """Make a decoder that runs a program, given its tensors by name."""
         with torch.device("meta"):
-            made = cls(
+            decoder = cls(
                 DecoderConfig(
                     kind="program", event_shape=event_shape, data_shape=data_shape, clip=clip, program=program
                 )
             )
-        made.load_state_dict({f"program.data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
-        return made
+        decoder.load_state_dict({f"program.data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
+        return decoder
 
     def _filled(self, **tensors: Tensor) -> Self:
         for name, tensor in tensors.items():
@@ -407,7 +407,7 @@ class Inverse:
 
     def _logarithms(self, data: Tensor) -> dict[Literal["log", "log1p"], Tensor]:
         """Return the logarithms of the columns of data that have a transform, (rows, columns) for each kind."""
-        found: dict[Literal["log", "log1p"], Tensor] = {}
+        logarithms: dict[Literal["log", "log1p"], Tensor] = {}
         for kind in ("log", "log1p"):
             if self._kind == "affine" and len(places := self._logs[kind]):
                 values = data.flatten(1)[:, places.to(data.device)]
@@ -415,8 +415,8 @@ class Inverse:
                     torch.finfo(data.dtype).tiny,
                     torch.finfo(data.dtype).eps,
                 )  # data that no sample decodes to; the residual shows it
-                found[kind] = values.clamp(min=tiny).log() if kind == "log" else values.clamp(min=eps - 1).log1p()
-        return found
+                logarithms[kind] = values.clamp(min=tiny).log() if kind == "log" else values.clamp(min=eps - 1).log1p()
+        return logarithms
 
     def encode(self, data: Tensor) -> Tensor:
         """Turn data (rows, *data_shape) into samples (rows, *event_shape), in the dtype of the data.

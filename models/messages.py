@@ -18,8 +18,8 @@ def explain(error: ValidationError, values: bool = True) -> str:
     parts, faults = [], error.errors(include_url=False, include_context=False)
     for item in faults[:_MAX_FAULTS]:
         field = _cut(".".join(str(part) for part in item["loc"])) or "value"
-        found = "" if not values or item["type"] in _WITHOUT_VALUE else f", found {_cut(repr(item['input']))}"
-        parts.append(f"{field}: {item['msg']}{found}")
+        shown = "" if not values or item["type"] in _WITHOUT_VALUE else f", found {_cut(repr(item['input']))}"
+        parts.append(f"{field}: {item['msg']}{shown}")
     more = len(faults) - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more else "")
 

@@ -90,13 +90,13 @@ def find_mixing(
     x[_ROWS // 2 :] *= 3.0
     order = torch.randperm(_ROWS, generator=torch.Generator().manual_seed(0)).to(device)
     t = kind_of(velocity).times(torch.linspace(0.05, 0.95, _ROWS, dtype=dtype, device=device)[order])
-    given = () if condition is None else condition.unpack(condition.examples(_ROWS, dtype, device))
+    conditions = () if condition is None else condition.unpack(condition.examples(_ROWS, dtype, device))
 
     def ask(arguments: Sequence[Tensor]) -> Tensor:
         return velocity(*arguments[:2], *(() if condition is None else (condition.pack(arguments[2:]),)))
 
     eps = torch.finfo(compute or dtype).eps
-    return _compared(ask, (x, t, *given), (eps, torch.finfo(dtype).eps), eps, dtype)
+    return _compared(ask, (x, t, *conditions), (eps, torch.finfo(dtype).eps), eps, dtype)
 
 
 @torch.no_grad()
@@ -110,21 +110,21 @@ def find_mixing_of(
         function: tensors (rows, ...) -> tensors (rows, ...).
         examples: number of rows -> arguments, no two rows alike where they can differ.
     """
-    given = examples(_ROWS)
+    rows = examples(_ROWS)
 
     def ask(arguments: Sequence[Tensor]) -> Tensor:
-        return torch.cat([each.flatten(1).double() for each in function(*arguments)], dim=1)
+        return torch.cat([result.flatten(1).double() for result in function(*arguments)], dim=1)
 
-    kinds = [each.dtype for each in function(*(a[:1] for a in given)) if each.is_floating_point()]
+    kinds = [result.dtype for result in function(*(a[:1] for a in rows)) if result.is_floating_point()]
     eps = max((torch.finfo(kind).eps for kind in kinds), default=torch.finfo(torch.float32).eps)
-    nudges = [torch.finfo(each.dtype).eps if each.is_floating_point() else 0.0 for each in given]
-    mixing = _compared(ask, given, nudges, eps, torch.float64)
+    nudges = [torch.finfo(result.dtype).eps if result.is_floating_point() else 0.0 for result in rows]
+    mixing = _compared(ask, rows, nudges, eps, torch.float64)
     return None if mixing is None else replace(mixing, program=program)
 
 
 def _compared(
     ask: Callable[[Sequence[Tensor]], Tensor],
-    given: Sequence[Tensor],
+    rows: Sequence[Tensor],
     nudges: Sequence[float],
     eps: float,
     dtype: torch.dtype,
@@ -138,16 +138,16 @@ def _compared(
         eps: the same for the results.
         dtype: dtype of the results.
     """
-    device = given[0].device
+    device = rows[0].device
 
     def alone_of(arguments: Sequence[Tensor], subject: int) -> Tensor:
         return ask([a[subject : subject + 1].repeat(_COPIES, *[1] * (a.ndim - 1)) for a in arguments])[:1]
 
-    alone = torch.cat([alone_of(given, subject) for subject in range(_SUBJECTS)])
+    alone = torch.cat([alone_of(rows, subject) for subject in range(_SUBJECTS)])
     rounding = torch.zeros(_SUBJECTS, dtype=dtype, device=device)
     for nudge in range(_NUDGES):
-        moving = [_nudged(each, nudge, unit) if unit else each for each, unit in zip(given, nudges, strict=False)]
-        nudged = (*moving, *given[len(nudges) :])
+        moving = [_nudged(values, nudge, unit) if unit else values for values, unit in zip(rows, nudges, strict=False)]
+        nudged = (*moving, *rows[len(nudges) :])
         moved = torch.cat([alone_of(nudged, subject) for subject in range(_SUBJECTS)])
         rounding = rounding.maximum(_largest(moved - alone).nan_to_num(0.0))
     size = _largest(alone).nan_to_num(0.0)
@@ -156,7 +156,7 @@ def _compared(
     difference = torch.zeros_like(rounding)
     for company in _COMPANIES:
         place = [company.index(subject) for subject in range(_SUBJECTS)]
-        together = ask([a[list(company)] for a in given])[place]
+        together = ask([a[list(company)] for a in rows])[place]
         difference = difference.maximum(_largest(together - alone).nan_to_num(torch.inf))
     beyond = (difference > _BEYOND * rounding).sum()
     if beyond < _AT_LEAST:

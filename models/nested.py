@@ -22,15 +22,15 @@ class NestedError(ValueError):
 
 def outline(value: Any) -> tuple[int, ...]:
     """Return the lengths of the first list at each depth, from the outside in."""
-    found: list[int] = []
+    lengths: list[int] = []
     while type(value) in _LISTS:
-        found.append(len(value))
+        lengths.append(len(value))
         value = value[0] if value else None
-    return tuple(found)
+    return tuple(lengths)
 
 
 def to_floats(
-    value: Any, shape: tuple[int, ...], name: str, wanted: str = "", kinds: Set[type] = _NUMBERS
+    value: Any, shape: tuple[int, ...], name: str, expected: str = "", kinds: Set[type] = _NUMBERS
 ) -> NDArray[np.float64]:
     """Return nested lists of numbers as an array.
 
@@ -44,9 +44,9 @@ def to_floats(
     Raises:
         NestedError: another shape, a non-numeric value, or an integer that a double cannot hold.
     """
-    wanted = wanted or f"shape {list(shape)}"
+    expected = expected or f"shape {list(shape)}"
     if type(value) not in _LISTS:
-        raise _other_shape(value, (), shape, name, wanted, alike=True)
+        raise _other_shape(value, (), shape, name, expected, alike=True)
     lists: Sequence[Any] = (value,)
     for axis, size in enumerate(shape):
         if axis:
@@ -54,17 +54,17 @@ def to_floats(
         if not set(map(type, lists)) <= _LISTS or set(map(len, lists)) - {size}:
             k = next(k for k, item in enumerate(lists) if type(item) not in _LISTS or len(item) != size)
             alike = len({len(item) if type(item) in _LISTS else -1 for item in lists}) == 1
-            raise _other_shape(value, _place(k, shape[:axis]), shape, name, wanted, alike)
+            raise _other_shape(value, _place(k, shape[:axis]), shape, name, expected, alike)
     if not set(map(type, chain.from_iterable(lists))) <= kinds:
         k, item = next((k, item) for k, item in _numbered(lists) if type(item) not in kinds)
-        raise _not_numeric(_at(name, _place(k, shape)), item, name, wanted)
+        raise _not_numeric(_at(name, _place(k, shape)), item, name, expected)
     try:
         return np.fromiter(chain.from_iterable(lists), np.float64, len(lists) * shape[-1]).reshape(shape)
     except OverflowError:
         k = next(k for k, item in _numbered(lists) if not _fits(item))
         where = _at(name, _place(k, shape))
         raise NestedError(
-            f"{where} is an integer that is too large for a double; {name} takes numbers below 1.8e308, in {wanted}"
+            f"{where} is an integer that is too large for a double; {name} takes numbers below 1.8e308, in {expected}"
         ) from None
 
 
@@ -89,7 +89,7 @@ def short(text: str) -> str:
 
 
 def _other_shape(
-    value: Any, place: tuple[int, ...], shape: tuple[int, ...], name: str, wanted: str, alike: bool
+    value: Any, place: tuple[int, ...], shape: tuple[int, ...], name: str, expected: str, alike: bool
 ) -> NestedError:
     """Return the error for an item that is not a list of the right length; `alike` if all at its depth are alike."""
     item: Any = value
@@ -97,21 +97,21 @@ def _other_shape(
         item = item[k]
     where = _at(name, place)
     if type(item) not in _LISTS and type(item) not in (int, float):
-        return _not_numeric(where, item, name, wanted)
+        return _not_numeric(where, item, name, expected)
     if not alike:
-        found = f"has {len(item)} entries" if type(item) in _LISTS else f"is {shown(item)}"
-        return NestedError(f"{name} is ragged: {where} {found}, not {shape[len(place)]}; it must be {wanted}")
-    found = outline(value)
+        lengths = f"has {len(item)} entries" if type(item) in _LISTS else f"is {shown(item)}"
+        return NestedError(f"{name} is ragged: {where} {lengths}, not {shape[len(place)]}; it must be {expected}")
+    lengths = outline(value)
     leaf: Any = value
-    for _ in found:
+    for _ in lengths:
         leaf = leaf[0] if leaf else 0.0
     if type(leaf) not in (int, float):
-        return _not_numeric(_at(name, (0,) * len(found)), leaf, name, wanted)
-    return NestedError(f"{name} has the shape {list(found)}; it must be {wanted}")
+        return _not_numeric(_at(name, (0,) * len(lengths)), leaf, name, expected)
+    return NestedError(f"{name} has the shape {list(lengths)}; it must be {expected}")
 
 
-def _not_numeric(where: str, item: Any, name: str, wanted: str) -> NestedError:
-    return NestedError(f"{where} is {shown(item)}; {name} must hold numbers only, in {wanted}")
+def _not_numeric(where: str, item: Any, name: str, expected: str) -> NestedError:
+    return NestedError(f"{where} is {shown(item)}; {name} must hold numbers only, in {expected}")
 
 
 def _numbered(lists: Sequence[Any]) -> Iterator[tuple[int, Any]]:

@@ -118,8 +118,8 @@ def _log_sigmas(growth: str, first: float, last: float, steps: int) -> Tensor:
     """
     if growth == "squaredcos_cap_v2":
         u = torch.arange(steps + 1, dtype=torch.float64, device="cpu") / steps
-        kept = torch.cos((u + 0.008) / 1.008 * math.pi / 2).square()
-        betas = (1 - kept[1:] / kept[:-1]).clamp(max=0.999)
+        signal = torch.cos((u + 0.008) / 1.008 * math.pi / 2).square()
+        betas = (1 - signal[1:] / signal[:-1]).clamp(max=0.999)
     else:
         power = 0.5 if growth == "scaled_linear" else 1.0
         betas = torch.linspace(first**power, last**power, steps, dtype=torch.float64, device="cpu") ** (1 / power)
@@ -159,10 +159,10 @@ class Steps(_Schedule):
         return _log_sigmas(self.betas, self.beta_first, self.beta_last, self.steps)
 
     def level(self, sigma: Tensor) -> Tensor:
-        table, wanted = self._log_sigma.to(sigma.device), sigma.log()
-        after = torch.searchsorted(table, wanted).clamp(1, self.steps - 1)
+        table, targets = self._log_sigma.to(sigma.device), sigma.log()
+        after = torch.searchsorted(table, targets).clamp(1, self.steps - 1)
         low, high = table[after - 1], table[after]
-        return (after - 1 + (wanted - low) / (high - low)).clamp(0.0, self.noisiest)
+        return (after - 1 + (targets - low) / (high - low)).clamp(0.0, self.noisiest)
 
     def sigma(self, u: float) -> float:
         below = min(int(u), self.steps - 2)

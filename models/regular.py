@@ -75,9 +75,9 @@ def open_regular(path: Path) -> BufferedReader:
         raise
 
 
-def _require(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "not a file")
+def _require(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "not a file")
         raise NotRegular(errno.EINVAL, f"is {kind}; only regular files are read")
 
 

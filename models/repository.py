@@ -50,8 +50,8 @@ class UnknownModel(LookupError):  # noqa: N818  (the name that the service and i
     """
 
     def __init__(self, name: str, available: list[str]) -> None:
-        known = ", ".join(available) or "none: train or import one"
-        super().__init__(f"model is {name!r}; known models are {known}")
+        names = ", ".join(available) or "none: train or import one"
+        super().__init__(f"model is {name!r}; known models are {names}")
         self.name = name
         self.available = available
 
@@ -197,10 +197,10 @@ class Repository:
 
     def pickles(self) -> list[Path]:
         """Return files that look like pickles, which are never read: beside models, beside versions, or in them."""
-        found = set()
+        paths = set()
         for pattern in ("*", "*/*", "*/*/*"):
-            found.update(path for path in self.root.glob(pattern) if is_pickle(path) and path.is_file())
-        return sorted(found)
+            paths.update(path for path in self.root.glob(pattern) if is_pickle(path) and path.is_file())
+        return sorted(paths)
 
     def _entries(self) -> list[Path]:
         try:
@@ -237,8 +237,8 @@ class Repository:
             paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         except OSError:  # reported by `versions`
             return []
-        found = [(path, self._odd(path, _VERSION.pattern, _BAD_VERSION)) for path in paths]
-        return [(path, odd) for path, odd in found if odd is not None]
+        reasons = [(path, self._odd(path, _VERSION.pattern, _BAD_VERSION)) for path in paths]
+        return [(path, odd) for path, odd in reasons if odd is not None]
 
     def _odd(self, path: Path, named: str, badly: str) -> str | None:
         """Return why a path is not a folder with a name of this pattern, or None."""
@@ -258,12 +258,12 @@ class Repository:
 
 def _state(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         if error.errno in _GONE:
             return None
         raise RepositoryError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_file(path: Path) -> bool:

@@ -102,7 +102,7 @@ class Axis(Sparse):
         """Return the allowed sizes nearest to a size: the largest below and the smallest above, if any."""
         largest = self.max // self.multiple * self.multiple
         below, above = size // self.multiple * self.multiple, -(-size // self.multiple) * self.multiple
-        return sorted({min(max(each, self.smallest), largest) for each in (below, above)})
+        return sorted({min(max(near, self.smallest), largest) for near in (below, above)})
 
     def describe(self) -> str:
         """Return the allowed sizes in words."""
@@ -127,8 +127,8 @@ class Line(NamedTuple):
 
     def axis_of(self, size: int) -> int | None:
         """Return the size of the axis for a size of data; None if there is none."""
-        found, rest = divmod(size - self.plus, self.times)
-        return None if rest else found
+        of_axis, remainder = divmod(size - self.plus, self.times)
+        return None if remainder else of_axis
 
 
 @lru_cache(maxsize=1024)
@@ -138,9 +138,9 @@ def line_of(size: str) -> Line:
     Raises:
         ValueError: it is not of that form.
     """
-    if (found := re.fullmatch(_COMPUTED, size)) is None:
+    if (match := re.fullmatch(_COMPUTED, size)) is None:
         raise ValueError(f"{size[:80]!r} is not a size; write an axis, or a multiple such as 256*T or 2*T-1")
-    times, axis, plus = found.groups()
+    times, axis, plus = match.groups()
     return Line(axis, int(times or 1), int(plus or 0))
 
 
@@ -191,26 +191,26 @@ def typical(axes: Mapping[str, Axis]) -> dict[str, int]:
     return {name: axis.typical for name, axis in axes.items()}
 
 
-def matched(shape: Sequence[int | str], found: Sequence[int]) -> dict[str, int] | None:
+def matched(shape: Sequence[int | str], actual: Sequence[int]) -> dict[str, int] | None:
     """Return the sizes of the free axes that make a shape equal to the one found; None if there are none."""
     sizes: dict[str, int] = {}
-    if len(shape) != len(found):
+    if len(shape) != len(actual):
         return None
-    for size, at in zip(shape, found, strict=True):
+    for size, at in zip(shape, actual, strict=True):
         axis, at_axis = ("", at) if isinstance(size, int) else (line_of(size).axis, line_of(size).axis_of(at))
         if at_axis is None or (at != size if isinstance(size, int) else sizes.setdefault(axis, at_axis) != at_axis):
             return None
     return sizes
 
 
-def reshaped(shape: Sequence[int | str], found: Sequence[int], target: Sequence[int | str]) -> tuple[int, ...]:
+def reshaped(shape: Sequence[int | str], actual: Sequence[int], target: Sequence[int | str]) -> tuple[int, ...]:
     """Return a target shape with the sizes of the free axes that make `shape` equal to the one found.
 
     Raises:
         ValueError: the shapes do not match.
     """
-    if (sizes := matched(shape, found)) is None:
-        raise ValueError(f"the shape is {list(found)}; it must be {list(shape)}")
+    if (sizes := matched(shape, actual)) is None:
+        raise ValueError(f"the shape is {list(actual)}; it must be {list(shape)}")
     return sized(target, sizes)
 
 
@@ -248,8 +248,8 @@ class AxisSizes:
         self._noted: dict[str, tuple[int, str]] = {}
 
     @property
-    def known(self) -> dict[str, int]:
-        """The sizes known so far."""
+    def sizes(self) -> dict[str, int]:
+        """The sizes given so far."""
         return {axis: size for axis, (size, _) in self._noted.items()}
 
     def note(self, axis: str, size: int, where: str) -> None:
@@ -263,9 +263,11 @@ class AxisSizes:
             near = bounds.nearest(size)
             advice = f"; nearest: {' and '.join(map(str, near))}" if bounds.multiple > 1 else ""
             raise ShapeError(axis, f"{where} has {axis} = {size}, expected {bounds.describe()}{advice}")
-        before, there = self._noted.setdefault(axis, (size, where))
+        before, earlier_place = self._noted.setdefault(axis, (size, where))
         if before != size:
-            raise ShapeError(axis, f"{where} has {axis} = {size}, but {there} has {axis} = {before}; they must agree")
+            raise ShapeError(
+                axis, f"{where} has {axis} = {size}, but {earlier_place} has {axis} = {before}; they must agree"
+            )
 
     def settle(self, needed: Sequence[str] = (), sources: Mapping[str, str] = _NOWHERE) -> dict[str, int]:
         """Return a size for each axis; an axis that is neither required nor given gets its smallest size.
@@ -282,4 +284,4 @@ class AxisSizes:
                 also = f", or {sources[axis]}" if sources.get(axis) else ""
                 allowed = self.axes[axis].describe()
                 raise ShapeError(axis, f'{axis} is missing; give shape {{"{axis}": N}}, N from {allowed}{also}')
-        return {axis: self.known.get(axis, bounds.smallest) for axis, bounds in self.axes.items()}
+        return {axis: self.sizes.get(axis, bounds.smallest) for axis, bounds in self.axes.items()}

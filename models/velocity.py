@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -128,13 +128,6 @@ class Wrapper(nn.Module, ABC):
         """Yield the forms of the other field, each wrapped."""
         for form in forms(self.network):
             yield partial(self.ask, form)
-
-
-def each(condition: Condition, change: Callable[[Tensor], Tensor]) -> Condition:
-    """Apply a change to each tensor of a condition."""
-    if isinstance(condition, Tensor):
-        return change(condition)
-    return {name: change(tensor) for name, tensor in condition.items()}
 
 
 def check_float32(x: Tensor, t: Tensor, event_shape: Sequence[int | str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from selection.frontier import Point
+from selection.error import Point
 from solvers import SolverSpec, catalogue, tolerance_floor
 from solvers import compile as compiled
 from solvers.errors import SolverError
@@ -30,7 +30,7 @@ EDM = "heun2/karras"
 """EDM's sampler (Karras et al. 2022, algorithm 1 without noise): a method on a grid of its own."""
 
 GRIDS = ("sway", "shift(0.5)", "shift(2)")
-"""Grids on which the best methods are tried, up to `GRID_NFE` calls."""
+"""Grids on which the best method of each family is tried, up to `GRID_NFE` calls."""
 
 GRID_NFE = 40
 ADAPTIVE = ("bosh3", "dopri5", "tsit5")
@@ -41,7 +41,6 @@ TUNED_NFE = (4, 5, 6, 8, 10)
 
 _PATIENCE = 3  # consecutive losses to cheaper solvers after which a method gets no more steps
 _FLOOR = 0.9  # a tolerance that leaves more than this share of the error has reached rounding
-_BEST = 2  # methods tried on other grids, for each number of calls
 
 
 def candidates(
@@ -50,7 +49,8 @@ def candidates(
     """Yield the solvers to measure, one after another.
 
     A method gets more steps until its error or that of a cheaper solver is small enough, or until it falls further and
-    further behind cheaper solvers. Then the best are tried on other grids. Tolerances are tightened until the error
+    further behind cheaper solvers of at least its order; it overtakes those of a lower one in the end. Then, for each
+    number of calls, the best method of each family is tried on other grids. Tolerances are tightened until the error
     hardly changes.
 
     Args:
@@ -63,16 +63,25 @@ def candidates(
     yield from tuned
     yield from _ladder(points, dtype, close)
     for nfe in (steps for steps in STEPS if steps <= GRID_NFE and not _close_before(points, steps, close)):
-        alike = [point for point in points.values() if point.nfe == nfe and "/" not in point.solver]
-        for point in sorted(alike, key=lambda point: point.p95_high)[:_BEST]:
+        plain = [p for p in points.values() if p.nfe == nfe and "/" not in p.solver]
+        several = [p for p in plain if (SolverSpec.parse(p.solver).steps or 1) > 1]  # a single step is its own grid
+        best = {_family(point): point for point in sorted(several, key=lambda point: -point.p95_high)}
+        for point in best.values():
             yield from (f"{point.solver}/{grid}" for grid in GRIDS)
     yield from _tolerances(points, dtype, close if close > CLOSE else 0.0)  # what is stored goes on to rounding
 
 
+def _family(point: Point) -> tuple[bool, bool]:
+    """Return what methods share that are alike on all grids: Runge-Kutta, Adams-Bashforth, or exponential."""
+    method = SolverSpec.parse(point.solver).method
+    return method.multistep_order > 0, method.exponential
+
+
 def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
     """Yield methods (or methods on a grid) with ever more steps, fewest calls first."""
-    names = [*(name for name in catalogue.solvers() if name not in SIMILAR), EDM]
-    queue = [(_nfe(name, 0, dtype), name, 0) for name in names]
+    usable = (name for name, entry in catalogue.solvers().items() if name not in SIMILAR and not entry.stochastic)
+    names = [*usable, EDM]
+    queue = [(_nfe(name, place, dtype), name, place) for name in names for place in _first(name)]
     heapq.heapify(queue)
     records = {name: Record() for name in names}
     while queue:
@@ -82,7 +91,7 @@ def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> It
         text = _text(name, STEPS[place])
         yield text
         point = points.get(text)
-        done = point is not None and (point.p95_high <= close or records[name].falls_behind(point, points))
+        done = point is not None and (point.p95_high <= close or records[name].falls_behind(point, points, point.order))
         if not done and place + 1 < len(STEPS):
             heapq.heappush(queue, (_nfe(name, place + 1, dtype), name, place + 1))
 
@@ -116,6 +125,15 @@ def _text(name: str, steps: int) -> str:
     return str(SolverSpec.parse(f"{method}-{steps}{slash}{grid}"))
 
 
+def _first(name: str) -> list[int]:
+    """Return the place in `STEPS` at which a method begins; a multistep one in fewer steps than its order is another.
+
+    The start-up of `ab3` has orders 1 and 2, so that `ab3-2` is `ab2-2` and `ab3-1` is `euler-1`.
+    """
+    order = SolverSpec.parse(_text(name, 1)).method.multistep_order
+    return [place for place, steps in enumerate(STEPS) if steps >= order][:1]
+
+
 def _nfe(name: str, place: int, dtype: torch.dtype) -> int:
     """Return the calls of a method with the steps at a place of `STEPS`; too many if it does not support them."""
     try:
@@ -130,10 +148,10 @@ class Record:
     def __init__(self) -> None:
         self.ratio, self.losses = np.inf, 0
 
-    def falls_behind(self, point: Point, points: Mapping[str, Point]) -> bool:
-        """Add the next point; return whether the method has fallen behind for good."""
-        others = (p for p in points.values() if p.nfe <= point.nfe and p.solver != point.solver)
-        best = min((p.p95_high for p in others), default=np.inf)
+    def falls_behind(self, point: Point, points: Mapping[str, Point], order: int = 0) -> bool:
+        """Add the next point; return whether the method has fallen behind solvers of an order for good."""
+        rivals = (p for p in points.values() if p.nfe <= point.nfe and p.solver != point.solver and p.order >= order)
+        best = min((p.p95_high for p in rivals), default=np.inf)
         ratio = point.p95_high / best if best > 0 else np.inf
         self.losses = self.losses + 1 if ratio > 1 and ratio >= self.ratio else 0
         self.ratio = ratio

@@ -6,13 +6,11 @@ Budgets of requests, fresh comparisons and the reports of `models` and `training
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
-from selection.frontier import Curve, Point, pareto, percent
-from solvers import SolverSpec
-from solvers.errors import SolverError
+from selection.error import Point
+from selection.frontier import Curve, pareto, percent
 
 USUAL_ERROR = 0.01
 """The error that is asked for where nobody says another: 1 % of the spread."""
@@ -36,8 +34,13 @@ class Limits:
     max_nfe: int | None = None
     max_ms: float | None = None
 
-    def __str__(self) -> str:
-        return " and ".join(f"{name} {value:g}" for name, value in vars(self).items() if value is not None)
+    @property
+    def text(self) -> str:
+        """What a solver must do, in words."""
+        costs = [(self.max_nfe, "NFE"), (self.max_ms, "ms")]
+        within = " and ".join(f"{limit:g} {unit}" for limit, unit in costs if limit is not None)
+        error = "" if self.max_error is None else f"keeps {percent(self.max_error)}"
+        return " ".join(filter(None, [error, within and f"within {within}"]))
 
     def fits(self, point: Point, ms: float | None = None) -> bool:
         """Whether a solver is within all limits."""
@@ -132,14 +135,14 @@ def promise(point: Point) -> str:
 
 
 def measured(evidence: Sequence[Evidence]) -> list[tuple[Point, Evidence]]:
-    """Return one measurement of each solver, the cheapest first.
+    """Return one measurement of each solver, the cheapest first; of equals, the one of the lowest order.
 
     Of several, that under the conditions asked for decides, then the one on more samples, then the stored one.
     """
     best = dict[str, tuple[Point, Evidence]]()
     for source in sorted(evidence, key=lambda one: (one.own, one.curve.samples, one.stored)):
-        best |= {point.solver: (point, source) for point in source.curve.points if _can_be_used(point.solver)}
-    return sorted(best.values(), key=lambda pair: pair[0].cost)
+        best |= {point.solver: (point, source) for point in source.curve.points if point.order}
+    return sorted(best.values(), key=lambda pair: (*pair[0].cost, pair[0].order))
 
 
 def choose(evidence: Sequence[Evidence], limits: Limits, ms_of: Callable[[Point], float] | None = None) -> list[Choice]:
@@ -163,25 +166,25 @@ def choose(evidence: Sequence[Evidence], limits: Limits, ms_of: Callable[[Point]
     within = [offer for offer in offers if limits.fits(offer.point, offer.ms)]
     if not within:
         raise NoneFits(_could_be_met(limits, offers))
-    rest = [f"{name} {value:g}" for name, value in vars(limits).items() if name != "max_error" and value is not None]
     if limits.max_error is not None:
         why = f"the cheapest of {len(pairs)} measured solvers that keep {percent(limits.max_error)}"
     else:
         within.sort(key=lambda offer: (offer.point.p95_high, offer.point.cost))
         why = f"the most accurate of {len(pairs)} measured solvers"
-    why += f" within {' and '.join(rest)}" if rest else ""
+    costs = replace(limits, max_error=None).text
+    why += costs and f" {costs}"
     return [Choice(offer.point, offer.evidence, limits, why, offer.ms) for offer in within]
 
 
 def _could_be_met(limits: Limits, offers: Sequence[Choice]) -> str:
     """Say that no solver is within the limits, and what could be met."""
-    cheap = Limits(max_nfe=limits.max_nfe, max_ms=limits.max_ms)
+    cheap = replace(limits, max_error=None)
     affordable = [offer for offer in offers if cheap.fits(offer.point, offer.ms)]
     accurate = [offer for offer in offers if limits.max_error is not None and offer.point.p95_high <= limits.max_error]
-    parts = [f"no measured solver is within {limits}"]
+    parts = [f"no measured solver {'is ' if limits.max_error is None else ''}{limits.text}"]
     if affordable and limits.max_error is not None:
         nearest = min(affordable, key=lambda offer: offer.point.p95_high)
-        parts.append(f"the most accurate {f'within {cheap} ' if str(cheap) else ''}is {_brief(nearest)}")
+        parts.append(f"the most accurate {cheap.text and cheap.text + ' '}is {_brief(nearest)}")
     if accurate:
         parts.append(f"the cheapest that keeps {percent(limits.max_error or 0)} is {_brief(accurate[0])}")
     if not affordable and not accurate:
@@ -192,19 +195,9 @@ def _could_be_met(limits: Limits, offers: Sequence[Choice]) -> str:
 def _brief(offer: Choice) -> str:
     point = offer.point
     ms = "" if offer.ms is None else f", about {offer.ms:.3g} ms"
-    return f"{point.solver} (error {percent(point.p95_high)}, {point.nfe_most} NFE{ms})"
+    return f"{point.solver} (keeps {percent(point.p95_high)}, {point.nfe_most} NFE{ms})"
 
 
 def frontier_of(evidence: Sequence[Evidence]) -> list[Point]:
     """Return the Pareto-optimal points of all measurements."""
     return pareto(point for point, _ in measured(evidence))
-
-
-@lru_cache(maxsize=4096)
-def _can_be_used(solver: str) -> bool:
-    """Whether this build has the solver: a file may name one that is gone."""
-    try:
-        SolverSpec.parse(solver)
-    except SolverError:
-        return False
-    return True

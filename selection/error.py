@@ -8,8 +8,10 @@ interval.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -24,6 +26,7 @@ from models.guidance import Guided
 from models.velocity import kind_of
 from solvers import SolverSpec, Status
 from solvers import compile as compiled
+from solvers.errors import SolverError
 from solvers.integrate import Solution, integrate_indexed
 from solvers.tuned import TunedPlans
 
@@ -41,10 +44,13 @@ class NoErrors(Exception):  # noqa: N818  (says why, like its siblings in solver
     """Errors cannot be measured on these paths; the message says why."""
 
 
-class ErrorSummary(Frozen):
-    """Endpoint errors of the samples of one solver, as shares of the spread.
+class Point(Frozen):
+    """The measurement of one solver; endpoint errors are shares of the spread.
 
     Attributes:
+        solver: its text, such as `rk4-20`.
+        nfe: mean velocity evaluations of a sample.
+        nfe_most: velocity evaluations of the slowest sample, which is what it costs.
         p50, p95: quantiles over all samples; one that did not reach the end counts as infinitely far.
         p95_low, p95_high: interval of p95; each end holds with 99 % confidence, whatever the distribution: two order
             statistics (Wilks 1941, "Determination of sample sizes for setting tolerance limits").
@@ -58,6 +64,32 @@ class ErrorSummary(Frozen):
     p95_high: Size
     worst: Size
     failed: int = Described(default=0, ge=0)
+    solver: str = Described(min_length=1, max_length=2_000)
+    nfe: Size
+    nfe_most: int = Described(ge=1)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether it has error control: other samples may then take more evaluations than those measured."""
+        return "@" in self.solver
+
+    @property
+    def order(self) -> int:
+        """Order of the solver; 0 if this build has none of this name: a file may name one that is gone."""
+        return _order(self.solver)
+
+    @property
+    def cost(self) -> tuple[float, float, float]:
+        """A key that sorts solvers, the cheapest first; of equally cheap ones the most accurate."""
+        return self.nfe_most, self.nfe, self.p95_high
+
+
+@lru_cache(maxsize=4096)
+def _order(solver: str) -> int:
+    try:
+        return SolverSpec.parse(solver).method.order
+    except SolverError:
+        return 0
 
 
 def shares(states: Tensor, ends: Tensor, spread: float) -> NDArray[np.float64]:
@@ -83,7 +115,7 @@ def spread_of(ends: Tensor) -> float:
 
 
 def summary(errors: NDArray[np.float64]) -> dict[str, Any] | None:
-    """Return the members of `ErrorSummary` for the errors of all samples (n,); None if over 5 % of them failed."""
+    """Return the errors of a `Point` for those of all samples (n,); None if more than 5 % of them failed."""
     ordered, n = np.sort(errors), len(errors)
     below = bdtr(np.arange(n), n, COVERED)  # below[k - 1]: the chance that fewer than k of n samples are within p95
     low = max(1, int(np.searchsorted(below, 1 - CONFIDENCE, side="right")))
@@ -98,6 +130,70 @@ def summary(errors: NDArray[np.float64]) -> dict[str, Any] | None:
     }
 
 
+class Solved(Protocol):
+    """What a solver made of noise."""
+
+    @property
+    def x(self) -> Tensor:
+        """(n, *event) states."""
+        ...
+
+    @property
+    def nfe(self) -> NDArray[np.int64]:
+        """(n,) calls."""
+        ...
+
+    @property
+    def status(self) -> Sequence[str] | NDArray[np.str_]:
+        """(n,) values of `Status`."""
+        ...
+
+
+def arrivals(solved: Solved) -> Tensor:
+    """Return the states (n, *event) in float64; NaN for a sample that did not reach t = 1."""
+    reached = torch.tensor([status == Status.SUCCESS for status in solved.status])
+    return torch.where(reached.reshape(-1, *[1] * (solved.x.ndim - 1)), solved.x.double(), torch.nan)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The exact ends of paths, from which endpoint errors are measured.
+
+    Attributes:
+        states: (n, *event) float64; NaN where a path did not reach t = 1, which then counts for no solver.
+        spread: see the module.
+    """
+
+    states: Tensor
+    spread: float
+
+    @classmethod
+    def of(cls, states: Tensor) -> Self:
+        """Return ends with their spread.
+
+        Raises:
+            NoErrors: see `spread_of`.
+        """
+        return cls(states, spread_of(states))
+
+    def errors(self, solved: Solved) -> NDArray[np.float64]:
+        """Return the endpoint error of each sample, (n,); infinite where it or its path did not reach t = 1."""
+        return shares(arrivals(solved), self.states, self.spread)
+
+    @property
+    def reached(self) -> NDArray[np.bool_]:
+        """Whether each path reached t = 1, (n,)."""
+        return self.states.flatten(1).isfinite().all(1).numpy()
+
+    def point(self, solver: str, solved: Solved) -> Point | None:
+        """Return the measurement of a solver; None if more than 5 % of the samples failed."""
+        members = summary(self.errors(solved)[self.reached])
+        nfe = solved.nfe
+        if members is None:
+            return None
+        return Point(solver=solver, nfe=float(nfe.mean()), nfe_most=int(nfe.max()), **members)
+
+
 @dataclass(frozen=True)
 class Field:
     """A velocity with its conditions and guidance.
@@ -106,13 +202,13 @@ class Field:
         velocity: called as velocity(x, t), or velocity(x, t, condition) with conditions.
         conditions: one row for each sample, or None; by name, if the network takes them so.
         takes: the conditioning of the model; needed only for guidance.
-        guidance: strength of classifier-free guidance, or None.
+        guidance: strength of classifier-free guidance, one for all samples or one for each (n,); or None.
     """
 
     velocity: Any
     conditions: Tensor | dict[str, Tensor] | None = None
     takes: NamedConditions | None = None
-    guidance: float | None = None
+    guidance: float | Tensor | None = None
 
     def since(self, first: int) -> Field:
         """Return the field of the samples from index `first` on."""
@@ -123,7 +219,7 @@ class Field:
         velocity, conditions = copy.deepcopy(self.velocity).double(), self.conditions
         if isinstance(conditions, dict):
             assert self.takes is not None  # noqa: S101  (named conditions are those of a card)
-            kinds = {name: entry.given_to(torch.float64) for name, entry in self.takes.entries.items()}
+            kinds = {name: entry.network_dtype(torch.float64) for name, entry in self.takes.entries.items()}
             conditions = {name: rows.to(kinds[name]) for name, rows in conditions.items()}
         elif conditions is not None and conditions.is_floating_point():
             conditions = conditions.double()
@@ -140,9 +236,10 @@ class Field:
             return self.velocity(x, t)
         place = torch.from_numpy(index)
         rows = self._each(lambda rows: rows[place])
-        if self.takes is None or self.guidance in (None, 1):
+        if self.takes is None or (not isinstance(self.guidance, Tensor) and self.guidance in (None, 1)):
             return self.velocity(x, t, rows)
-        return Guided(self.velocity, self.takes)(x, t, rows, torch.full_like(t, self.guidance))
+        strength = self.guidance[place].to(t.dtype) if isinstance(self.guidance, Tensor) else self.guidance
+        return Guided(self.velocity, self.takes)(x, t, rows, torch.ones_like(t) * strength)
 
 
 @torch.no_grad()
@@ -163,17 +260,11 @@ def solve(
     return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress, step_ends=ends)
 
 
-def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT) -> Tensor:
+def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT, progress: bool = False) -> Tensor:
     """Solve in float64 with the same weights, by DOPRI5 at a tight tolerance.
 
     Returns:
         (samples, *event) float64; NaN for a sample that did not reach t = 1.
     """
     spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
-    solution = solve(field.double(), x0.double(), spec)
-    return torch.where(arrived(solution.status).reshape(-1, *([1] * (x0.ndim - 1))), solution.x, torch.nan)
-
-
-def arrived(statuses: Any) -> Tensor:
-    """Whether each sample (n,) reached t = 1."""
-    return torch.tensor([status == Status.SUCCESS for status in statuses])
+    return arrivals(solve(field.double(), x0.double(), spec, progress=progress))

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen, Size
+from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen
 from models.checkpoint.card import Card
 from models.checkpoint.plans import PLANS_FILE
 from models.regular import open_inside
-from selection.error import ErrorSummary
+from selection.error import Point
 
 FRONTIER_FILE = "frontier.json"
 
@@ -26,30 +26,6 @@ _MAX_POINTS, _MAX_CURVES = 10_000, 100
 
 class FrontierError(Exception):
     """A frontier cannot be read, trusted or written; the message names the file and the fault."""
-
-
-class Point(ErrorSummary):
-    """The measurement of one solver.
-
-    Attributes:
-        solver: its text, such as `rk4-20`.
-        nfe: mean velocity evaluations of a sample.
-        nfe_most: velocity evaluations of the slowest sample, which is what it costs.
-    """
-
-    solver: str = Field(min_length=1, max_length=2_000)
-    nfe: Size
-    nfe_most: int = Field(ge=1)
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether it has error control: other samples may then take more evaluations than those measured."""
-        return "@" in self.solver
-
-    @property
-    def cost(self) -> tuple[float, float, float]:
-        """A key that sorts solvers, the cheapest first; of equally cheap ones the most accurate."""
-        return self.nfe_most, self.nfe, self.p95_high
 
 
 class Curve(Frozen):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +28,10 @@ from models.noise import noise
 from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
 from selection.choice import USUAL_ERROR, Evidence, Limits, NoneFits, choose
-from selection.error import TIGHT, Field, NoErrors, arrived, exact_ends, shares, solve, spread_of, summary
-from selection.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, store_frontier, table
+from selection.error import TIGHT, Ends, Field, NoErrors, Point, exact_ends, solve
+from selection.frontier import Curve, Frontier, merged, pareto, plans_hash, store_frontier, table
 from solvers import SolverSpec
 from solvers.errors import SolverError
-from solvers.integrate import Solution
 from solvers.tuned import TunedPlans
 
 SECONDS = 300.0
@@ -53,50 +52,13 @@ def silent(_: str) -> None:
     """Say nothing."""
 
 
-@dataclass(frozen=True)
-class Paths:
-    """Paths with their exact ends: what the errors of solvers are measured on.
-
-    Attributes:
-        field: the velocity, in the dtype of x0, on the CPU.
-        x0: noise, (samples, *event).
-        ends: (samples, *event) float64; NaN where a path did not reach t = 1, which then counts for no solver.
-        spread: see `selection.error`.
-    """
-
-    field: Field
-    x0: Tensor
-    ends: Tensor
-    spread: float
-
-    @classmethod
-    def of(cls, field: Field, x0: Tensor, ends: Tensor | None = None) -> Self:
-        """Solve for the exact ends.
-
-        Raises:
-            NoErrors: no path reached t = 1, or all end at the same point.
-        """
-        ends = exact_ends(field, x0) if ends is None else ends
-        return cls(field, x0[: len(ends)], ends, spread_of(ends))
-
-    def point(self, text: str, plans: TunedPlans | None = None) -> Point | None:
-        """Measure one solver; None if it is not available here, or more than 5 % of the samples fail."""
-        try:
-            spec = SolverSpec.parse(text)
-            solution = solve(self.field, self.x0, spec, plans=plans)
-        except SolverError:
-            return None
-        return self.of_solution(spec, solution)
-
-    def of_solution(self, spec: SolverSpec, solution: Solution) -> Point | None:
-        """Measure a solution from x0; None if more than 5 % of its samples failed."""
-        errors = shares(solution.x, self.ends, self.spread)
-        errors[~arrived(solution.status).numpy()] = np.inf
-        members = summary(errors[self.ends.flatten(1).isfinite().all(1).numpy()])
-        if members is None:
-            return None
-        nfe = solution.nfe
-        return Point(solver=str(spec), nfe=float(nfe.mean()), nfe_most=int(nfe.max()), **members)
+def measure_solver(text: str, field: Field, x0: Tensor, ends: Ends, plans: TunedPlans | None = None) -> Point | None:
+    """Measure one solver from the noise x0 (samples, *event); None if it is not available here, or over 5 % fail."""
+    try:
+        spec = SolverSpec.parse(text)
+        return ends.point(str(spec), solve(field, x0, spec, plans=plans))
+    except SolverError:
+        return None
 
 
 def measure_curve(
@@ -132,10 +94,11 @@ def measure_curve(
     """
     start = time.monotonic()
     progress("exact ends")
-    paths = Paths.of(field, x0, _ends(field, x0, seconds, note))
+    ends = Ends.of(_ends(field, x0, seconds, note))
+    x0 = x0[: len(ends.states)]
     spent = time.monotonic() - start
     if spent > seconds:
-        note(f"the exact ends of {len(paths.x0)} paths alone took {spent:.0f} s, over the limit of {seconds:.3g} s")
+        note(f"the exact ends of {len(x0)} paths alone took {spent:.0f} s, over the limit of {seconds:.3g} s")
     until = start + max(seconds, (1 + _AFTER_ENDS) * spent)
     points = dict[str, Point]()
     tuned = () if plans is None else plans.texts
@@ -146,13 +109,14 @@ def measure_curve(
             complete = False
             break
         progress(text)
-        point = paths.point(text, plans)
+        point = measure_solver(text, field, x0, ends, plans)
         if point is not None:
             points[point.solver] = point
     if not points:
         raise NoErrors("no solver brought 95 % of the samples to the end; the network is not usable")
+    guidance = None if isinstance(field.guidance, Tensor) else field.guidance
     return Curve(
-        guidance=field.guidance, samples=len(paths.x0), seed=seed, spread=paths.spread, complete=complete,
+        guidance=guidance, samples=len(x0), seed=seed, spread=ends.spread, complete=complete,
         points=tuple(sorted(points.values(), key=lambda point: point.cost)),
     )  # fmt: skip
 
@@ -221,7 +185,7 @@ def measure(
     shape, sizes = _shape_of(card, sizes, examples)
     samples = samples or (_SAMPLES if np.prod(shape) <= _LARGE else _FEW)
     x0 = noise(SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape))
-    takes = card.conditioning
+    takes = card.network_conditions
     strengths: list[float | None] = list(dict.fromkeys(float(g) for g in guidances))
     rows = None
     if takes is None:
@@ -281,7 +245,7 @@ def _shape_of(
             entry = {} if card.request_conditions is None else card.request_conditions.entries
             for axis, size in (matched(entry[name].shape, array.shape[1:]) or {}).items() if name in entry else ():
                 noted.note(axis, size, f"--condition {name}")
-        free = {axis: size for axis, size in noted.known.items() if axis in free_axes(card.event_shape)}
+        free = {axis: size for axis, size in noted.sizes.items() if axis in free_axes(card.event_shape)}
         return card.event_of(free), free
     except ShapeError as error:
         raise NoErrors(f"{error}: --shape {error.axis}=N, N from {card.bounds[error.axis].describe()}") from None
@@ -305,7 +269,7 @@ def read_examples(path: Path) -> dict[str, NDArray[Any]]:
 
 def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], samples: int) -> Any:
     """Return a row for each sample of the conditions as the network takes them, examples in turn."""
-    card, takes = checkpoint.card, checkpoint.card.conditioning
+    card, takes = checkpoint.card, checkpoint.card.network_conditions
     requested = card.request_conditions
     assert takes is not None and requested is not None  # noqa: S101, PT018  (it has conditions)
     turns = {name: array[np.arange(samples) % len(array)] for name, array in examples.items()}
@@ -313,7 +277,7 @@ def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], sampl
         values = Values(replace(requested, stored=checkpoint.nulls), turns, samples, checkpoint.dtype)
         tensors = {name: each.expanded(samples) for name, each in values.tensors().items()}
         if checkpoint.prelude is not None:
-            prelude, makes = checkpoint.prelude, takes.sized(values.sizes.known)
+            prelude, makes = checkpoint.prelude, takes.sized(values.sizes.sizes)
             counts = {len(array) for array in examples.values()}
             different = min(samples, *counts) if len(counts) == 1 else samples
             with torch.no_grad():
@@ -349,15 +313,12 @@ def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = s
         sizes=frontier.sizes,
         progress=progress,
     )
-    pairs = list(zip(frontier.curves, tuned.curves, strict=True))
-    if frontier.conditions != tuned.conditions or not all(old.has_paths_of(new) for old, new in pairs):
+    both = merged(frontier, tuned)
+    if both is None:
         return None
-    curves = list[Curve]()
-    for old, new in pairs:
-        stock = [point for point in old.points if not is_tuned(point.solver)]
-        points = sorted([*stock, *new.points], key=lambda point: point.cost)
-        curves.append(old.model_copy(update={"points": tuple(points)}))
-    return frontier.model_copy(update={"plans_sha256": tuned.plans_sha256, "curves": tuple(curves)})
+    complete = {curve.guidance: curve.complete for curve in frontier.curves}
+    curves = (curve.model_copy(update={"complete": complete[curve.guidance]}) for curve in both.curves)
+    return both.model_copy(update={"curves": tuple(curves)})
 
 
 def run(path: Path, examples: Path | None = None, **options: Any) -> list[str]:

@@ -45,7 +45,7 @@ _ROUTERS = (
 )
 """The register of endpoints, and with them of the operations that the engine is asked for."""
 
-_ROUTES = [route for router in _ROUTERS for route in router.routes]
+ROUTES = [route for router in _ROUTERS for route in router.routes]
 """Given to the application as they are: included routers would cost each request more than its own endpoint."""
 
 
@@ -85,7 +85,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         version=VERSION,
         openapi_tags=openapi.TAGS,
         lifespan=_lifespan,
-        routes=_ROUTES,
+        routes=ROUTES,
         redirect_slashes=False,
         # Relative to /openapi.json, so that it is right under any path prefix of a proxy.
         servers=[{"url": settings.root_path or ".", "description": "this service"}],
@@ -94,9 +94,9 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    _expect_requests(_ROUTES, service.metrics)
+    _expect_requests(ROUTES, service.metrics)
     leave_errors(app)
-    solving = [route for route in _ROUTES if isinstance(route, BodyRoute)]
+    solving = [route for route in ROUTES if isinstance(route, BodyRoute)]
     app.door = Door(app.pass_on, service, settings, solving, _traces(settings))
     return app
 

@@ -5,14 +5,14 @@ test compares the file with the schemas.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from service.analysis.diagnose import DiagnoseRequest
-from service.analysis.encode import EncodeRequest
-from service.analysis.log_prob import LogProbRequest
+from fastapi.routing import APIRoute
+
+from service.app import ROUTES
 from service.replay import Answer
 from service.requests.members import Member, members
 from service.requests.parsing import OTHER_NAMES
@@ -83,12 +83,7 @@ def sdk_text() -> str:
     """Return the content of the SDK's ``_fields.py``."""
     common = members(Solving)
     text = _HEAD + _options("SolverOptions", "TypedDict", "Options of every operation.", common)
-    for name, body, what in (
-        ("Sample", SampleRequest, "`sample`, `iter_samples` and `stream`"),
-        ("Encode", EncodeRequest, "`encode`"),
-        ("LogProb", LogProbRequest, "`log_prob`"),
-        ("Diagnose", DiagnoseRequest, "`diagnose`"),
-    ):
+    for name, body, what in [("Sample", SampleRequest, "`sample`, `iter_samples` and `stream`"), *_operations()]:
         own = {key: member for key, member in members(body).items() if key not in {*common, *_POSITIONAL}}
         about = f"Options of {what}, in addition to those of `SolverOptions`."
         text += _options(f"{name}Options", "SolverOptions", about, own)
@@ -109,6 +104,15 @@ def sdk_text() -> str:
     text += "}\n\n_OTHERS = {\n"
     text += "".join(f"    {json.dumps(key)}: {json.dumps(' '.join(names))},\n" for key, names in OTHER_NAMES.items())
     return text + _TAIL
+
+
+def _operations() -> Iterator[tuple[str, type[Solving], str]]:
+    """Yield each operation that solves on a model: its name, its body, and the method of the clients."""
+    for route in ROUTES:
+        if isinstance(route, APIRoute) and route.path.startswith("/v1/models/{name}/") and route.dependant.body_params:
+            body = route.dependant.body_params[0].field_info.annotation
+            if isinstance(body, type) and issubclass(body, Solving):
+                yield body.__name__.removesuffix("Request"), body, f"`{route.path.rpartition('/')[2]}`"
 
 
 def _options(name: str, base: str, about: str, own: Mapping[str, Member]) -> str:

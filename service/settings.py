@@ -32,7 +32,7 @@ PREFIX = "PATHLINE_"
 FILE = f"{PREFIX}SETTINGS"
 """The variable that names a settings file."""
 
-_OTHERS = {FILE, f"{PREFIX}URL", f"{PREFIX}API_KEY"}  # not settings of the service: the last two are the SDK's
+_OTHERS = {FILE, *(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "RUNS_DIR"))}  # of the SDK and of training
 _SECRETS = ("api_keys", "admin_key")
 _LISTS = ("api_keys", "cors_origins", "allowed_hosts")
 

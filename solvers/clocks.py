@@ -73,12 +73,12 @@ def next_rows(lanes: Records, rows: Records, kinds: Index) -> int:
 @compiled
 def of_kind(kinds: Index, kind: int) -> Index:
     """Indices of the lanes at a row of this kind."""
-    found, count = np.empty(len(kinds), dtype=np.int64), 0
+    indices, count = np.empty(len(kinds), dtype=np.int64), 0
     for j in range(len(kinds)):
         if kinds[j] == kind:
-            found[count] = j
+            indices[count] = j
             count += 1
-    return found[:count]
+    return indices[:count]
 
 
 @compiled
@@ -185,12 +185,12 @@ def norms(lanes: Records, index: Index, sums: Numbers, width: int, errors: bool)
     groups = np.empty(len(index), dtype=np.int64)
     for m in range(len(index)):
         groups[m] = lanes[index[m]].group
-    found = group_norms(sums, width, groups)
+    means = group_norms(sums, width, groups)
     if errors:
-        for m in range(len(found)):
-            if not np.isfinite(found[m]):
-                found[m] = np.inf
-    return found
+        for m in range(len(means)):
+            if not np.isfinite(means[m]):
+                means[m] = np.inf
+    return means
 
 
 @compiled

@@ -51,23 +51,23 @@ def _cache_folder(package: Path) -> str:
     shipped = package / "__pycache__" / f"compiled-{digest[:16]}"
     if not (elsewhere := os.environ.get("NUMBA_CACHE_DIR")):
         return str(shipped)
-    kept = Path(elsewhere) / shipped.name
-    if shipped.is_dir() and not kept.exists():
-        _copy(shipped, kept)
-    return str(kept)
+    copy = Path(elsewhere) / shipped.name
+    if shipped.is_dir() and not copy.exists():
+        _copy(shipped, copy)
+    return str(copy)
 
 
-def _copy(shipped: Path, kept: Path) -> None:
+def _copy(shipped: Path, target: Path) -> None:
     """Copy a folder atomically; if that fails, the loops are compiled again."""
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as apart:
-            shutil.copytree(shipped, Path(apart) / kept.name).rename(kept)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as apart:
+            shutil.copytree(shipped, Path(apart) / target.name).rename(target)
     except (OSError, shutil.Error):  # the folder is not writable, or another process was first
         return
 
 
-class _File(IndexDataCacheFile):
+class _IndexFile(IndexDataCacheFile):
     """The files of one function, with a hash behind each: damaged machine code would end the process."""
 
     def _dump(self, obj: Any) -> bytes:
@@ -87,7 +87,7 @@ class _Cache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         plain = self._cache_file
-        self._cache_file = _File(plain._cache_path, self._impl.filename_base, plain._source_stamp)
+        self._cache_file = _IndexFile(plain._cache_path, self._impl.filename_base, plain._source_stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

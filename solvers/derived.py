@@ -46,8 +46,8 @@ def pullback(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Pull]:
     def pull(e: Tensor) -> Tensor:
         if not v.requires_grad:  # it does not depend on the state
             return torch.zeros_like(e)
-        [found] = torch.autograd.grad(v, at, e, retain_graph=True, allow_unused=True)
-        return torch.zeros_like(e) if found is None else found
+        [product] = torch.autograd.grad(v, at, e, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(e) if product is None else product
 
     return v.detach(), pull
 
@@ -206,8 +206,8 @@ class JacobianField:
             place = place.reshape(-1, *self.event_shape)
             direction = torch.nn.functional.one_hot(row[:, 0].long(), self.width).to(place.dtype)
             _, pull = pullback(_bound(velocity, condition), place, at[:, 0])
-            found = pull(direction.reshape(place.shape)).flatten(1)
-            return torch.cat((found, query.new_zeros(len(query), self.constants)), dim=1)
+            product = pull(direction.reshape(place.shape)).flatten(1)
+            return torch.cat((product, query.new_zeros(len(query), self.constants)), dim=1)
 
     def examples(self, noise: Tensor) -> Tensor:
         """See `DerivedField`; the times are spread over the span, and the rows of the Jacobian come in turn."""

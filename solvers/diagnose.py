@@ -127,8 +127,8 @@ def spectrum(
     """
     width = math.prod(x0.shape[1:])
     _check_size(len(x0), len(times), width)
-    given: dict[str, Any] = {"rtol": rtol, "atol": atol, "max_step": max_step, "max_nfe": max_nfe}
-    plan = resolve(solver=solver, steps=steps, **given, dtype=x0.dtype)
+    settings: dict[str, Any] = {"rtol": rtol, "atol": atol, "max_step": max_step, "max_nfe": max_nfe}
+    plan = resolve(solver=solver, steps=steps, **settings, dtype=x0.dtype)
     points = check_save_at(plan, times, "times")
     velocity, x0 = widened(velocity, x0)
     with torch.no_grad():
@@ -138,13 +138,13 @@ def spectrum(
     condition = np.full((len(x0), len(times)), np.nan)
     for k, t in enumerate(points.tolist()):
         x = solution.saved[:, k]
-        there = x.flatten(1).isfinite().all(dim=1)
-        if bool(there.any()):
-            place = np.flatnonzero(there.cpu().numpy())
-            matrices = jacobian(velocity, x[there], t)
+        usable = x.flatten(1).isfinite().all(dim=1)
+        if bool(usable.any()):
+            place = np.flatnonzero(usable.cpu().numpy())
+            matrices = jacobian(velocity, x[usable], t)
             finite = np.isfinite(matrices).all(axis=(1, 2))
-            found = place[finite]
-            real[found, k], imag[found, k], condition[found, k] = decompose(matrices[finite])
+            lanes = place[finite]
+            real[lanes, k], imag[lanes, k], condition[lanes, k] = decompose(matrices[finite])
     return Spectrum(points, real, imag, condition, solution.status)
 
 

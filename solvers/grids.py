@@ -204,7 +204,7 @@ def _named(text: str) -> tuple[str, dict[str, float]]:
     values = read(text)
     assert isinstance(values, dict)  # noqa: S101  (a name)
     name = str(values["name"])
-    return name, {key: float(values.get(key, each.default)) for key, each in GRIDS[name].parameters.items()}  # type: ignore[arg-type]
+    return name, {key: float(values.get(key, parameter.default)) for key, parameter in GRIDS[name].parameters.items()}  # type: ignore[arg-type]
 
 
 def _parameters_text(name: str, grid: Mapping[str, object]) -> str:
@@ -241,8 +241,8 @@ def number_text(value: float) -> str:
         return str(value)
     if not any(digits):
         return "0"
-    first, rest = str(digits[0]), "".join(map(str, digits[1:]))
-    scientific = f"{first}{'.' if rest else ''}{rest}e{exponent + len(rest)}"
+    first, fraction = str(digits[0]), "".join(map(str, digits[1:]))
+    scientific = f"{first}{'.' if fraction else ''}{fraction}e{exponent + len(fraction)}"
     decimal = format(Decimal((0, digits, exponent)), "f")
     return "-" * sign + min(decimal, scientific, key=len)
 
@@ -251,8 +251,8 @@ def _with_snapped_ends(
     grid: Sequence[float] | NDArray[np.floating], points: tuple[float, ...], t_span: tuple[float, float]
 ) -> tuple[float, ...]:
     """The points of a grid, with the first and last moved to the ends of the span if they stand for them."""
-    kept = np.asarray(grid).dtype
-    ends = np.array([points[0], points[-1]], dtype=kept if kept.kind == "f" else np.float64)
+    dtype = np.asarray(grid).dtype
+    ends = np.array([points[0], points[-1]], dtype=dtype if dtype.kind == "f" else np.float64)
     if not np.isfinite(ends).all():
         return points
     first, last = snapped(ends[:1], t_span, t_span), snapped(ends[1:], t_span, t_span)

@@ -99,12 +99,12 @@ def log_density(
     dtype, width = x.dtype, math.prod(x.shape[1:])
     method = _check(divergence, probes, seed, width)
     derived = LogDensityField(tuple(x.shape[1:]), 0 if method == "exact" else probes)
-    asked, x = widened(velocity, x)
+    wide, x = widened(velocity, x)
     drawn = _rademacher(x, derived.probes, seed)
 
     def field(state: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
         query = torch.cat((state, drawn[torch.from_numpy(index).to(drawn.device)]), dim=1)
-        return derived(asked, query, t)[:, : derived.width]
+        return derived(wide, query, t)[:, : derived.width]
 
     plan = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, error_control=error_control, controller=controller,

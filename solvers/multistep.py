@@ -57,9 +57,9 @@ def adams_bashforth_weights(times: NDArray[np.float64], order: int) -> NDArray[n
         Hairer, Norsett & Wanner, Solving Ordinary Differential Equations I, III.1 and III.5.
     """
     steps = np.arange(order - 1, len(times) - 1)
-    here, h = times[steps], times[steps + 1] - times[steps]
+    now, h = times[steps], times[steps + 1] - times[steps]
     powers = np.arange(order)
-    nodes = (times[steps[:, None] - powers] - here[:, None]) / h[:, None]
+    nodes = (times[steps[:, None] - powers] - now[:, None]) / h[:, None]
     systems = nodes[:, None, :] ** powers[:, None]
     moments = np.broadcast_to(1.0 / (powers + 1), nodes.shape)
     return np.linalg.solve(systems, moments[..., None])[..., 0].astype(np.float64, copy=False)
@@ -187,12 +187,12 @@ def _moments(h: Numbers, count: int) -> Numbers:
     """Return the moments (m, count) of s^j, j = 1, 2, ..., under the weight e^(h s) on [0, 1], normalised."""
     s = (_NODES + 1) / 2
     dense = np.exp(np.clip(h, -_SERIES_BELOW, _SERIES_BELOW)[:, None] * (s - 1)) * _WEIGHTS
-    found = np.stack([(dense * s**j).sum(axis=1) / dense.sum(axis=1) for j in range(1, count + 1)], axis=1)
+    moments = np.stack([(dense * s**j).sum(axis=1) / dense.sum(axis=1) for j in range(1, count + 1)], axis=1)
     far = np.abs(h) >= _SERIES_BELOW
     if far.any():  # there the recurrence loses no digits
         before = -np.expm1(-h[far])
         whole = before
         for j in range(1, count + 1):
             before = 1 - j / h[far] * before
-            found[far, j - 1] = before / whole
-    return found
+            moments[far, j - 1] = before / whole
+    return moments

@@ -29,9 +29,9 @@ def trees(size: int) -> tuple[Tree, ...]:
             yield ()
         for part in range(min(nodes, largest), 0, -1):
             for count in range(1, nodes // part + 1):
-                for rest in forests(nodes - part * count, part - 1):
+                for smaller in forests(nodes - part * count, part - 1):
                     for group in combinations_with_replacement(trees(part), count):
-                        yield group + rest
+                        yield group + smaller
 
     return tuple(forests(size - 1, size - 1))
 

@@ -82,24 +82,24 @@ def unipc(v: Field, x: Vector, t: Sequence[float], order: int) -> Vector:
     for sigma = 0.
     """
     data: list[Vector] = []
-    lam = [_lambda(each) for each in t]
-    base, nodes, known, ratio, phi, h = x, [], [], 1.0, 0.0, 0.0
+    lam = [_lambda(time) for time in t]
+    base, nodes, slopes, ratio, phi, h = x, [], [], 1.0, 0.0, 0.0
     for n in range(len(t) - 1):
         data.append(x + (1 - t[n]) * v(x, t[n]))
         if n:  # correct: the nodes of the predictor, and the end of the step
-            differences = [*known, data[n] - data[n - 1]]
+            differences = [*slopes, data[n] - data[n - 1]]
             rho = [0.5] if not nodes else _unified([*nodes, 1.0], h)
-            change = sum(weight * each for weight, each in zip(rho, differences, strict=True))
+            change = sum(weight * difference for weight, difference in zip(rho, differences, strict=True))
             x = ratio * base + phi * (data[n - 1] + change)
         h = lam[n + 1] - lam[n]
         last = range(n - 1, max(0, n - order + 1) - 1, -1)
         usable = [m for m in last if math.isfinite(lam[m]) and math.isfinite(lam[n + 1])]
         nodes = [(lam[m] - lam[n]) / h for m in usable]
-        known = [(data[m] - data[n]) / r for m, r in zip(usable, nodes, strict=True)]
+        slopes = [(data[m] - data[n]) / r for m, r in zip(usable, nodes, strict=True)]
         rho = [0.5] if len(nodes) == 1 else _unified(nodes, h) if nodes else []
         ratio = (1 - t[n + 1]) / (1 - t[n])
         phi = t[n + 1] - t[n] * ratio
-        base, change = x, sum((weight * each for weight, each in zip(rho, known, strict=True)), 0 * x)
+        base, change = x, sum((weight * slope for weight, slope in zip(rho, slopes, strict=True)), 0 * x)
         x = ratio * base + phi * (data[n] + change)
     return x
 

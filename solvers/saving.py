@@ -37,22 +37,22 @@ def check_save_at(plan: Plan, save_at: TimesSpec | None, name: str = "save_at") 
     """
     if save_at is None:
         return None
-    given = as_times(name, save_at)
+    requested = as_times(name, save_at)
     start, end = plan.t_span
     points = plan.times if plan.times is not None else np.array([start, end])
-    near = nearest(given, points)
-    on_point = stands_for(given, near, plan.t_span)
-    times = np.where(on_point, near, given.astype(np.float64))
+    near = nearest(requested, points)
+    on_point = stands_for(requested, near, plan.t_span)
+    times = np.where(on_point, near, requested.astype(np.float64))
     for t in times[(times < min(start, end)) | (times > max(start, end))]:
         at, first, last = distinct_texts(float(t), start, end)
         raise SolverError(name, f"{name} = {at} is outside the span from {first} to {last}")
-    check_order(name, given, start, end)
+    check_order(name, requested, start, end)
     for k in np.flatnonzero(np.diff(times) == 0):
-        a, b = distinct_texts(float(given[k]), float(given[k + 1]))
+        a, b = distinct_texts(float(requested[k]), float(requested[k + 1]))
         raise SolverError(name, f"{name} holds {a} and {b}, which both stand for {float(times[k])!r}; leave one out")
     if plan.times is not None:
         for k in np.flatnonzero(~on_point):
-            at, _ = distinct_texts(float(given[k]), float(near[k]))
+            at, _ = distinct_texts(float(requested[k]), float(near[k]))
             raise SolverError(name, f"{name} = {at} is not a grid point; the nearest is {float(near[k])!r}")
     elif plan.rows.dense is None:
         raise SolverError(name, f"{plan.name} has no dense output; give it steps and save at grid points")
@@ -60,7 +60,7 @@ def check_save_at(plan: Plan, save_at: TimesSpec | None, name: str = "save_at") 
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedStates:
     """States at save times: owner (n,), index (n,), place in the owner's save_at (n,), x (n, D)."""
 
     owner: NDArray[np.int64]
@@ -69,14 +69,14 @@ class Saved:
     x: Tensor
 
 
-def save(records: Records, index: Index, x: Tensor) -> Saved:
+def save(records: Records, index: Index, x: Tensor) -> SavedStates:
     """Save states x (m, D) of lanes `index` (m,) for each one's next save time, and move their records past it."""
     chosen = records.take(index)
     records["save"][index] += 1
-    return Saved(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x)
+    return SavedStates(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x)
 
 
-def save_grid(records: Records, states: States, bank: Bank, index: Index) -> list[Saved]:
+def save_grid(records: Records, states: States, bank: Bank, index: Index) -> list[SavedStates]:
     """Save the states of those lanes `index` (m,), which just completed a step on a grid, that reached a save time.
 
     Save times are points of the grid, see `check_save_at`, and steps end there exactly.
@@ -89,7 +89,7 @@ def save_grid(records: Records, states: States, bank: Bank, index: Index) -> lis
     return [save(records, index[due], states.x[torch.from_numpy(index[due]).to(states.x.device)])]
 
 
-def save_passed(records: Records, states: States, bank: Bank, index: Index, after: Tensor) -> list[Saved]:
+def save_passed(records: Records, states: States, bank: Bank, index: Index, after: Tensor) -> list[SavedStates]:
     """Save the states at all save times that a step under error control has passed, by its dense output.
 
     Args:
@@ -99,7 +99,7 @@ def save_passed(records: Records, states: States, bank: Bank, index: Index, afte
         index: (m,) the lanes that completed the step.
         after: (m, D) their states at its end.
     """
-    saved: list[Saved] = []
+    saved: list[SavedStates] = []
     while True:
         chosen = records.take(index)
         place = chosen["save"]
@@ -114,7 +114,7 @@ def save_passed(records: Records, states: States, bank: Bank, index: Index, afte
 
 def _inside(chosen: Records, states: States, bank: Bank, index: Index, t: NDArray[np.float64], after: Tensor) -> Tensor:
     """Return states (m, D) at times t (m,) within the step, from the chosen records (m,) of lanes `index`."""
-    where, at_end = (torch.from_numpy(each).to(after.device) for each in (index, (t == chosen["t_next"])[:, None]))
+    where, at_end = (torch.from_numpy(array).to(after.device) for array in (index, (t == chosen["t_next"])[:, None]))
     curve = bank.curves[bank.rows["dense"][chosen["done"]]]
     powers = ((t - chosen["t"]) / chosen["h"])[:, None, None] ** np.arange(1, curve.shape[2] + 1)
     weights = torch.from_numpy((curve * powers).sum(axis=2) * chosen["h"][:, None]).to(after.device, after.dtype)

@@ -77,9 +77,9 @@ class Tableau:
             raise ValueError(f"{self.name}: the dense output does not end at b for theta = 1")
 
     def _check_order(self, label: str, weights: Coefficients, stated: int) -> None:
-        found = order_of(self.matrix, np.array(weights))
-        if min(stated, 5) > found:
-            raise ValueError(f"{self.name}: {label} is stated to be of order {stated} but has order {found}")
+        order = order_of(self.matrix, np.array(weights))
+        if min(stated, 5) > order:
+            raise ValueError(f"{self.name}: {label} is stated to be of order {stated} but has order {order}")
 
     @cached_property
     def matrix(self) -> NDArray[np.float64]:

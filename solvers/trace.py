@@ -178,13 +178,13 @@ def quantiles_by_bin(t: Numbers, values: Numbers, edges: Numbers, shares: Number
     for m in range(len(t)):
         grouped[filled[place[m]]] = values[m]
         filled[place[m]] += 1
-    found = np.full((len(shares), bins), np.nan)
+    quantiles = np.full((len(shares), bins), np.nan)
     for b in range(bins):
         mine = np.sort(grouped[ends[b] : ends[b + 1]])
         for q in range(len(shares)):
             if len(mine):
-                found[q, b] = _between(mine, shares[q] * (len(mine) - 1))
-    return found
+                quantiles[q, b] = _between(mine, shares[q] * (len(mine) - 1))
+    return quantiles
 
 
 @compiled

@@ -75,7 +75,7 @@ class TunedPlan:
     @cached_property
     def digest(self) -> str:
         """`sha256:` and the hash of its numbers as little-endian float64; equal plans give the same samples."""
-        parts = [each.ravel() for each in (self.times, self.weights, self.x0_weights) if each is not None]
+        parts = [array.ravel() for array in (self.times, self.weights, self.x0_weights) if array is not None]
         return f"sha256:{hashlib.sha256(np.concatenate(parts).astype('<f8').tobytes()).hexdigest()}"
 
     @property
@@ -118,8 +118,8 @@ class TunedPlans:
             SolverError: there is none; the message lists the existing ones.
         """
         if steps not in self.plans:
-            known = ", ".join(f"{TUNED}-{known}" for known in sorted(self.plans)) or "none"
-            raise SolverError("steps", f"steps = {steps}: no such plan was tuned for this model; available: {known}")
+            texts = ", ".join(f"{TUNED}-{texts}" for texts in sorted(self.plans)) or "none"
+            raise SolverError("steps", f"steps = {steps}: no such plan was tuned for this model; available: {texts}")
         return self.plans[steps]
 
     def grid(self, text: str) -> TunedPlan:
@@ -129,6 +129,6 @@ class TunedPlans:
             SolverError: there are none; the message lists the existing ones.
         """
         if text not in self.grids:
-            known = ", ".join(f"{known}/{TUNED}" for known in self.grids) or "none"
-            raise SolverError("grid", f"no grid was tuned for {text} on this model; available: {known}")
+            texts = ", ".join(f"{texts}/{TUNED}" for texts in self.grids) or "none"
+            raise SolverError("grid", f"no grid was tuned for {text} on this model; available: {texts}")
         return self.grids[text]

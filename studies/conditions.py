@@ -34,8 +34,8 @@ from models.checkpoint.saving import save
 from models.condition_values import Distinct
 from models.conditions import NamedCondition, NamedConditions
 from models.decoder import Decoder
-from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
+from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 from service.app import create_app
 from service.settings import Settings

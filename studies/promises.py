@@ -13,7 +13,7 @@ import numpy as np
 from models.checkpoint.loading import load
 from models.noise import noise
 from selection.choice import Evidence, Limits, NoneFits, choose
-from selection.error import Field, arrived, exact_ends, shares, solve
+from selection.error import Ends, Field, exact_ends, solve
 from selection.frontier import percent, read_frontier
 from solvers import SolverSpec
 
@@ -48,7 +48,7 @@ def kept(path: Path, budgets: tuple[float, ...], samples: int, seed: int = SEED)
         raise SystemExit(f"{path}: has no frontier, or takes conditions; measure it: python -m models measure {path}")
     x0 = noise(seed, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
     field, parts = Field(checkpoint.velocity), x0.split(_PART)
-    ends = [exact_ends(field, part) for part in parts]
+    ends = [Ends(exact_ends(field, part), curve.spread) for part in parts]
     rows = list[Kept]()
     for budget in budgets:
         try:
@@ -58,9 +58,8 @@ def kept(path: Path, budgets: tuple[float, ...], samples: int, seed: int = SEED)
             continue
         spec, within = SolverSpec.parse(point.solver), 0
         for part, end in zip(parts, ends, strict=True):
-            solution = solve(field, part, spec, plans=checkpoint.plans)
-            errors = shares(solution.x, end, curve.spread)
-            within += int(np.count_nonzero((errors <= point.p95_high) & arrived(solution.status).numpy()))
+            errors = end.errors(solve(field, part, spec, plans=checkpoint.plans))
+            within += int(np.count_nonzero(errors <= point.p95_high))
         rows.append(Kept(checkpoint.card.name, budget, point.solver, point.nfe_most, point.p95_high, within, samples))
     return rows
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import read_plans
+from selection.tuning import Calibration
 from solvers import SolverSpec, integrate
 from solvers.errors import SolverError
 from solvers.tuned import TunedPlans
@@ -28,8 +29,7 @@ from training.config import load_recipe
 from training.data_config import CONFIGS
 from training.errors import TrainingError, UsageError
 from training.fit import Options, fit
-from training.tune import Recipe, read_numbers, target_of, tune
-from training.tuning import Target
+from training.tune import TuningOptions, paths_of, read_numbers, tune
 
 STOCK = ("rk4", "ab2", "ab3", "ab4", "dpmpp_2m", "unipc2", "unipc3")
 LEAST_PATHS = 16
@@ -48,7 +48,7 @@ class Measured:
     rows: dict[int, tuple[str, ...]]
 
 
-def error_of(target: Target, solver: str, tuned: TunedPlans | None = None) -> float:
+def error_of(target: Calibration, solver: str, tuned: TunedPlans | None = None) -> float:
     """Return the endpoint error of a solver, as a share of the spread."""
     every = slice(0, len(target.x0))
 
@@ -66,7 +66,7 @@ def measured(
 ) -> Measured:
     """Measure a checkpoint at each NFE that has a tuned solver: stock solvers, tuned grids, learned plan."""
     mine = checkpoint.plans or TunedPlans()
-    target = target_of(checkpoint, (1.0 if guidance is None else guidance,), _SEED, 0, samples)
+    target = Calibration.of(*paths_of(checkpoint, (1.0 if guidance is None else guidance,), _SEED, 0, samples))
     base = error_of(target, euler)
 
     def shown(solver: str, tuned: TunedPlans | None = None) -> str:
@@ -126,7 +126,7 @@ def made(options: argparse.Namespace) -> list[Path]:
     Raises:
         TrainingError: the recipe does not exist, or training or tuning failed.
     """
-    recipe = Recipe(
+    recipe = TuningOptions(
         nfe=read_numbers("nfe", options.nfe, int),
         methods=tuple(options.methods.split(",")),
         samples=options.calibration,

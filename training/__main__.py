@@ -272,9 +272,9 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _tune(arguments: argparse.Namespace) -> None:
-    from training.tune import Recipe, measure_tuned, read_numbers, tune
+    from training.tune import TuningOptions, measure_tuned, read_numbers, tune
 
-    recipe = Recipe(
+    options = TuningOptions(
         nfe=read_numbers("nfe", arguments.nfe, int),
         methods=tuple(name.strip().lower() for name in arguments.methods.split(",") if name.strip()),
         samples=arguments.samples,
@@ -282,7 +282,7 @@ def _tune(arguments: argparse.Namespace) -> None:
         iterations=arguments.iterations,
         guidance=read_numbers("guidance", arguments.guidance, float),
     )
-    tune(arguments.checkpoint, recipe, arguments.force)
+    tune(arguments.checkpoint, options, arguments.force)
     measure_tuned(arguments.checkpoint)
 
 

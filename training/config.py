@@ -27,7 +27,7 @@ from training.errors import UsageError
 _RULES = 2
 """Increased when the trainer makes another model of the same recipe, so that old hashes no longer match."""
 
-_OWN_RULES = 4
+_OWN_RULES = 5
 """The same for user data: increased when a file is read differently."""
 
 _DEFAULT = ResidualMLPSize()

@@ -1,10 +1,11 @@
 """Default models of a fresh model repository, made if they are missing."""
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from training import folders
@@ -18,6 +19,7 @@ TRAINED = ("moons", "digits")
 ANALYTIC = ("gaussian", "mixture")
 """Fields with known solutions; written, not trained."""
 
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 MEASURE_S, MEASURE_TO = 20.0, 0.01
 """Seconds for measuring each model, and the error that its frontier shall reach even if that takes longer.
@@ -64,36 +66,56 @@ def write_analytic(models_dir: Path) -> None:
 
 
 def serve_meanwhile(command: list[str], models_dir: Path, runs_dir: Path, device: str) -> None:
-    """Become a command, usually the service, while the models that it still lacks are made behind it.
+    """Become a command, usually the service, while the models that the repository lacks are made behind it.
 
-    Only the analytic models are made before. The other process is in this one's group, so that Ctrl-C stops both; it
-    writes to a log in `runs_dir`, and training resumes the next time.
+    Only the analytic models are made before. The other process writes to a log in `runs_dir`; it ends with the command,
+    and training resumes the next time. If models cannot be made, a line says why, and the command runs all the same.
 
     Raises:
-        TrainingError: a folder cannot be written to, or the command cannot be run.
+        TrainingError: the command cannot be run.
     """
-    write_analytic(models_dir)
-    if names := _unfinished(models_dir):
-        make_writable(runs_dir, "run folder")
-        log = runs_dir / "defaults.log"
-        again = ["--models-dir", str(models_dir), "--runs-dir", str(runs_dir), "--device", device]
-        with log.open("ab") as output:
+    try:
+        write_analytic(models_dir)
+        if names := _unfinished(models_dir):
+            log = _make_behind(models_dir, runs_dir, device, names)
+            print(
+                f"models: making {', '.join(names)} behind the service, which takes minutes and is logged in {log}; "
+                "each is served when it is done",
+                flush=True,
+            )
+    except TrainingError as error:
+        print(f"training: {error}; no models are made", file=sys.stderr, flush=True)
+    try:
+        os.execvp(command[0], command)  # noqa: S606  (the command of the user's own command line)
+    except OSError as error:
+        raise TrainingError(f"{command[0]} cannot be run: {error.strerror}") from None
+
+
+def _make_behind(models_dir: Path, runs_dir: Path, device: str, names: list[str]) -> Path:
+    """Start this program's `defaults` in a process of its own; return its log."""
+    make_writable(runs_dir, "run folder")
+    log = runs_dir / "defaults.log"
+    again = ["--models-dir", str(models_dir), "--runs-dir", str(runs_dir), "--device", device]
+    try:
+        with log.open("ab", buffering=0) as output:
+            output.write(f"models: making {', '.join(names)}\n".encode())  # a full disk is seen now
             subprocess.Popen(  # noqa: S603  (this program)
                 [sys.executable, "-m", "training", "defaults", *again],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=partial(os.nice, 10),  # requests come first
+                preexec_fn=stay_behind,
             )
-        print(
-            f"models: making {', '.join(names)} behind the service, which takes minutes and is logged in {log}; "
-            "each is served when it is done",
-            flush=True,
-        )
-    try:
-        os.execvp(command[0], command)  # noqa: S606  (the command of the user's own command line)
     except OSError as error:
-        raise TrainingError(f"{command[0]} cannot be run: {error.strerror}") from None
+        raise TrainingError(f"log {log} cannot be written: {error.strerror}") from None
+    return log
+
+
+def stay_behind() -> None:
+    """Give way to other processes, and end when the parent does: by SIGTERM on Linux, by Ctrl-C everywhere."""
+    os.nice(10)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def _unfinished(models_dir: Path) -> list[str]:

@@ -25,9 +25,9 @@ from models.regular import write_atomically
 from models.shapes import free_axes
 from models.velocity import FieldKind
 from selection.choice import USUAL_ERROR
-from selection.error import Field, NoErrors
+from selection.error import Ends, Field, NoErrors, exact_ends
 from selection.frontier import Curve, FrontierError, percent, store_frontier
-from selection.measure import REFERENCE, Paths, measure
+from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS
 from solvers import SolverSpec, Status
 from training.data import data_of
@@ -280,12 +280,12 @@ def evaluate_checkpoint(
     conditions = conditions_of(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
     try:
-        paths = None if average else Paths.of(Field(checkpoint.velocity, conditions), x0)
+        ends = None if average else Ends.of(exact_ends(Field(checkpoint.velocity, conditions), x0))
     except NoErrors as error:
         raise TrainingError(f"evaluate: {error}") from None
     curve = None if average else frontier_of(checkpoint, conditions, data, guidances, seconds)
     cost = cost_of(checkpoint, x0, conditions, data, curve)
-    rows = [_measure(checkpoint, spec, x0, conditions, paths, data) for spec in specs]
+    rows = [_measure(checkpoint, spec, x0, conditions, ends, data) for spec in specs]
     chance = None if data is None else swd_by_chance(data.second_reference[:samples], data.reference[:samples])
     print(_table(rows, chance, note), *(cost.lines() if cost else ()), sep="\n")
     _write(rows, out, f"{checkpoint.card.name} {path.name}")
@@ -324,14 +324,14 @@ def _check_fit(specs: Sequence[SolverSpec], kind: FieldKind, path: Path) -> None
 
 
 def _measure(
-    checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, paths: Paths | None,
+    checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, ends: Ends | None,
     data: DataSet | None,
 ) -> SolverRow:  # fmt: skip
     solution = solve(checkpoint.velocity, x0, conditions, spec, tuned=checkpoint.plans)
     success = np.array([status == Status.SUCCESS for status in solution.status])
     if not success.any():
         raise TrainingError(f"evaluate: {spec}: none of {len(x0)} samples reached t = 1; the network is not usable")
-    point = None if paths is None else paths.of_solution(spec, solution)
+    point = None if ends is None else ends.point(str(spec), solution)
     errors = (None, None) if point is None else (point.p95, point.p95_high)
     distance = None if data is None else swd(solution.x.numpy()[success], data.reference[: len(x0)])
     return SolverRow(str(spec), float(np.mean(solution.nfe)), *errors, distance, int((~success).sum()))

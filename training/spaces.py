@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from models.conditions import NamedCondition
-from models.decoder import Column, Decoder
+from models.decoder import ColumnCard, Decoder
 from training.data_config import VectorsData
 from training.errors import DataError
 
@@ -97,7 +97,7 @@ def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) 
 def standardised(
     train: NDArray[np.float64],
     held_out: NDArray[np.float64],
-    columns: tuple[Column, ...],
+    columns: tuple[ColumnCard, ...],
     path: str,
     robust: bool = False,
 ) -> Space:
@@ -119,7 +119,7 @@ def standardised(
     if robust:
         shift, scale = np.median(train, axis=0), _quartile_spread(train)
     else:
-        shift, scale = train.mean(0), _spread(train)
+        shift, scale = train.mean(0), deviations(train)
         shift += (train - shift).mean(0)  # what the first sum lost by rounding
     if not (scale > 0).any():
         raise DataError(f"data {path}: all samples are the same; there is nothing to learn")
@@ -140,7 +140,7 @@ def standardised(
     return Space(scaled[0], scaled[1], decoder, "scaling", {"scaling": f"each column to {to}"})
 
 
-def _transformed(rows: NDArray[np.float64], columns: Sequence[Column]) -> NDArray[np.float64]:
+def _transformed(rows: NDArray[np.float64], columns: Sequence[ColumnCard]) -> NDArray[np.float64]:
     """Return rows (n, columns) with the logarithms of the columns that have a transform."""
     rows = rows.copy()
     for place, column in enumerate(columns):
@@ -151,9 +151,13 @@ def _transformed(rows: NDArray[np.float64], columns: Sequence[Column]) -> NDArra
 
 
 def skewness(column: NDArray[np.float64]) -> float:
-    """Return the third standardised moment; 0 for a column that never changes."""
-    spread = column.std()
-    return float((((column - column.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
+    """Return the third standardised moment of a column (n,); 0 if it never changes."""
+    most = np.abs(column).max()
+    if most == 0 or column.min() == column.max():
+        return 0.0
+    unit = column / most  # sums and squares of huge or tiny numbers are beyond float64
+    off = unit - unit.mean()
+    return float(((off / deviations(unit[:, None])) ** 3).mean())
 
 
 def _transform(column: NDArray[np.float64]) -> Literal["log", "log1p"] | None:
@@ -173,7 +177,7 @@ def _constants(train: NDArray[np.float64], kind: type[np.floating]) -> tuple[tor
 
 def columns_of(
     names: Sequence[str], train: NDArray[np.float64], held_out: NDArray[np.float64], config: VectorsData
-) -> tuple[Column, ...]:
+) -> tuple[ColumnCard, ...]:
     """Describe the columns of rows (n, columns): which are whole, and of which the logarithm is learned.
 
     More columns than a card has room for are not described, and so not rounded.
@@ -201,13 +205,13 @@ def columns_of(
     transforms = ["log1p" if kind == "log" and least[k] == 0 else kind for k, kind in enumerate(transforms)]
     described = zip(names, kinds, low.tolist(), high.tolist(), transforms, strict=True)
     return tuple(
-        Column.model_validate({"name": name, "kind": kind, "low": low, "high": high, "transform": transform})
+        ColumnCard.model_validate({"name": name, "kind": kind, "low": low, "high": high, "transform": transform})
         for name, kind, low, high, transform in described
     )
 
 
-def _spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the standard deviation of each column, even if its square would underflow or overflow float64."""
+def deviations(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the standard deviation of each column of rows (n, columns), even if its square is beyond float64."""
     off = rows - rows.mean(0)
     most = np.abs(off).max(0)
     unit = np.where(most > 0, most, 1.0)
@@ -225,7 +229,7 @@ def _quartile_spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     for outer in (0.25, 0.1, 0.05, 0.01):
         low, high = np.quantile(rows, [outer, 1 - outer], axis=0)
         spread = np.where(spread > 0, spread, (high - low) / (2 * ndtri(1 - outer)))
-    return np.where(spread > 0, spread, _spread(rows))
+    return np.where(spread > 0, spread, deviations(rows))
 
 
 def original(condition: NamedCondition, values: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -252,8 +256,7 @@ def conditioned(
     if condition is None or values is None or condition.classes is not None:
         return condition, values
     values = values.astype(np.float64, copy=False)
-    mean, deviation = values[train].mean(0), values[train].std(0)
-    changes = values[train].min(0) < values[train].max(0)
-    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=changes)
+    mean, deviation = values[train].mean(0), deviations(values[train])
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
     fitted = NamedCondition.vector(len(mean), condition.nullable, mean.tolist(), scale.tolist())
     return fitted, fitted.standardised(torch.from_numpy(values), torch.float32).numpy()

@@ -3,7 +3,7 @@
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,26 +12,24 @@ from typing import Any
 import numpy as np
 import scipy
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, write_plans
-from models.guidance import Guided
+from models.conditions import NamedConditions
 from models.noise import noise
 from models.shapes import free_axes
 from selection.candidates import TUNED_NFE
-from selection.error import NoErrors, spread_of, summary
+from selection.error import Ends, Field, NoErrors, exact_ends
 from selection.frontier import FrontierError, is_tuned, percent, read_frontier, write_frontier
-from selection.measure import add_tuned, measure
-from solvers import SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
+from selection.measure import add_tuned, measure, measure_solver
+from selection.tuning import Calibration, stock_weights, tune_grid, tune_plan
+from solvers import SolverSpec
 from solvers.errors import SolverError
-from solvers.integrate import integrate_indexed
-from solvers.tuned import TUNED
+from solvers.tuned import TUNED, TunedPlan, TunedPlans
 from training.errors import TrainingError, UsageError
-from training.tuning import Target, stock_weights, tune_grid, tune_plan
 
 METHODS = ("ab2", "ab3", "ab4")
 """Stock methods that get tuned grids; learned plans start from the best of them."""
@@ -40,7 +38,7 @@ LEAST_NFE, MAX_NFE = 2, 32
 MEASURE_S = 60.0
 """Seconds for the frontier of a checkpoint without one; tuned solvers come first."""
 
-TUNER = 2
+TUNER = 3
 """Version of the tuner: raised when the same options give other plans. Plans of another version are tuned again."""
 
 VALIDATED = 512
@@ -51,7 +49,7 @@ _TIGHT = 1e-6
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TuningOptions:
     """Options of tuning.
 
     Attributes:
@@ -113,14 +111,14 @@ class Recipe:
         return facts | ({"guidance": list(self.guidance)} if guided else {})
 
 
-def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
-    """Tune the solvers of a recipe that are missing or out of date.
+def tune(path: Path, options: TuningOptions, force: bool = False) -> Plans:
+    """Tune the solvers of some options that are missing or out of date.
 
     The file is replaced after each, so a stop loses at most one. Until its successor is ready, an old plan stays.
 
     Args:
         path: the folder of a version.
-        recipe: the options.
+        options: what to tune, and how.
         force: tune existing solvers again.
 
     Raises:
@@ -147,20 +145,27 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
             f"measure which to take at a shape: python -m models measure {path} {shape}"
         )
     stored = _before(checkpoint)
-    current = set() if force else _current(checkpoint, recipe, stored)
-    missing = [(nfe, text) for nfe, text in recipe.solvers() if text not in current]
+    current = set() if force else _current(checkpoint, options, stored)
+    missing = [(nfe, text) for nfe, text in options.solvers() if text not in current]
     if not missing:
         print(f"{path}: everything is tuned already; use --force to tune it again", file=sys.stderr)
         return _file(checkpoint, stored)
     began = time.perf_counter()
-    calibration = _target(checkpoint, recipe, 0, recipe.samples)
-    validation = _target(checkpoint, recipe, _FAR, VALIDATED)
-    print(f"{len(calibration.x0) + len(validation.x0)} tight paths in {time.perf_counter() - began:.0f} s")
+    paths = Calibration.of(*paths_of(checkpoint, options.guidance, options.seed, 0, options.samples))
+    validation = paths_of(checkpoint, options.guidance, options.seed, _FAR, VALIDATED)
+
+    def p95(solver: str, plans: TunedPlans) -> float:
+        point = measure_solver(solver, *validation, plans)
+        if point is None:
+            raise TrainingError("more than 5 % of the validation paths diverge, so no plan can be judged")
+        return point.p95_high
+
+    print(f"{options.samples + VALIDATED} tight paths in {time.perf_counter() - began:.0f} s")
     for nfe, text in missing:
         began = time.perf_counter()
         with _bar(text) as tell:
-            plan = _tuned(text, nfe, recipe, stored, calibration, validation, tell)
-        made_by = {"tuning": _facts(checkpoint, recipe, text), "libraries": _libraries()}
+            plan = _tuned(text, nfe, options, stored, paths, p95, tell)
+        made_by = {"tuning": _facts(checkpoint, options, text), "libraries": _libraries()}
         stored[text] = plan.model_copy(update=made_by)
         line = f"{text:<14} error {percent(plan.error)} of the spread, began with {percent(plan.start_error)}"
         print(f"{line}; {time.perf_counter() - began:.0f} s", flush=True)
@@ -205,12 +210,12 @@ def _before(checkpoint: Checkpoint) -> dict[str, StoredPlan]:
     return {} if found is None else {plan.solver: plan for plan in found.plans}
 
 
-def _current(checkpoint: Checkpoint, recipe: Recipe, stored: dict[str, StoredPlan]) -> set[str]:
+def _current(checkpoint: Checkpoint, options: TuningOptions, stored: dict[str, StoredPlan]) -> set[str]:
     """Return the solvers of the recipe that were tuned with its options by this tuner; print why others were not.
 
     Plans outside the recipe are kept. Those of another tuner are named.
     """
-    wanted = {text: _facts(checkpoint, recipe, text) for _, text in recipe.solvers()}
+    wanted = {text: _facts(checkpoint, options, text) for _, text in options.solvers()}
     outdated: dict[str, list[str]] = {}
     for text, plan in stored.items():
         if text in wanted and plan.tuning != wanted[text]:
@@ -240,9 +245,9 @@ def _fact(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "not given" if value is None else f"{value}"
 
 
-def _facts(checkpoint: Checkpoint, recipe: Recipe, solver: str) -> dict[str, Any]:
+def _facts(checkpoint: Checkpoint, options: TuningOptions, solver: str) -> dict[str, Any]:
     condition = checkpoint.card.condition
-    return recipe.facts(solver, condition is not None and condition.nullable)
+    return options.facts(solver, condition is not None and condition.nullable)
 
 
 def _file(checkpoint: Checkpoint, stored: dict[str, StoredPlan]) -> Plans:
@@ -263,46 +268,38 @@ def _write(checkpoint: Checkpoint, stored: dict[str, StoredPlan]) -> None:
 def _tuned(
     text: str,
     nfe: int,
-    recipe: Recipe,
+    options: TuningOptions,
     stored: dict[str, StoredPlan],
-    calibration: Target,
-    validation: Target,
-    tell: Any,
+    paths: Calibration,
+    p95: Callable[[str, TunedPlans], float],
+    tell: Callable[[float], None],
 ) -> StoredPlan:
-    specs = [SolverSpec(method, nfe) for method in recipe.methods]
-    uniform = np.linspace(0.0, 1.0, nfe + 1)
-    rows = x0_weights = None
+    """Tune one solver; `p95` gives the promised error of a solver on validation paths."""
+    specs = [SolverSpec(method, nfe) for method in options.methods]
     if text.startswith(f"{TUNED}-"):
-        tried = [np.array(stored[f"{spec.solver}-{nfe}/{TUNED}"].times) for spec in specs]
-        starts = [(times, stock_weights(spec, times)) for spec, times in zip(specs, tried, strict=True)]
-        plan = tune_plan(calibration, *min(starts, key=lambda each: calibration.error(*each)), recipe.iterations, tell)
-        assert plan.weights is not None and plan.x0_weights is not None  # noqa: S101, PT018  (they were learned)
-        times, weights = plan.times, np.column_stack([plan.x0_weights, plan.weights])
-        rows = tuple(tuple(plan.weights[n, : n + 1].tolist()) for n in range(nfe))
-        x0_weights = tuple(plan.x0_weights.tolist())
-        before = min(_p95(validation, uniform, stock_weights(spec, uniform)) for spec in specs)
+        grids = [np.array(stored[f"{spec.solver}-{nfe}/{TUNED}"].times) for spec in specs]
+        starts = [(times, stock_weights(spec, times)) for spec, times in zip(specs, grids, strict=True)]
+        plan = tune_plan(paths, *min(starts, key=lambda start: paths.error(*start)), options.iterations, tell)
+        plans = TunedPlans({nfe: plan})
     else:
-        spec = next(spec for spec in specs if text.startswith(f"{spec.solver}-"))
-        times = tune_grid(calibration, spec, max(1, recipe.iterations // 4), tell)
-        weights = stock_weights(spec, times)
-        before = _p95(validation, uniform, stock_weights(spec, uniform))
-    error = _p95(validation, times, weights)
-    given = {"weights": rows, "x0_weights": x0_weights}
-    return StoredPlan(solver=text, times=tuple(times.tolist()), **given, error=error, start_error=before)
+        specs = [spec for spec in specs if text.startswith(f"{spec.solver}-")]
+        plan = TunedPlan(tune_grid(paths, specs[0], max(1, options.iterations // 4), tell))
+        plans = TunedPlans(grids={f"{specs[0].solver}-{nfe}": plan})
+    rows = None if plan.weights is None else enumerate(plan.weights.tolist())
+    return StoredPlan(
+        solver=text,
+        times=tuple(plan.times.tolist()),
+        weights=rows and tuple(tuple(row[: n + 1]) for n, row in rows),
+        x0_weights=None if plan.x0_weights is None else tuple(plan.x0_weights.tolist()),
+        error=p95(text, plans),
+        start_error=min(p95(str(spec), plans) for spec in specs),
+    )
 
 
-def _p95(target: Target, times: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """Return the upper end of the interval of p95 of a plan."""
-    members = summary(target.errors(times, weights))
-    if members is None:
-        raise TrainingError("more than 5 % of the validation paths diverge, so no plan can be judged")
-    return members["p95_high"]
-
-
-def target_of(
-    checkpoint: Checkpoint, guidance: Sequence[float], seed: int, first: int, samples: int, tolerance: float = _TIGHT
-) -> Target:
-    """Return paths of a checkpoint and their accurate ends.
+def paths_of(
+    checkpoint: Checkpoint, guidance: Sequence[float], seed: int, first: int, samples: int
+) -> tuple[Field, Tensor, Ends]:
+    """Return the velocity of a checkpoint, noise (samples, *event) and the exact ends of their paths.
 
     Conditions and guidance strengths go through all of their pairs in turn.
 
@@ -311,56 +308,35 @@ def target_of(
         guidance: strengths, for a conditional model with a trained null.
         seed, first: seed and first index of the noise.
         samples: number of paths.
-        tolerance: rtol and atol of the solution that stands for the exact ends.
 
     Raises:
         TrainingError: a path did not reach t = 1.
     """
     card, dtype = checkpoint.card, checkpoint.dtype
     x0 = noise(seed, first, samples, card.event_of(), dtype)
-    given, strengths = _conditions(checkpoint, guidance, samples)
-    field: Any = checkpoint.velocity
-    if strengths is not None and card.conditioning is not None:
-        field = Guided(checkpoint.velocity, card.conditioning)
-
-    def evaluate(x: Tensor, t: Tensor, rows: Any) -> Tensor:
-        further = [each[rows] for each in (given, strengths) if each is not None]
-        return field(x, t, *further)
-
-    def tight(x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
-        return evaluate(x, t, torch.from_numpy(index))
-
-    plan = compile(SolverSpec(rtol=tolerance, atol=tolerance, max_nfe=100_000), dtype)
-    with torch.no_grad():
-        solution = integrate_indexed(tight, x0, plan, progress=sys.stderr.isatty())
-    if any(status != Status.SUCCESS for status in solution.status):
+    field = Field(checkpoint.velocity, *_conditions(checkpoint, guidance, samples))
+    ends = exact_ends(field, x0, _TIGHT, progress=sys.stderr.isatty())
+    if not ends.isfinite().all():
         raise TrainingError(f"{checkpoint.path}: some paths do not reach t = 1, so it cannot be tuned")
-    ends = solution.x.double()
-
-    def velocity(x: Tensor, t: Tensor, rows: slice) -> Tensor:
-        return evaluate(x.to(dtype), t.to(dtype), rows).double()
-
     try:
-        return Target(velocity, x0.double(), ends, spread_of(ends))
+        return field, x0, Ends.of(ends)
     except NoErrors as error:
         raise TrainingError(f"{checkpoint.path}: {error}") from None
 
 
-def _target(checkpoint: Checkpoint, recipe: Recipe, first: int, samples: int) -> Target:
-    return target_of(checkpoint, recipe.guidance, recipe.seed, first, samples)
-
-
-def _conditions(checkpoint: Checkpoint, guidance: Sequence[float], samples: int) -> tuple[Tensor | None, Tensor | None]:
-    """Return conditions and guidance of the paths; None if the model has none."""
+def _conditions(
+    checkpoint: Checkpoint, guidance: Sequence[float], samples: int
+) -> tuple[Tensor | None, NamedConditions | None, Tensor | None]:
+    """Return the conditions of the paths, their conditioning and the guidance; None if the model has none."""
     condition = checkpoint.card.condition
     if condition is None:
-        return None, None
-    given = condition.examples(samples, checkpoint.dtype, nulls=False)
+        return None, None, None
+    conditions = condition.examples(samples, checkpoint.dtype, nulls=False)
     if not condition.nullable:
-        return given, None
+        return conditions, None, None
     pairs = np.random.default_rng(0).permutation(samples)  # classes repeat in turn; strengths must not repeat with them
     strengths = torch.tensor(list(itertools.islice(itertools.cycle(guidance), samples)), dtype=checkpoint.dtype)
-    return given, strengths[torch.from_numpy(pairs)]
+    return conditions, checkpoint.card.network_conditions, strengths[torch.from_numpy(pairs)]
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def cost(client: Client) -> None:
         xscale="log",
         yscale="log",
         xlabel="network evaluations of a sample (NFE, mean)",
-        ylabel="error, of the samples' spread",
+        ylabel="error, of the spread",
     )
     panel.set_xticks([4, 8, 16, 32, 64, 128, 256], ["4", "8", "16", "32", "64", "128", "256"])
     panel.set_xticks([], minor=True)

@@ -79,7 +79,6 @@ class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
     condition: EmbeddedCondition | None = None
 
     def build(self) -> ResidualMLP:
-        """See `NetworkConfig`."""
         return ResidualMLP(self)
 
 
@@ -195,10 +194,10 @@ def _corner(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Normalise the first numbers of each row, and return zeros for the rest."""
-    rest = hidden.shape[1] - shape[0]
-    if not rest:
+    padding = hidden.shape[1] - shape[0]
+    if not padding:
         return layer_norm(hidden, shape, weight, bias, eps)
-    return pad(layer_norm(hidden[:, : shape[0]], shape, weight, bias, eps), (0, rest))
+    return pad(layer_norm(hidden[:, : shape[0]], shape, weight, bias, eps), (0, padding))
 
 
 @dataclass(frozen=True)

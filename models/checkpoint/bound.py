@@ -80,18 +80,18 @@ class BoundFile(Generic[B]):
         if len(content) > _MAX_BYTES:
             raise self.error(f"{path}: is larger than {_MAX_BYTES} bytes, the limit for this file")
         try:
-            found = self.content.model_validate_json(content)
+            stored = self.content.model_validate_json(content)
             expected = _sha256(json.loads(content))
         except ValidationError as error:
             fault = explain(error, values=False)
         except (ValueError, RecursionError) as error:
             fault = str(error)
         else:
-            if found.sha256 == expected and found.weights_sha256 == weights_sha256:
-                return found.model_copy(update={"sha256": _UNSIGNED})
-            fault = f"is damaged or was edited: sha256 found {found.sha256}, expected {expected}"
-            if found.sha256 == expected:
-                found_for = found.weights_sha256
+            if stored.sha256 == expected and stored.weights_sha256 == weights_sha256:
+                return stored.model_copy(update={"sha256": _UNSIGNED})
+            fault = f"is damaged or was edited: sha256 found {stored.sha256}, expected {expected}"
+            if stored.sha256 == expected:
+                found_for = stored.weights_sha256
                 fault = f"belongs to other weights: weights_sha256 found {found_for}, the card has {weights_sha256}"
         raise self.error(f"{path}: {fault}; {self.remedy}")
 

@@ -37,7 +37,6 @@ from models.network import Network
 from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import Prelude
 from models.program.network import Program
-from models.program.steps import TENSOR_DTYPES
 from models.regular import remove_stale, sync_folder
 from models.shapes import Axis, free_axes
 
@@ -61,6 +60,7 @@ def save(
     axes: Mapping[str, Axis] | None = None,
     prelude: Prelude | None = None,
     nulls: Mapping[str, Tensor] | None = None,
+    noise_independent: bool = True,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -81,6 +81,7 @@ def save(
         axes: the allowed sizes of the free axes of the model's states.
         prelude: makes some of the model's conditions from those of requests; None for none.
         nulls: the stored nulls of conditions by name; None takes those of the model.
+        noise_independent: whether it was trained on noise that is independent of the data.
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -96,8 +97,8 @@ def save(
     if version is not None and version < 1:
         raise CheckpointError(f"version is {version}; it must be at least 1; leave it out to save as the next")
     if not isinstance(model, Network) or type(model.config) is not ARCHITECTURES.get(model.config.architecture):
-        kind, known = type(model).__name__, ", ".join(ARCHITECTURES)
-        raise CheckpointError(f"{kind} is not a registered architecture; use one of {known}")
+        kind, names = type(model).__name__, ", ".join(ARCHITECTURES)
+        raise CheckpointError(f"{kind} is not a registered architecture; use one of {names}")
     dtype = (torch.float32 if compute else _dtype(model)) if dtype is None else dtype
     tensors = _tensors(model, decoder, prelude, dtype, compute)
     tensors |= _nulls(model, prelude, nulls)
@@ -114,6 +115,7 @@ def save(
         "noise": FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
         "time": time or TimeCard(),
         "field": model.field,
+        "noise_independent": noise_independent,
         "sampling": sampling,
         "compute": compute,
         "conditions": {} if model.condition is None else dict(model.condition.entries),
@@ -155,7 +157,7 @@ def _card(fields: Mapping[str, Any]) -> Card:
 
 def _dtype(model: Network) -> torch.dtype:
     if isinstance(model, Program):  # its tensors have dtypes of their own
-        return TENSOR_DTYPES[model.config.dtype]
+        return getattr(torch, model.config.dtype)
     kinds = {tensor.dtype for tensor in model.state_dict().values() if tensor.is_floating_point()} or {torch.float64}
     if len(kinds) > 1:
         raise CheckpointError(
@@ -193,7 +195,7 @@ def _nulls(model: Network, prelude: Prelude | None, nulls: Mapping[str, Tensor] 
     takes = model.condition
     if takes is None:
         return {}
-    found = {}
+    tensors = {}
     stored = takes.stored if nulls is None else nulls
     for name, entry in (takes.entries if prelude is None else prelude.card.request_conditions(takes.entries)).items():
         if entry.null == "stored":
@@ -202,8 +204,8 @@ def _nulls(model: Network, prelude: Prelude | None, nulls: Mapping[str, Tensor] 
                 raise CheckpointError(
                     f"the null of condition {name!r} holds numbers that are not finite; nothing was saved"
                 )
-            found[f"nulls.{name}"] = null.clone()
-    return found
+            tensors[f"nulls.{name}"] = null.clone()
+    return tensors
 
 
 def _next_version(folder: Path) -> int:
@@ -233,7 +235,7 @@ def _publish(root: Path, target: Path, files: Mapping[str, Iterable[bytes | memo
     # Not tempfile.mkdtemp: its folders are closed to other users, and a service often runs as another user.
     temporary = root / f".tmp-{target.parent.name}-{secrets.token_hex(8)}"
     temporary.mkdir()
-    made = False
+    new_parent = False
     try:
         for name, content in files.items():
             with (temporary / name).open("xb") as file:
@@ -244,7 +246,7 @@ def _publish(root: Path, target: Path, files: Mapping[str, Iterable[bytes | memo
         sync_folder(temporary)
         with contextlib.suppress(FileExistsError):
             target.parent.mkdir()
-            made = True
+            new_parent = True
         try:
             temporary.rename(target)
         except OSError as error:
@@ -256,6 +258,6 @@ def _publish(root: Path, target: Path, files: Mapping[str, Iterable[bytes | memo
         return True
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        if made:
+        if new_parent:
             with contextlib.suppress(OSError):  # it holds a version, as it should
                 target.parent.rmdir()

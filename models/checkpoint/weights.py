@@ -15,9 +15,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint
+from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint, opened_file
 from models.messages import first_line, printable
-from models.regular import NotRegular, open_regular
 
 _STORED = {
     "I64": "int64", "F64": "float64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16",
@@ -46,12 +45,12 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
             if reading fails or there is not enough memory.
     """
     try:
-        with open_regular(file) as stream:
+        with opened_file(file) as stream:
             _refuse_larger(stream, expected)
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-            if found != sha256:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if digest != sha256:
                 raise CheckpointError(
-                    f"{file}: is damaged or does not belong to its card: SHA-256 found {found}, "
+                    f"{file}: is damaged or does not belong to its card: SHA-256 found {digest}, "
                     f"weights_sha256 in {CARD_FILE} is {sha256}"
                 )
             header = _header(stream, len(expected))
@@ -59,12 +58,6 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
             if problems is not None:
                 raise CheckpointError(f"{file}: {problems}")
             return _numbers(stream, header, expected)
-    except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{file}: is missing") from None
-    except NotRegular as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
-    except OSError as error:
-        raise UnreadableCheckpoint(f"{file}: cannot be read: {error.strerror or error}") from None
     except MemoryError:
         raise UnreadableCheckpoint(f"{file}: there is not enough memory to read it") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -161,7 +154,7 @@ def finite(tensor: Tensor, infinities: bool = False) -> bool:
 
 
 def differences(
-    found: Mapping[str, tuple[str, list[int]]],
+    stored: Mapping[str, tuple[str, list[int]]],
     expected: Mapping[str, Tensor],
     cutoff: float = 0.8,
     suggestion: str = "did you mean {}?",
@@ -174,12 +167,14 @@ def differences(
         cutoff: how similar the nearest name must be to be suggested, from 0 to 1.
         suggestion: the text of a suggestion, with {} for the name.
     """
-    missing, surplus = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    missing, surplus = sorted(expected.keys() - stored.keys()), sorted(stored.keys() - expected.keys())
     problems = [f"key {key}: is missing{nearest(key, surplus, cutoff, suggestion)}" for key in missing[:_SHOWN]]
     problems += [
         f"key {printable(key)}: is unexpected{nearest(key, missing, cutoff, suggestion)}" for key in surplus[:_SHOWN]
     ]
-    other = [line for key in sorted(found.keys() & expected.keys()) for line in _other(key, found[key], expected[key])]
+    other = [
+        line for key in sorted(stored.keys() & expected.keys()) for line in _other(key, stored[key], expected[key])
+    ]
     count = len(missing) + len(surplus) + len(other)
     if not count:
         return None
@@ -196,11 +191,11 @@ def _other(key: str, found: tuple[str, list[int]], expected: Tensor) -> Iterator
         yield f"key {key}: found shape {printable(str(shape))}, expected {list(expected.shape)}"
 
 
-def nearest(key: str, others: Sequence[str], cutoff: float, suggestion: str) -> str:
+def nearest(key: str, names: Sequence[str], cutoff: float, suggestion: str) -> str:
     """Return the name most like a key as a suggestion in parentheses, or nothing; very long names are skipped."""
     if len(key) > _LONGEST:
         return ""
-    compared = [other for other in others[:_COMPARED] if len(other) <= _LONGEST]
+    compared = [other for other in names[:_COMPARED] if len(other) <= _LONGEST]
     match = get_close_matches(key, compared, n=1, cutoff=cutoff)
     return f" ({suggestion.format(printable(match[0]))})" if match else ""
 

@@ -1,4 +1,4 @@
-"""Sizes of the data that a decoder program returns for states with free axes, found by running it at a few sizes."""
+"""Sizes of the data that a decoder program returns for states with free axes, measured at a few sizes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ from pathlib import Path
 from models.importing.files import ForeignError
 from models.shapes import Axis, Line, Shape, typical
 
-_TRIED = 4  # sizes tried per axis
+_TRIALS = 4  # sizes of each axis at which a program is run
 
 
-def tried(axes: Mapping[str, Axis]) -> Iterator[dict[str, int]]:
+def trial_sizes(axes: Mapping[str, Axis]) -> Iterator[dict[str, int]]:
     """Yield sizes to run a program at: small ones, and each axis in turn a little larger."""
     base = typical(axes)
     yield base
     for name, axis in axes.items():
-        yield from ({**base, name: size} for size in _sizes(axis) if size != base[name])
-
-
-def _sizes(axis: Axis) -> range:
-    """Neighbouring allowed sizes of an axis, including its typical one."""
-    allowed = range(axis.smallest, axis.max + 1, axis.multiple)
-    first = max(0, min(allowed.index(axis.typical), len(allowed) - _TRIED))
-    return allowed[first : first + _TRIED]
+        allowed = range(axis.smallest, axis.max + 1, axis.multiple)
+        first = max(0, min(allowed.index(axis.typical), len(allowed) - _TRIALS))
+        yield from ({**base, name: size} for size in allowed[first : first + _TRIALS] if size != base[name])
 
 
 def data_sizes(file: Path, shape_at: Callable[[Mapping[str, int]], tuple[int, ...]], axes: Mapping[str, Axis]) -> Shape:
@@ -37,31 +32,32 @@ def data_sizes(file: Path, shape_at: Callable[[Mapping[str, int]], tuple[int, ..
     Raises:
         ForeignError: a size depends on the axes in another way. Errors raised by the program propagate.
     """
-    found = [(sizes, shape_at(sizes)) for sizes in tried(axes)]
-    base, shape = found[0]
-    if any(len(other) != len(shape) for _, other in found):
+    trials = [(sizes, shape_at(sizes)) for sizes in trial_sizes(axes)]
+    first = trials[0][1]
+    if any(len(shape) != len(first) for _, shape in trials):
         raise ForeignError(f"{file}: returns data with a number of axes that depends on their sizes")
-    made: list[int | str] = []
-    for place, size in enumerate(shape):
-        line = _line([(sizes, other[place]) for sizes, other in found], base, size)
-        if any((size if line is None else line.of(sizes[line.axis])) != other[place] for sizes, other in found):
-            seen = "; ".join(
-                f"{other[place]} at {', '.join(f'{axis} = {at}' for axis, at in sizes.items())}"
-                for sizes, other in found
+    data: list[int | str] = []
+    for place, size in enumerate(first):
+        measured = [(sizes, shape[place]) for sizes, shape in trials]
+        line = _line(measured)
+        if any((size if line is None else line.of(sizes[line.axis])) != at for sizes, at in measured):
+            listed = "; ".join(
+                f"{at} at {', '.join(f'{axis} = {value}' for axis, value in sizes.items())}" for sizes, at in measured
             )
             raise ForeignError(
-                f"{file}: dimension {place + 1} of its data is {seen}: it must be a multiple of one axis, plus or "
+                f"{file}: dimension {place + 1} of its data is {listed}: it must be a multiple of one axis, plus or "
                 "minus a constant, as in 256*T or 2*T-1"
             )
-        made.append(size if line is None else str(line))
-    return tuple(made)
+        data.append(size if line is None else str(line))
+    return tuple(data)
 
 
-def _line(found: list[tuple[Mapping[str, int], int]], base: Mapping[str, int], size: int) -> Line | None:
+def _line(measured: list[tuple[dict[str, int], int]]) -> Line | None:
     """Return the line through the first two distinct sizes of data; None if all are equal."""
-    for sizes, other in found:
+    base, size = measured[0]
+    for sizes, larger in measured:
         for axis, at in sizes.items():
-            times = (other - size) // (at - base[axis]) if at != base[axis] else 0
+            times = (larger - size) // (at - base[axis]) if at != base[axis] else 0
             if times > 0:
                 return Line(axis, times, size - times * base[axis])
     return None

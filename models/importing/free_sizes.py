@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,29 +25,20 @@ Meta = Mapping[str, Any]
 
 def symbol(size: Meta) -> str | None:
     """Return the name of a free size; its text is matched, never evaluated."""
-    found = _PLAIN.fullmatch(_text(size))
-    return None if found is None else found.group(1) or found.group(2)
+    match = _PLAIN.fullmatch(_text(size))
+    return None if match is None else match.group(1) or match.group(2)
 
 
 def _text(size: Meta) -> str:
     return size.get("as_expr", {}).get("expr_str", "")
 
 
-@dataclass(frozen=True)
-class _Free:
-    """A symbol, and the number that the size is a multiple of."""
-
-    symbol: str
-    multiple: int = 1
-
-
-def _free(size: Meta) -> _Free | None:
+def _multiple_of(size: Meta) -> tuple[int, str] | None:
+    """Return the number that a size is a multiple of, and its symbol; None if it is computed in another way."""
     if (plain := symbol(size)) is not None:
-        return _Free(plain)
-    found = _TIMES.fullmatch(_text(size))
-    if found is None:
-        return None
-    return _Free(found.group(2) or found.group(3) or found.group(5), int(found.group(1) or found.group(4)))
+        return 1, plain
+    match = _TIMES.fullmatch(_text(size))
+    return match and (int(match.group(1) or match.group(4)), match.group(2) or match.group(3) or match.group(5))
 
 
 class FreeSizes:
@@ -62,7 +52,7 @@ class FreeSizes:
             constraints: the program's bounds on sizes, by expression.
         """
         self._path, self._constraints = path, constraints
-        self._axes: dict[str, _Free] = {}
+        self._axes: dict[str, tuple[int, str]] = {}  # multiple and symbol
 
     def fresh(self) -> str:
         """Return an unused axis name: L, L2, L3, ..."""
@@ -82,24 +72,24 @@ class FreeSizes:
         """
         if "as_int" in size:
             return size["as_int"]
-        free = _free(size)
+        free = _multiple_of(size)
         if free is None:
             raise ForeignError(
                 f"{self._path}: dimension {place} of its {what} is computed from other sizes; export it as a "
                 "separate size (Dim) or a multiple of one"
             )
-        for known, other in self._axes.items():
-            if other == free and (known == name or not chosen):
-                return known
-            if other == free or known == name:
+        for axis, earlier in self._axes.items():
+            if earlier == free and (axis == name or not chosen):
+                return axis
+            if earlier == free or axis == name:
                 raise ForeignError(
                     f"{self._path}: dimension {place} of its {what} is called {name!r}, but "
-                    + (f"{known!r} elsewhere" if other == free else f"{name!r} is another size elsewhere")
+                    + (f"{axis!r} elsewhere" if earlier == free else f"{name!r} is another size elsewhere")
                 )
-            if other.symbol == free.symbol:
+            if earlier[1] == free[1]:
                 raise ForeignError(
-                    f"{self._path}: dimension {place} of its {what} is {free.multiple} k, where {known} is "
-                    f"{other.multiple} k; sizes that depend on each other must be equal"
+                    f"{self._path}: dimension {place} of its {what} is {free[0]} k, where {axis} is "
+                    f"{earlier[0]} k; sizes that depend on each other must be equal"
                 )
         self._axes[name] = free
         return name
@@ -114,30 +104,31 @@ class FreeSizes:
             ForeignError: there is no such axis, or its bounds are wider than those of the program.
         """
         if unknown := sorted(set(declared) - set(self._axes)):
-            known = ", ".join(self._axes) or "none"
-            raise ForeignError(f"--axes names {unknown[0]!r}; the free axes are {known}")
-        return {name: self._narrowed(name, self._of(free), declared.get(name, {})) for name, free in self._axes.items()}
+            axes = ", ".join(self._axes) or "none"
+            raise ForeignError(f"--axes names {unknown[0]!r}; the free axes are {axes}")
+        return {name: _narrowed(name, self._of(*free), declared.get(name, {})) for name, free in self._axes.items()}
 
-    def _of(self, free: _Free) -> Axis:
-        whole = self._constraints.get(f"{free.multiple}*{free.symbol}", {})
-        one = self._constraints.get(free.symbol, {})
+    def _of(self, multiple: int, symbol: str) -> Axis:
+        whole = self._constraints.get(f"{multiple}*{symbol}", {})
+        one = self._constraints.get(symbol, {})
         least, most = one.get("min_val"), one.get("max_val")
         # Exporters write 2 to mean only that a size of 1 is not a special case.
         least = 1 if least in (None, 2) else max(1, least)
-        low = max(1, whole.get("min_val") or free.multiple * least)
-        high = whole.get("max_val") or (free.multiple * most if most is not None else _LONGEST)
-        return Axis(min=low, max=min(high, _LONGEST), multiple=free.multiple)
+        low = max(1, whole.get("min_val") or multiple * least)
+        high = whole.get("max_val") or (multiple * most if most is not None else _LONGEST)
+        return Axis(min=low, max=min(high, _LONGEST), multiple=multiple)
 
-    def _narrowed(self, name: str, of_program: Axis, declared: Mapping[str, Any]) -> Axis:
-        if not isinstance(declared, Mapping):
-            raise ForeignError(f'--axes: {name} is {declared!r}; give its sizes as {{"max": 2000, "multiple": 4}}')
-        try:
-            axis = Axis.model_validate({**of_program.model_dump(), **declared})
-        except ValidationError as error:
-            raise ForeignError(f"--axes: {name}: {explain(error)}") from None
-        if axis.min < of_program.min or axis.max > of_program.max or axis.multiple % of_program.multiple:
-            raise ForeignError(
-                f"--axes: {name} is {axis.describe()}, and the program takes {of_program.describe()}; export it with "
-                "wider bounds"
-            )
-        return axis
+
+def _narrowed(name: str, of_program: Axis, declared: Mapping[str, Any]) -> Axis:
+    if not isinstance(declared, Mapping):
+        raise ForeignError(f'--axes: {name} is {declared!r}; give its sizes as {{"max": 2000, "multiple": 4}}')
+    try:
+        axis = Axis.model_validate({**of_program.model_dump(), **declared})
+    except ValidationError as error:
+        raise ForeignError(f"--axes: {name}: {explain(error)}") from None
+    if axis.min < of_program.min or axis.max > of_program.max or axis.multiple % of_program.multiple:
+        raise ForeignError(
+            f"--axes: {name} is {axis.describe()}, and the program takes {of_program.describe()}; export it with "
+            "wider bounds"
+        )
+    return axis

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from models.checkpoint.loading import Checkpoint, load
 from models.noise import noise
-from models.velocity import each
 from solvers import SolverSpec, Status, compile  # noqa: A004
 from solvers.integrate import integrate_indexed
 
@@ -56,14 +55,15 @@ def _solver(checkpoint: Checkpoint) -> str:
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
-    given = checkpoint.examples(count)
+    takes, conditions = checkpoint.network_conditions, checkpoint.examples(count)
     start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype)
 
     def velocity(x: torch.Tensor, t: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:
         with torch.no_grad():
-            if given is None:
+            if takes is None:
                 return checkpoint.velocity(x, t)
-            return checkpoint.velocity(x, t, each(given, lambda a: a[torch.from_numpy(index)]))
+            rows = [tensor[torch.from_numpy(index)] for tensor in takes.unpack(conditions)]
+            return checkpoint.velocity(x, t, takes.pack(rows))
 
     text = _solver(checkpoint)
     spec, ends = SolverSpec.parse(text), card.field.takes_ends

@@ -55,7 +55,7 @@ def read_statistics(document: Mapping[str, Any], normalisation: Normalisation) -
     openpi = isinstance(document.get("norm_stats"), Mapping)
     entries = document["norm_stats"] if openpi else document
     first, second = _FIELDS[normalisation]
-    found: dict[str, Affine] = {}
+    normalisations: dict[str, Affine] = {}
     for name, entry in entries.items():
         if not (isinstance(entry, Mapping) and entry.get(first) is not None and entry.get(second) is not None):
             continue
@@ -65,12 +65,12 @@ def read_statistics(document: Mapping[str, Any], normalisation: Normalisation) -
                 affine = _affine(low, high, normalisation, 1e-6 if openpi else 1e-8, openpi)
             if not all(np.isfinite(values).all() for values in (affine.mean, affine.scale, affine.spread)):
                 raise ValueError(f"its {first} and {second} make a scale that is not finite")
-            found[str(name).rsplit(".", 1)[-1]] = affine
+            normalisations[str(name).rsplit(".", 1)[-1]] = affine
         except (TypeError, ValueError, OverflowError) as error:
             raise ForeignError(f"--stats: {name}: {error}") from None
-    if not found:
+    if not normalisations:
         raise ForeignError(f"--stats: no entry has {first} and {second}; choose another --normalisation")
-    return found
+    return normalisations
 
 
 def _affine(low: Any, high: Any, normalisation: Normalisation, epsilon: float, openpi: bool) -> Affine:

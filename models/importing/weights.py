@@ -1,8 +1,7 @@
 """Imports: a foreign state dict or program becomes a checkpoint."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,16 +15,15 @@ from models.checkpoint.saving import save
 from models.checkpoint.weights import finite
 from models.compute import HALVES, Cast, missing_instructions, to_half
 from models.conditions import NamedCondition, NamedConditions
-from models.conventions import TimeCard
 from models.forms.rows import batching_pays
-from models.importing.beside import PreludeSource, make_decoder
 from models.importing.declared import Declared
 from models.importing.detection import detect, start_slope
 from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
+from models.importing.parts import PreludeSource, make_decoder, make_prelude, read_prelude
 from models.importing.programs import read_program
 from models.messages import first_line
-from models.mixing import Mixing, find_mixing
+from models.mixing import find_mixing
 from models.network import Network
 from models.prelude import Prelude
 from models.program.network import Program, ProgramConfig
@@ -63,7 +61,7 @@ def import_weights(
         config: its config.
         which: averaged or raw weights, if the file has both.
         declared: the network's convention; fields left out are detected.
-        decoder: options of the decoder, see `models.importing.beside.make_decoder`; None for data equal to states.
+        decoder: options of the decoder, see `models.importing.parts.make_decoder`; None for data equal to states.
         version: an unused version; None takes the next.
 
     Raises:
@@ -81,7 +79,7 @@ def import_weights(
     tensors, notes = _usable(str(file), tensors, network.state_dict())
     network.load_state_dict(tensors, assign=True)
     source: dict[str, JsonValue] = {"imported_from": file.name, "which": chosen.which, "prefix": chosen.prefix}
-    path, stored = _store(_Sized(network), repository, name, source, declared or Declared(), decoder or {}, version)
+    path, stored = _store(network, {}, repository, name, source, declared or Declared(), decoder or {}, version)
     return Imported(path, [*report, *notes, *stored])
 
 
@@ -120,113 +118,64 @@ def import_program(
         ForeignError: the archive is not a program, has content not allowed in one, or the program mixes rows.
         CheckpointError: the checkpoint cannot be written.
     """
-    nulls, stated = nulls or {}, _with_nulls(conditions or {}, nulls or {})
-    before = None if prelude is None else prelude.read(inputs or (), stated)
-    stated = stated if before is None else before.left(stated)
+    nulls = nulls or {}
+    stated = {**(conditions or {}), **{name: {**(conditions or {}).get(name, {}), "null": "stored"} for name in nulls}}
+    before = None if prelude is None else read_prelude(prelude, inputs or (), stated)
     program = read_program(file, event_shape, labels, inputs, stated, axes, kind)
-    if row_by_row:
-        program.config["rows"] = [1, 1]
+    taken = {*program.conditions, *(() if before is None else before.conditions)}
+    if unknown := sorted(stated.keys() - taken):
+        names = ", ".join(program.conditions) or "none"
+        raise ForeignError(f"{file}: --conditions names {unknown[0]!r}; the conditions among --inputs are {names}")
+    config = program.config | ({"rows": [1, 1]} if row_by_row else {})
     try:
         with torch.device("meta"):
-            network = build(PROGRAM, program.config)
+            network = build(PROGRAM, config)
     except ArchitectureError as error:
         raise ForeignError(f"{file}: {error}") from None
     network.load_state_dict({f"data_{key}": tensor for key, tensor in program.tensors.items()}, assign=True)
-    steps, tensors = len(program.config["steps"]), len(program.tensors)
-    report = [f"program: {steps} steps, {tensors} tensors, arguments ({program.order})"]
+    steps, tensors = len(config["steps"]), len(program.tensors)
+    report = [f"program: {steps} steps, {tensors} tensors, arguments ({', '.join(program.arguments)})"]
     if program.unused:
         report.append(f"warning: the velocity does not depend on {', '.join(program.unused)}")
     if program.axes:
         report.append(f"free axes: {', '.join(f'{name} {axis.describe()}' for name, axis in program.axes.items())}")
-    made, tried = None, _Sized(network, program.axes)
+    stored_prelude = None
     if network.condition is not None:
         network.condition = requested = replace(network.condition, bounds=program.axes)
-        if before is not None:
-            made, requested = before.made_for(network.condition, tried.dtype)
-            report.append(before.report)
-        network.condition = replace(network.condition, stored=_fitting(requested, nulls))
-        report.append(
-            "requests give " + "; ".join(_said(name, requested.entries[name]) for name in requested.in_requests)
-        )
+        if prelude is not None and before is not None:
+            stored_prelude, requested, line = make_prelude(
+                prelude.file, before, network.condition, _state_dtype(network)
+            )
+            report.append(line)
+        network.condition = replace(network.condition, stored=_stored_nulls(requested, nulls))
+        report.append("requests give " + "; ".join(map(requested.describe, requested.in_requests)))
     source: dict[str, JsonValue] = {"imported_from": file.name}
-    path, stored = _store(tried, repository, name, source, declared or Declared(), decoder or {}, version, made)
+    options = declared or Declared(), decoder or {}, version, stored_prelude
+    path, stored = _store(network, program.axes, repository, name, source, *options)
     return Imported(path, [*report, *stored])
 
 
-def _said(name: str, entry: NamedCondition) -> str:
-    """Return a condition in words."""
-    left_out = "" if entry.default is None and not entry.nullable else ", or leave it out"
-    return f"{name}: {entry.describe()}{left_out}"
-
-
-def _with_nulls(
-    conditions: Mapping[str, Mapping[str, Any]], nulls: Mapping[str, Tensor]
-) -> dict[str, Mapping[str, Any]]:
-    return {**conditions, **{name: {**conditions.get(name, {}), "null": "stored"} for name in nulls}}
-
-
-def _fitting(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _stored_nulls(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the stored nulls; raise an error unless all are given with the shapes of their conditions."""
     for name, entry in takes.entries.items():
         if entry.null == "stored" and (name not in nulls or tuple(nulls[name].shape) != entry.sizes):
-            found = list(nulls[name].shape) if name in nulls else "nothing"
+            null = list(nulls[name].shape) if name in nulls else "nothing"
             raise ForeignError(
-                f"the stored null of {name} is {found}, expected a tensor of shape {list(entry.sizes)}: --null"
+                f"the stored null of {name} is {null}, expected a tensor of shape {list(entry.sizes)}: --null"
             )
     return dict(nulls)
 
 
-@dataclass(frozen=True)
-class _Sized:
-    """A network with small sizes for its free axes, to try it with.
-
-    Attributes:
-        network: the network.
-        axes: the allowed sizes of its free axes.
-    """
-
-    network: Network
-    axes: Mapping[str, Axis] = field(default_factory=dict)
-
-    @property
-    def bounds(self) -> dict[str, Axis]:
-        """The allowed sizes of all free axes, also of conditions."""
-        takes = self.network.condition
-        return {**({} if takes is None else takes.axes), **self.axes}
-
-    @property
-    def typical(self) -> dict[str, int]:
-        """A size for each free axis."""
-        return typical(self.bounds)
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """The shape of one state."""
-        return sized(self.network.event_shape, self.typical)
-
-    @property
-    def condition(self) -> NamedConditions | None:
-        """The network's conditions, with sizes."""
-        takes = self.network.condition
-        return None if takes is None else takes.sized(self.typical)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of states."""
-        config = self.network.config
-        if isinstance(config, ProgramConfig):
-            return torch.float64 if config.dtype == "float64" else torch.float32
-        found = next((p.dtype for p in self.network.state_dict().values() if p.is_floating_point()), torch.float64)
-        return torch.float32 if found in HALVES.values() else found
-
-    def field(self, module: nn.Module | None) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the network, or the module evaluated in its place, with example conditions."""
-        dtype, given, module = self.dtype, self.condition, self.network if module is None else module
-        return lambda x, t: module(x, t) if given is None else module(x, t, given.examples(len(x), dtype))
+def _state_dtype(network: Network) -> torch.dtype:
+    if isinstance(network.config, ProgramConfig):
+        return torch.float64 if network.config.dtype == "float64" else torch.float32
+    dtype = next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
+    return torch.float32 if dtype in HALVES.values() else dtype
 
 
 def _store(
-    tried: _Sized,
+    network: Network,
+    axes: Mapping[str, Axis],
     repository: Path,
     name: str,
     source: dict[str, JsonValue],
@@ -235,17 +184,33 @@ def _store(
     version: int | None,
     prelude: Prelude | None = None,
 ) -> tuple[Path, list[str]]:
-    network = tried.network
+    """Try a network, with small sizes of its free axes, and save it; return its folder and lines for the user."""
     network.eval().requires_grad_(False)
+    dtype, takes = _state_dtype(network), network.condition
+    bounds = {**({} if takes is None else takes.axes), **axes}
+    sizes = typical(bounds)
+    event, takes = sized(network.event_shape, sizes), None if takes is None else takes.sized(sizes)
     compute, notes = _half(network, declared)
     called = network if compute is None else Cast(network, HALVES[compute])
-    time, report = _convention(tried, called, declared)
-    report += notes
-    if (mixing := _mixing(tried, called)) is not None:
+
+    def field(x: Tensor, t: Tensor) -> Tensor:
+        return called(x, t) if takes is None else called(x, t, takes.examples(len(x), dtype))
+
+    try:
+        if declared.changes:
+            time = declared.card()
+            report = declared.report(time, start_slope(field, event, dtype, time))
+        else:
+            time, report = declared.resolve(detect(field, event, dtype))
+        report += notes
+        mixing = find_mixing(called, event, dtype, condition=takes, compute=HALVES.get(compute or ""))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ForeignError(f"the network cannot be evaluated: {first_line(error)}") from None
+    if mixing is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
-    report += _rows(tried, called)
-    decodes, lines = make_decoder(network.event_shape, tried.dtype, decoder, tried.axes)
-    report += lines
+    if isinstance(network, Program):
+        report += _rows(network, called, bounds, dtype)
+    decodes, lines = make_decoder(network.event_shape, dtype, decoder, axes)
     path = save(
         repository,
         name,
@@ -258,33 +223,33 @@ def _store(
         time=time,
         sampling=declared.sampling,
         compute=compute,
-        axes=tried.axes,
+        axes=axes,
         prelude=prelude,
+        noise_independent=declared.noise_independent,
     )
-    authors = read_card(path).authors_solver(tried.typical)
-    return path, report if authors is None else [*report, f"solver of requests that name none: {authors}"]
+    authors = read_card(path).authors_solver(sizes)
+    return path, [*report, *lines, *([] if authors is None else [f"solver of requests that name none: {authors}"])]
 
 
-def _rows(tried: _Sized, called: nn.Module) -> list[str]:
+def _rows(network: Program, called: nn.Module, bounds: Mapping[str, Axis], dtype: torch.dtype) -> list[str]:
     """Decide whether a CPU calls a program with one row at a time; return a line for the user."""
-    network = tried.network
-    if not isinstance(network, Program) or network.rows[0] > 1:
+    if network.rows[0] > 1:
         return []
     if network.rows == (1, 1):
         return ["rows: one network call each"]
-    sizes, states = {axis: bounds.middle for axis, bounds in tried.bounds.items()}, tried.dtype
+    sizes = {axis: limits.middle for axis, limits in bounds.items()}
     takes = None if network.condition is None else network.condition.sized(sizes)
 
     def trial(rows: int) -> list[Tensor]:
-        x = torch.empty((rows, *sized(network.event_shape, sizes)), dtype=states, device="meta")
+        x = torch.empty((rows, *sized(network.event_shape, sizes)), dtype=dtype, device="meta")
         entries = () if takes is None else takes.entries.values()
-        given = [torch.empty((rows, *each.sizes), dtype=each.given_to(states), device="meta") for each in entries]
-        return [x, network.field.times(x.new_empty(rows)), *given]
+        conditions = [torch.empty((rows, *e.sizes), dtype=e.network_dtype(dtype), device="meta") for e in entries]
+        return [x, network.field.times(x.new_empty(rows)), *conditions]
 
-    def function(x: Tensor, t: Tensor, *given: Tensor) -> Tensor:
-        return called(x, t) if takes is None else called(x, t, takes.pack(given))
+    def call(x: Tensor, t: Tensor, *conditions: Tensor) -> Tensor:
+        return called(x, t) if takes is None else called(x, t, takes.pack(conditions))
 
-    if batching_pays(function, trial, bool(sizes)):
+    if batching_pays(call, trial, bool(sizes)):
         return []
     network.config = network.config.model_copy(update={"alone_on_cpu": True})
     return ["rows: one network call each on a CPU, as a row costs hardly less in a batch"]
@@ -292,43 +257,19 @@ def _rows(tried: _Sized, called: nn.Module) -> list[str]:
 
 def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "float16"] | None, list[str]]:
     """Convert a network to its half precision, if any; return that precision and lines for the user."""
-    config = network.config
-    found = str(config.dtype) if isinstance(config, ProgramConfig) else None
-    wanted = declared.compute
-    if found is not None and wanted not in (None, found):
-        raise ForeignError(f"--compute is {wanted}, but the program computes in {found}; export it in {wanted}")
-    compute = wanted or found
+    config, chosen = network.config, declared.compute
+    own = str(config.dtype) if isinstance(config, ProgramConfig) else None
+    if own is not None and chosen not in (None, own):
+        raise ForeignError(f"--compute is {chosen}, but the program computes in {own}; export it in {chosen}")
+    compute = chosen or own
     if compute != "bfloat16" and compute != "float16":
         return None, []
     to_half(network, compute)
     for key, parameter in network.named_parameters():
         if not finite(parameter):
             raise ForeignError(f"key {key}: has numbers too large for {compute}; use --compute float32")
-    note = missing_instructions(compute, program=found is not None)
+    note = missing_instructions(compute, program=own is not None)
     return compute, [f"precision: computes in {compute}, states are float32", *([f"warning: {note}"] if note else [])]
-
-
-def _convention(tried: _Sized, module: nn.Module, declared: Declared) -> tuple[TimeCard, list[str]]:
-    """Return the convention to store, and lines for the user."""
-    with _evaluated():
-        if not declared.changes:
-            return declared.resolve(detect(tried.field(module), tried.event_shape, tried.dtype))
-        time = declared.card()
-        return time, declared.report(time, start_slope(tried.field(module), tried.event_shape, tried.dtype, time))
-
-
-def _mixing(tried: _Sized, called: nn.Module) -> Mixing | None:
-    with _evaluated():
-        compute = called.compute if isinstance(called, Cast) else None
-        return find_mixing(called, tried.event_shape, tried.dtype, condition=tried.condition, compute=compute)
-
-
-@contextmanager
-def _evaluated() -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ForeignError(f"the network cannot be evaluated: {first_line(error)}") from None
 
 
 def _usable(

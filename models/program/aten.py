@@ -74,8 +74,8 @@ def _number(value: Any) -> int | float:
 def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Arithmetic of numbers whose results fit into 64 bits."""
 
-    def call(*given: Any) -> Any:
-        numbers = [_number(value) for value in given]
+    def call(*values: Any) -> Any:
+        numbers = [_number(value) for value in values]
         if function is operator.pow and all(isinstance(number, int) for number in numbers):
             base, exponent = numbers
             if exponent > 63 and abs(base) > 1:  # before it is computed: that can take hours
@@ -194,11 +194,11 @@ def _without_dropout(dropout_p: float = 0.0, **_: Any) -> None:
         raise OperationError("attention has dropout; call eval() on the network before the export")
 
 
-def _sizes_of_statistics(input: Any, **given: Any) -> None:  # noqa: A002  (ATen's name)
+def _sizes_of_statistics(input: Any, **arguments: Any) -> None:  # noqa: A002  (ATen's name)
     """Kernels of batch normalization read as many statistics as there are channels, however many there are."""
     channels = input.shape[1]
     for name in ("weight", "bias", "running_mean", "running_var"):
-        tensor = given.get(name)
+        tensor = arguments.get(name)
         if tensor is not None and tuple(tensor.shape) != (channels,):
             raise OperationError(f"{name} has shape {list(tensor.shape)}, and there are {channels} channels")
 
@@ -208,19 +208,21 @@ def _sizes_of_groups(input: Any, N: int, C: int, HxW: int, **_: Any) -> None:  #
         raise OperationError(f"states have shape {list(input.shape)}, not {N} rows of {C} channels of {HxW}")
 
 
-def _known_scales(**given: Any) -> None:
+def _known_scales(**arguments: Any) -> None:
     """A scale beside the size of the result decides which numbers are read, so the two must agree."""
-    scales = [given[name] for name in ("scales", "scales_d", "scales_h", "scales_w") if name in given]
+    scales = [arguments[name] for name in ("scales", "scales_d", "scales_h", "scales_w") if name in arguments]
     if not scales:
         return
-    for scale, size, before in zip(scales, given["output_size"], given["self"].shape[-len(scales) :], strict=False):
+    for scale, size, before in zip(
+        scales, arguments["output_size"], arguments["self"].shape[-len(scales) :], strict=False
+    ):
         if scale is not None and not (scale > 0 and before * scale - 1 < size <= before * scale + 1):
             raise OperationError(f"a scale of {scale} does not lead from {before} to {size}")
 
 
 def _dimensions(self: Any, dim: list[int], last_dim_size: int | None = None, **_: Any) -> None:
     """Transforms trust their dimensions and the length of the result."""
-    if not dim or len(set(dim)) < len(dim) or not all(0 <= each < self.ndim for each in dim):
+    if not dim or len(set(dim)) < len(dim) or not all(0 <= axis < self.ndim for axis in dim):
         raise OperationError(f"dimensions {dim} of a transform of {self.ndim}")
     if last_dim_size is not None and self.shape[dim[-1]] != last_dim_size // 2 + 1:
         raise OperationError(f"{self.shape[dim[-1]]} frequencies do not make {last_dim_size} numbers")

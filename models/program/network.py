@@ -11,15 +11,15 @@ from torch import Tensor
 from models.conditions import NamedCondition, NamedConditions
 from models.network import Network, NetworkConfig
 from models.program import PROGRAM
-from models.program.steps import CAST_DTYPES, MAX_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
+from models.program.steps import CAST_DTYPES, StepsConfig, Stepwise
 from models.shapes import AxisName
-from models.velocity import refuse_condition, rows_of
+from models.velocity import refuse_condition
 
 _DOUBLED = {**CAST_DTYPES, "float32": torch.float64, "complex64": torch.complex128}
 """The dtypes that a float32 program casts to once it is converted to float64, the reference for rounding errors."""
 
 
-class ProgramConfig(NetworkConfig):
+class ProgramConfig(NetworkConfig, StepsConfig):
     """A velocity as a list of steps.
 
     Attributes:
@@ -29,28 +29,20 @@ class ProgramConfig(NetworkConfig):
             are rounded.
         end: how a field of average velocity takes the end of a step: as a time, `r`, or as the length of the step, `d`;
             None for a velocity.
-        tensors: its weights and constants by name.
-        steps: the steps in order; each uses only values already computed.
         output: the name of the velocity. The names `x` and `t` denote states and times, and `c_name` a condition; of a
             field of average velocity, `t` is the start of a step, and `r` its end, or `d` its length, in own time.
         conditions: its conditions by name.
-        rows: minimum and maximum number of rows per call; None for no limit.
-        alone_on_cpu: whether a CPU calls it with one row at a time, as a row costs hardly less in a batch.
     """
 
-    unwritten = ("field", "time_dtype", "end", "conditions", "rows", "alone_on_cpu")
+    unwritten = (*NetworkConfig.unwritten, *StepsConfig.unwritten, "time_dtype", "end", "conditions")
 
     architecture: Literal["program"] = PROGRAM
     event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     dtype: str = Field(pattern="^(float(16|32|64)|bfloat16)$")
     time_dtype: Literal["float32", "int64"] | None = None
     end: Literal["r", "d"] | None = None
-    tensors: dict[str, Stored]
-    steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     output: str
     conditions: dict[str, NamedCondition] = Field(default_factory=dict)
-    rows: tuple[int, int | None] = (1, None)
-    alone_on_cpu: bool = False
 
     @property
     def takes(self) -> NamedConditions | None:
@@ -64,7 +56,6 @@ class ProgramConfig(NetworkConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_rows(self.rows)
         if any(isinstance(size, int) and size < 1 for size in self.event_shape):
             raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
         if (self.end is None) == self.field.takes_ends:
@@ -72,15 +63,14 @@ class ProgramConfig(NetworkConfig):
                 f"field is {self.field}, and end is {self.end}; only an average velocity has an end, r or d"
             )
         times = ("t",) if self.end is None else ("t", self.end)
-        check_steps(self.tensors, self.steps, ("x", *times, *self.inputs.values()), (self.output,))
+        self.check_steps(("x", *times, *self.inputs.values()), (self.output,))
         return self
 
     def build(self) -> Program:
-        """See `NetworkConfig`."""
         return Program(self)
 
 
-class Program(Network[ProgramConfig]):
+class Program(Network[ProgramConfig], Stepwise):
     """The velocity `v(x, t, condition)` of a program."""
 
     compiled = ("onnx",)
@@ -88,14 +78,8 @@ class Program(Network[ProgramConfig]):
 
     def __init__(self, config: ProgramConfig) -> None:
         super().__init__(config, config.event_shape, config.takes)
-        self._steps = Steps(self, config.tensors, config.steps, (config.output,))
-        self.rows = config.rows
-        self.time_dtype = torch.float32 if config.time_dtype else TENSOR_DTYPES[config.dtype]
-
-    @property
-    def alone_on_cpu(self) -> bool:
-        """See `ProgramConfig`."""
-        return self.config.alone_on_cpu
+        self.add_steps(config, (config.output,))
+        self.time_dtype = torch.float32 if config.time_dtype else CAST_DTYPES[config.dtype]
 
     def _times(self, t: Tensor) -> dict[str, Tensor]:
         """The times by their names in steps; a single time is that of a step without length."""
@@ -116,7 +100,7 @@ class Program(Network[ProgramConfig]):
             VelocityError: the program does not take this condition, or a step fails.
         """
         doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
-        given: dict[str, Tensor] = {"x": x} | self._times(t)
+        inputs: dict[str, Tensor] = {"x": x} | self._times(t)
         if self.condition is None:
             refuse_condition(condition)
         else:
@@ -124,7 +108,7 @@ class Program(Network[ProgramConfig]):
             self.condition.check(condition, x.shape[0], x.dtype)
             rows = self.condition.unpack(condition)
             if doubled:
-                rows = [each.double() if each.is_floating_point() else each for each in rows]
-            given |= zip(self.config.inputs.values(), rows, strict=True)
-        [velocity] = self._steps.run(self, given, rows_of(self, x.device), _DOUBLED if doubled else CAST_DTYPES)
+                rows = [row.double() if row.is_floating_point() else row for row in rows]
+            inputs |= zip(self.config.inputs.values(), rows, strict=True)
+        [velocity] = self.run(inputs, _DOUBLED if doubled else CAST_DTYPES)
         return velocity

@@ -18,27 +18,13 @@ from pydantic import Field, JsonValue
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from models.frozen import Frozen
+from models.conditions import DTYPES
+from models.frozen import Frozen, Sparse
 from models.messages import first_line
 from models.program.aten import OperationError, operation
-from models.velocity import VelocityError
+from models.velocity import VelocityError, rows_of
 
-TENSOR_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-    )
-}
-CAST_DTYPES = {**TENSOR_DTYPES, "complex64": torch.complex64, "complex128": torch.complex128}
+CAST_DTYPES = {**DTYPES, "complex64": torch.complex64, "complex128": torch.complex128}
 """What steps may cast to; tensors, inputs and results are never complex."""
 MAX_STEPS = 50_000
 _UNLIKELY = 1 << 40  # numbers of a tensor, if it were not empty
@@ -60,7 +46,7 @@ RowLimits = tuple[int, int | None]
 """Minimum and maximum number of rows per call; None for no limit."""
 
 
-class Stored(Frozen):
+class TensorCard(Frozen):
     """A tensor of the program: its shape and the name of its dtype."""
 
     shape: tuple[int, ...] = Field(max_length=16)
@@ -86,145 +72,161 @@ class Step(Frozen):
     single: bool = True
 
 
-def check_rows(rows: RowLimits) -> None:
-    """Raise a ValueError unless these are valid row limits."""
-    least, most = rows
-    if least < 1 or (most is not None and most < least):
-        raise ValueError(f"rows are {list(rows)}; they must be the minimum, at least 1, and the maximum or null")
+class StepsConfig(Sparse):
+    """The steps of a program and its tensors.
 
-
-def check_steps(
-    tensors: Mapping[str, Stored], steps: Sequence[Step], given: Collection[str], outputs: Collection[str]
-) -> None:
-    """Raise a ValueError unless all operations are allowed and each value is computed before it is used.
-
-    Args:
+    Attributes:
         tensors: weights and constants by name.
-        steps: the steps in order.
-        given: the names of the inputs.
-        outputs: the names of the results.
+        steps: the steps in order; each uses only values already computed.
+        rows: minimum and maximum number of rows per call; None for no limit.
+        alone_on_cpu: whether a CPU calls it with one row at a time, as a row costs hardly less in a batch.
     """
-    for name, stored in tensors.items():
-        if not name.isidentifier() or name in given:
-            inputs = ", ".join(sorted(given))
-            raise ValueError(f"a tensor is called {name[:50]!r}; it must be an identifier, and not one of {inputs}")
-        large = math.prod(max(1, size) for size in stored.shape) >= _UNLIKELY
-        if stored.dtype not in TENSOR_DTYPES or min(stored.shape, default=1) < 0 or large:
-            raise ValueError(f"tensor {name} is {stored.dtype} of shape {list(stored.shape)}")
-    known = {*given, *tensors}
-    for number, step in enumerate(steps):
-        try:
-            operation(step.op)
-        except OperationError as error:
-            raise ValueError(f"step {number}: {error}") from None
-        given_to = [*step.args, *step.kwargs.values()]
-        if step.op.startswith("_operator.") and not all(isinstance(value, int | float | dict) for value in given_to):
-            raise ValueError(f"step {number} ({step.op}) takes numbers only")
-        unknown = names_in(given_to) - known
-        if unknown:
-            raise ValueError(f"step {number} ({step.op}) uses {sorted(unknown)[0][:50]!r}, which is not known yet")
-        known.update(step.out)
-    for output in outputs:
-        if output not in known:
-            raise ValueError(f"output is {output[:50]!r}, which no step produces")
 
+    unwritten = ("rows", "alone_on_cpu")
 
-class Steps:
-    """The steps of a program; its tensors are buffers of the module that they belong to."""
+    tensors: dict[str, TensorCard]
+    steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
+    rows: RowLimits = (1, None)
+    alone_on_cpu: bool = False
 
-    def __init__(
-        self,
-        module: nn.Module,
-        tensors: Mapping[str, Stored],
-        steps: Sequence[Step],
-        outputs: Sequence[str],
-    ) -> None:
-        """Give the module a buffer for each tensor.
+    def check_steps(self, inputs: Collection[str], outputs: Collection[str]) -> None:
+        """Raise a ValueError unless all operations are allowed and each value is computed before it is used.
 
         Args:
-            module: the module that owns the tensors.
-            tensors, steps, outputs: see `check_steps`.
+            inputs, outputs: the names of the inputs, and of the results.
         """
-        self._outputs, self._stored = tuple(outputs), tuple(tensors)
-        for name, stored in tensors.items():
+        least, most = self.rows
+        if least < 1 or (most is not None and most < least):
+            raise ValueError(
+                f"rows are {list(self.rows)}; they must be the minimum, at least 1, and the maximum or null"
+            )
+        for name, tensor in self.tensors.items():
+            if not name.isidentifier() or name in inputs:
+                names = ", ".join(sorted(inputs))
+                raise ValueError(f"a tensor is called {name[:50]!r}; it must be an identifier, and not one of {names}")
+            large = math.prod(max(1, size) for size in tensor.shape) >= _UNLIKELY
+            if tensor.dtype not in DTYPES or min(tensor.shape, default=1) < 0 or large:
+                raise ValueError(f"tensor {name} is {tensor.dtype} of shape {list(tensor.shape)}")
+        values = {*inputs, *self.tensors}
+        for number, step in enumerate(self.steps):
+            try:
+                operation(step.op)
+            except OperationError as error:
+                raise ValueError(f"step {number}: {error}") from None
+            arguments = [*step.args, *step.kwargs.values()]
+            if step.op.startswith("_operator.") and not all(isinstance(a, int | float | dict) for a in arguments):
+                raise ValueError(f"step {number} ({step.op}) takes numbers only")
+            unknown = names_in(arguments) - values
+            if unknown:
+                raise ValueError(f"step {number} ({step.op}) uses {sorted(unknown)[0][:50]!r}, which is not known yet")
+            values.update(step.out)
+        for output in outputs:
+            if output not in values:
+                raise ValueError(f"output is {output[:50]!r}, which no step produces")
+
+
+class Stepwise(nn.Module):
+    """A module that runs the steps of its config; the program's tensors are its buffers.
+
+    Attributes:
+        config: its `StepsConfig`.
+    """
+
+    config: Any
+
+    def add_steps(self, config: StepsConfig, outputs: Sequence[str]) -> None:
+        """Make a buffer for each tensor, and prepare the steps.
+
+        Args:
+            config: the steps.
+            outputs: the names of the results.
+        """
+        self._outputs = tuple(outputs)
+        for name, tensor in config.tensors.items():
             # The prefix keeps the names apart from the module's own attributes.
-            module.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
-        dead = _dead(steps, outputs)
-        functions = [operation(step.op) for step in steps]
+            self.register_buffer(f"data_{name}", torch.zeros(tensor.shape, dtype=DTYPES[tensor.dtype]))
+        functions = [operation(step.op) for step in config.steps]
         self._calls: list[tuple[Callable[..., Any], Step, list[str], bool]] = [
             (function, step, last, _is_placed(function))
-            for function, step, last in zip(functions, steps, dead, strict=True)
+            for function, step, last in zip(functions, config.steps, _last_uses(config.steps, outputs), strict=True)
         ]
-        self._sized: dict[tuple[tuple[int, ...], ...], int] = {}  # shapes of a row -> most rows that fit into memory
+        self._fitting_rows: dict[tuple[tuple[int, ...], ...], int] = {}  # by the shapes of a row of each input
 
-    def run(
-        self, module: nn.Module, given: Mapping[str, Tensor], limits: RowLimits, dtypes: Dtypes = CAST_DTYPES
-    ) -> tuple[Tensor, ...]:
+    @property
+    def rows(self) -> RowLimits:
+        """The minimum and maximum number of rows per call; None for no limit."""
+        return self.config.rows
+
+    @property
+    def alone_on_cpu(self) -> bool:
+        """See `StepsConfig`."""
+        return self.config.alone_on_cpu
+
+    def run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes = CAST_DTYPES) -> tuple[Tensor, ...]:
         """Return the results for inputs (rows, ...) by name, at least one row.
 
         Too many rows for one call are split over several, and too few are padded with copies of the first.
 
         Args:
-            module: the module that owns the tensors.
-            given: the inputs by name.
-            limits: minimum and maximum number of rows per call.
+            inputs: the inputs by name.
             dtypes: the dtypes that steps cast to, by their names.
 
         Raises:
             VelocityError: a step fails.
         """
-        (least, most), rows = limits, next(iter(given.values())).shape[0]  # `len` would fix those of an export
+        x = next(iter(inputs.values()))
+        (least, most), rows = rows_of(self, x.device), x.shape[0]  # `len` would fix the rows of an export
         if most is not None and rows > most:
-            parts = zip(*(tensor.split(most) for tensor in given.values()), strict=True)
-            found = [self._padded(module, dict(zip(given, part, strict=True)), least, dtypes) for part in parts]
-            return tuple(torch.cat(each) for each in zip(*found, strict=True))
-        return self._padded(module, given, least, dtypes)
+            parts = zip(*(tensor.split(most) for tensor in inputs.values()), strict=True)
+            results = [self._padded(dict(zip(inputs, part, strict=True)), least, dtypes) for part in parts]
+            return tuple(torch.cat(result) for result in zip(*results, strict=True))
+        return self._padded(inputs, least, dtypes)
 
-    def _padded(self, module: nn.Module, given: Mapping[str, Tensor], least: int, dtypes: Dtypes) -> tuple[Tensor, ...]:
-        rows = next(iter(given.values())).shape[0]
+    def _padded(self, inputs: Mapping[str, Tensor], least: int, dtypes: Dtypes) -> tuple[Tensor, ...]:
+        rows = next(iter(inputs.values())).shape[0]
         if rows >= least:
-            return self._fitting(module, given, dtypes)
-        copies = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in given.items()}
-        return tuple(each[:rows] for each in self._fitting(module, copies, dtypes))
+            return self._fitting(inputs, dtypes)
+        copies = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in inputs.items()}
+        return tuple(result[:rows] for result in self._fitting(copies, dtypes))
 
-    def _fitting(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes) -> tuple[Tensor, ...]:
-        """Run the steps, once it is known that their results fit into memory."""
-        rows, *_ = sizes = [size for tensor in given.values() for size in tensor.shape]
+    def _fitting(self, inputs: Mapping[str, Tensor], dtypes: Dtypes) -> tuple[Tensor, ...]:
+        """Run the steps, once it is clear that their results fit into memory."""
+        rows, *_ = sizes = [size for tensor in inputs.values() for size in tensor.shape]
         if all(isinstance(size, int) for size in sizes):  # not those of an export
-            row = tuple(tuple(tensor.shape[1:]) for tensor in given.values())
-            if rows > self._sized.get(row, 0):
-                shapes = {name: torch.empty(a.shape, dtype=a.dtype, device="meta") for name, a in given.items()}
+            row = tuple(tuple(tensor.shape[1:]) for tensor in inputs.values())
+            if rows > self._fitting_rows.get(row, 0):
+                shapes = {name: torch.empty(a.shape, dtype=a.dtype, device="meta") for name, a in inputs.items()}
                 with _disable_current_modes():  # whoever counts operations counts those of the call alone
-                    self._run(module, shapes, dtypes)
-                self._sized[row] = rows
-        return self._run(module, given, dtypes)
+                    self._run(shapes, dtypes)
+                self._fitting_rows[row] = rows
+        return self._run(inputs, dtypes)
 
-    def _run(self, module: nn.Module, given: Mapping[str, Tensor], dtypes: Dtypes) -> tuple[Tensor, ...]:
-        values: dict[str, Any] = dict(given)
-        device = next(iter(given.values())).device
+    def _run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes) -> tuple[Tensor, ...]:
+        values: dict[str, Any] = dict(inputs)
+        device = next(iter(inputs.values())).device
         sizing, held = device.type == "meta", dict[str, int]()
-        for name in self._stored:
-            stored = getattr(module, f"data_{name}")
-            values[name] = stored.to("meta") if sizing else stored
+        for name in self.config.tensors:
+            tensor = getattr(self, f"data_{name}")
+            values[name] = tensor.to("meta") if sizing else tensor
         for function, step, dead, placed in self._calls:
             try:
                 named = {name: _argument(value, values, device, dtypes) for name, value in step.kwargs.items()}
                 if placed:
                     named["device"] = device
-                found = function(*(_argument(value, values, device, dtypes) for value in step.args), **named)
+                out = function(*(_argument(value, values, device, dtypes) for value in step.args), **named)
             except _FAULTS as error:
                 name, why = step.out[0] if step.out else step.op, first_line(error)
                 if "index out of range" in why:
                     why += "; if it is of a label, declare the number of labels as `classes` of that condition"
                 raise VelocityError(f"step {name} ({step.op}): {why}") from error
-            results = [found] if step.single else list(found)
+            results = [out] if step.single else list(out)
             values.update(zip(step.out, results, strict=True))
             if sizing and not getattr(function, "is_view", False):
                 held.update(zip(step.out, map(_bytes, results), strict=True))
                 if (total := sum(held.values())) > MAX_BYTES:
                     raise VelocityError(
                         f"step {step.out[0]} ({step.op}) would bring the program's results to {total >> 20} MiB for "
-                        f"{next(iter(given.values())).shape[0]} rows; {MAX_BYTES >> 20} MiB are allowed"
+                        f"{next(iter(inputs.values())).shape[0]} rows; {MAX_BYTES >> 20} MiB are allowed"
                     )
             for name in dead:
                 del values[name]
@@ -276,18 +278,18 @@ def names_in(value: Any) -> set[str]:
         return {content}
     if kind == "complex" and isinstance(content, list) and [type(part) for part in content] == [float, float]:
         return set()
-    known = {"dtype": CAST_DTYPES, "format": _FORMATS, "number": _NUMBERS}.get(kind, {})
-    if kind != "device" and not (isinstance(content, str) and content in known):
+    names = {"dtype": CAST_DTYPES, "format": _FORMATS, "number": _NUMBERS}.get(kind, {})
+    if kind != "device" and not (isinstance(content, str) and content in names):
         raise ValueError(f"an argument is {str(value)[:80]}; use value, dtype, format, number, complex or device")
     return set()
 
 
-def _dead(steps: Sequence[Step], outputs: Collection[str]) -> list[list[str]]:
+def _last_uses(steps: Sequence[Step], outputs: Collection[str]) -> list[list[str]]:
     """Return, for each step, the values that no later step uses, so that their memory can be freed."""
-    kept = set(outputs)
+    used = set(outputs)
     dead: list[list[str]] = []
     for step in reversed(steps):
-        last = (names_in([*step.args, *step.kwargs.values()]) | set(step.out)) - kept
+        last = (names_in([*step.args, *step.kwargs.values()]) | set(step.out)) - used
         dead.append(sorted(last))
-        kept |= last
+        used |= last
     return dead[::-1]

@@ -17,11 +17,12 @@ class Chunks:
 
     Attributes:
         complete: whether its end has arrived.
+        claimed_bytes: its least size, by the chunks that have begun.
     """
 
     def __init__(self, limit: int, bare: bool = False) -> None:
         self._limit, self._bare, self._left = limit, bare, 0
-        self._size = self._around = 0
+        self._size = self._around = self.claimed_bytes = 0
         self._line = self._size_line
         self.complete = False
 
@@ -60,6 +61,7 @@ class Chunks:
         if size is None:
             raise ValueError
         self._left = int(size[1], 16)
+        self.claimed_bytes = self._size + self._left
         self._line = self._end_of_data if self._left else self._trailer
 
     def _end_of_data(self, line: bytes) -> None:

@@ -330,6 +330,9 @@ class Connection(asyncio.Protocol):
         if isinstance(body, Chunks):
             part = body.take(self._unread)
             complete = body.complete
+            if body.claimed_bytes > self.limits.max_body_bytes:  # the data need not arrive to be too much
+                self._refuse(self._body_too_large())
+                return False
         else:
             part = bytes(self._unread[:body])
             del self._unread[:body]
@@ -412,6 +415,11 @@ class Connection(asyncio.Protocol):
             f"the first line and headers exceed {limit} bytes (PATHLINE_MAX_HEADER_BYTES); send fewer or shorter ones"
         )
         return ProblemError(Kind.HEAD_TOO_LARGE, detail, limit=limit)
+
+    def _body_too_large(self) -> ProblemError:
+        limit = self.limits.max_body_bytes
+        detail = f"the body has more than {limit} bytes (PATHLINE_MAX_BODY_BYTES); send less at once"
+        return ProblemError(Kind.TOO_LARGE, detail, limit=limit)
 
     def _too_much_around(self) -> ProblemError:
         detail = (

@@ -93,8 +93,8 @@ class Memory:
 
     def add(self, model: ModelVersion) -> None:
         """Add a loaded version, or its new description, which has the same leases."""
-        others = (other for other in self._versions if not other.leases.freed and other.leases is not model.leases)
-        self._versions = [*others, model]
+        versions = (other for other in self._versions if not other.leases.freed and other.leases is not model.leases)
+        self._versions = [*versions, model]
 
     def restored(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
         """Return a version that was unloaded with leases out and need not be loaded again."""

@@ -38,6 +38,7 @@ class Needs:
         save_at: times at which to save states.
         max_bytes: upper bound on the response.
         memory: bytes that one holds until its response is sent.
+        start_time: see `Job`.
         constant: members of the response that are the same for all of them; empty until the first response.
     """
 
@@ -47,6 +48,7 @@ class Needs:
     save_at: NDArray[np.float64] | None
     max_bytes: int
     memory: int
+    start_time: float | None
     constant: dict[str, Any] = field(default_factory=dict)
 
 

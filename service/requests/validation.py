@@ -112,6 +112,7 @@ def validate_sample(
         seed=seed_of(request.seed),
         first_index=request.first_index,
         noise_scale=request.noise_scale,
+        start_time=needs.start_time,
         x0=None if request.x0 is None else start_of(request.x0, n, model),
         save_at=needs.save_at,
         partial=request.on_timeout == "partial",
@@ -132,7 +133,7 @@ def _needed(
     check_limit("save_at", request.saved_times, settings.max_saved, " times")
     check_indices(request)
     t_span = span_of(request, model)
-    if t_span[0] != 0 and request.x0 is None:
+    if t_span[0] != 0 and request.x0 is None and request.start_time is None:
         raise invalid(
             "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
         )
@@ -145,7 +146,8 @@ def _needed(
     max_bytes = response_bytes(request, model, plan, encoder)
     check_size(request, max_bytes, encoder, settings.max_answer_bytes)
     memory = memory_bytes(request, model, plan, encoder, max_bytes, checked)
-    return request, model, plan, Needs(encoder, checked, choice, save_at, max_bytes, memory)
+    needs = Needs(encoder, checked, choice, save_at, max_bytes, memory, request.start_time)
+    return request, model, plan, needs
 
 
 _PRIORITIES = {priority.value: priority for priority in Priority}

@@ -154,7 +154,7 @@ class PointBody(TypedDict):
     nfe: Annotated[float, Field(description="mean velocity evaluations of a sample")]
     nfe_most: Annotated[int, Field(description="velocity evaluations of the slowest sample: its cost")]
     p50: Annotated[float, Field(description="median endpoint error")]
-    p95: Annotated[float, Field(description="endpoint error that 95 % of the measured samples are within")]
+    p95: Annotated[float, Field(description="endpoint error that 95 % of the measured samples end within")]
     p95_low: Annotated[float, Field(description="lower end of the interval of p95, with 99 % confidence")]
     p95_high: Annotated[float, Field(description="upper end, with 99 % confidence: what is promised and ranked")]
     worst: Annotated[float, Field(description="largest endpoint error of the samples that reached the end")]

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from fastapi import Query, Request, Response
 from pydantic import Field
 
@@ -25,8 +24,8 @@ import solvers
 from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
 from selection.candidates import CLOSE, candidates
 from selection.choice import USUAL_ERROR, Choice, Evidence, Limits, NoneFits, choose, frontier_of, measured
-from selection.error import LEAST_SAMPLES, NoErrors, arrived, shares, spread_of, summary
-from selection.frontier import Curve, Point, pareto
+from selection.error import LEAST_SAMPLES, Ends, NoErrors, Point, arrivals
+from selection.frontier import Curve, pareto
 from service import examples
 from service.errors import REFUSALS, Kind, ProblemError, check_limit, invalid, problem_of
 from service.http.context import Context
@@ -192,6 +191,8 @@ def _plan(spec: SolverSpec, model: ModelVersion, settings: Settings) -> Plan:
     """Compile a solver; a SolverError if it is not for this model, or over a limit of this service."""
     if (spec.steps or 0) > settings.max_steps:
         raise SolverError("steps", f"{spec} is over the limit of {settings.max_steps} steps of this service")
+    if spec.method.stochastic:
+        raise SolverError("solver", f"{spec} is stochastic: the distance of its ends from those of the ODE is no error")
     limit = min(spec.max_nfe, settings.max_nfe)
     return solvers.compile(replace(spec, max_nfe=limit), model.dtype, model.plans, model.compute)
 
@@ -225,8 +226,8 @@ class _Measurement:
         yield event("start", self._start(stored, why_none))
         try:
             result = await self._result(job)
-            ends = torch.where(arrived(result.status).reshape(-1, *[1] * (result.x.ndim - 1)), result.x, torch.nan)
-            self.spread = spread_of(ends)
+            ends = Ends.of(arrivals(result))
+            self.spread = ends.spread
             nfe = int(result.nfe.max())
             yield event("reference", {"solver": self.reference, "nfe": nfe, "spread": self.spread})
             async for point in self._measure(ends):
@@ -242,9 +243,8 @@ class _Measurement:
     def _failed(self, problem: ProblemError) -> bytes:
         return failed(self.http, problem)
 
-    async def _measure(self, ends: torch.Tensor) -> AsyncIterator[dict[str, Any]]:
+    async def _measure(self, ends: Ends) -> AsyncIterator[dict[str, Any]]:
         """Solve with one solver after another, and yield its point; stop at the time limit."""
-        sound = ends.flatten(1).isfinite().all(1).numpy()
         for text, plan in self._solvers():
             try:
                 job = self._job(plan)
@@ -256,20 +256,21 @@ class _Measurement:
             except DeadlineExceeded:
                 self.complete = False
                 return
-            errors = await asyncio.to_thread(shares, result.x, ends, self.spread)
-            errors[~arrived(result.status).numpy()] = np.inf
-            members = summary(errors[sound])
-            facts = {"solver": text, "nfe": float(result.nfe.mean()), "nfe_most": int(result.nfe.max())}
-            if members is None:
-                yield facts | {"failed": int(np.isinf(errors).sum()), "p95_high": None}
+            errors = await asyncio.to_thread(ends.errors, result)
+            point = ends.point(text, result)
+            if point is None:
+                yield {
+                    "solver": text, "nfe": float(result.nfe.mean()), "nfe_most": int(result.nfe.max()),
+                    "failed": int(np.isinf(errors).sum()), "p95_high": None,
+                }  # fmt: skip
                 continue
-            self.points[text] = Point(**facts, **members)
-            at = np.where(sound & np.isfinite(errors), errors, -1.0)
-            self.worst[text] = int(self.valid.job.first_index + at.argmax())
-            seconds = {"solve_s": result.solve_s, "queue_s": result.queue_s}
-            each = [float(e) if np.isfinite(e) else None for e in errors] if self.valid.request.per_sample else None
-            more = {} if each is None else {"errors": each}
-            yield facts | members | {"worst_index": self.worst[text]} | seconds | more
+            self.points[text] = point
+            self.worst[text] = int(self.valid.job.first_index + np.where(np.isfinite(errors), errors, -1.0).argmax())
+            document = point.model_dump() | {"worst_index": self.worst[text]}
+            document |= {"solve_s": result.solve_s, "queue_s": result.queue_s}
+            if self.valid.request.per_sample:
+                document["errors"] = [float(e) if np.isfinite(e) else None for e in errors]
+            yield document
 
     def _solvers(self) -> Iterable[tuple[str, Plan]]:
         """Yield the solvers to measure: those named, then the candidates that this service has, if they are wanted."""

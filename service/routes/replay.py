@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Response
 from pydantic import Field, WithJsonSchema
 
+from models.nested import shown
 from service import examples
 from service.errors import Kind, ProblemError, invalid
 from service.http.context import Context
@@ -139,6 +140,12 @@ def _validate(
     if answer.plan != plan and "plan" not in {each.what for each in differences}:
         differences.append(Difference("plan", answer.plan or "none", plan or "none", _OTHER_PLAN))
         check_promise()
+    text = valid.job.plan.settings["text"]
+    if answer.solver.get("text", text) != text:
+        said = shown(answer.solver["text"])
+        raise invalid(
+            "solver", f"its text is {said}, but its members are those of {text}; send it as the answer has it"
+        )
     arrays = arrays_of(valid.job)
     for name, digest in answer.request.hashes.items():
         if name not in arrays or digest_of(arrays[name]) != digest:

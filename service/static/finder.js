@@ -16,7 +16,7 @@ const USUAL = 0.01; // the budget of error at first, as a share of the spread
 
 const adaptive = (point) => point.solver.includes("@"); // other samples may take more evaluations than those measured
 
-/** @typedef {{solver: string, nfe_most: number, nfe: number, p50: number, p95: number, p95_low: number, p95_high: number, worst: number, failed: number, samples: number, stored: boolean, own_conditions: boolean, best: boolean, ms?: number}} Point */
+/** @typedef {{solver: string, nfe_most: number, nfe: number, p50: number, p95: number, p95_low: number, p95_high: number, worst: number, failed: number, samples: number, seed: number, conditions: string, stored: boolean, own_conditions: boolean, best: boolean, ms?: number}} Point */
 
 export class Finder {
   /** @param base returns {body, own} of the model to measure; own: the solvers in the form, as text @param load called with the text of a solver that is chosen */
@@ -61,7 +61,7 @@ export class Finder {
     if (this.key !== key || this.points.length || this.running) return;
     const curve = frontier?.curves.find((one) => (one.guidance ?? 1) === Number(guidance || 1));
     if (!curve) return;
-    const facts = { stored: true, samples: curve.samples, own_conditions: !frontier.conditions, conditions: frontier.conditions };
+    const facts = { stored: true, samples: curve.samples, seed: curve.seed, own_conditions: !frontier.conditions, conditions: frontier.conditions };
     this.points = curve.points.map((point) => ({ ...point, ...facts }));
     this.#place();
   }
@@ -133,6 +133,13 @@ export class Finder {
     return allowed.reduce((best, point) => (best && best.p95_high <= point.p95_high ? best : point), null);
   }
 
+  /** What could be met if nothing is within the budget, in words. */
+  get #nearest() {
+    const [by, name] = this.#byError ? ["p95_high", "most accurate"] : ["nfe_most", "cheapest"];
+    const point = this.points.reduce((least, one) => (one[by] < least[by] ? one : least));
+    return `${name} is ${point.solver} (keeps ${percent(point.p95_high)}, ${point.nfe_most} NFE)`;
+  }
+
   /** The rows and dots that are shown: those that no other beats, those in the form, and the chosen one. */
   get #shown() {
     const { best } = this;
@@ -151,10 +158,10 @@ export class Finder {
         ? [
             make("strong", {}, `${best.solver}: ${best.nfe_most} evaluations, 95 % of samples end within ${percent(best.p95_high)}`),
             what("spread", "the spread"),
-            ` of the spread from the exact ends of their paths (p95 ${percent(best.p95)}, interval ${percent(best.p95_low)} to ${percent(best.p95_high)}; ${source(best)}); ${why}. `,
+            ` of the spread from the exact ends of their paths (p95 ${percent(best.p95)}, interval ${percent(best.p95_low)} to ${percent(best.p95_high)}), ${evidence(best)}; ${why}. `,
             button("Use it", () => this.load(best.solver)),
           ]
-        : [`No measured solver keeps ${budget}.`]),
+        : [`No measured solver ${this.#byError ? "keeps" : "is within"} ${budget}; the ${this.#nearest}.`]),
       ...(this.tuned ? [make("span", { class: "quiet" }, ` ${this.tuned[0].toUpperCase()}${this.tuned.slice(1)}.`)] : []),
     );
     this.#table(best);
@@ -209,7 +216,13 @@ export class Finder {
   }
 }
 
-/** What a measurement rests on, in words. */
+/** What a measurement rests on, in the words of the service. */
+function evidence({ stored, samples, seed, own_conditions: own, conditions }) {
+  const text = `measured ${stored ? "beforehand" : "now"} on ${samples} samples of seed ${seed}`;
+  return conditions ? `${text}, with ${conditions}${own ? "" : ", not the conditions of this request"}` : text;
+}
+
+/** The same in a table. */
 function source({ stored, samples, own_conditions: own, conditions }) {
   return `${stored ? "before" : "now"}, ${samples} samples${conditions && !own ? `, ${conditions}` : ""}`;
 }

@@ -57,7 +57,7 @@ function say(parts, runs) {
 
 const show = (text, run, worst) => button(text, () => worst(run.errors.worstIndex), { class: "link" });
 
-const within = ({ errors: { p95 } }) => `95 % of samples end within ${percent(p95)}`;
+const within = ({ errors: { p95 } }) => `95 % of these samples end within ${percent(p95)}`;
 
 function alone(run, label, worst) {
   if (!run.errors) return [unknown([run])];

@@ -14,7 +14,7 @@ from service.settings import Settings
 @asynccontextmanager
 async def in_process(repository: Path) -> AsyncIterator[AsyncClient]:
     """Start a service over ASGI and yield a client of it; stop both at the end."""
-    app = create_app(Settings(models_dir=repository, device="cpu", threads=1))
+    app = create_app(Settings(models_dir=repository, watch_s=0, device="cpu", threads=1))
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), AsyncClient("http://service", transport=transport) as client:
         yield client

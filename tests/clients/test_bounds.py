@@ -7,11 +7,12 @@ import zipfile
 from io import BytesIO
 from typing import Any
 
+import httpcore
 import httpx
 import pathline
 import pytest
 from pathline import AsyncClient, Client, _decode, _response
-from pathline._response import Intake
+from pathline._wire import Arrival
 from pathline.cli import main
 
 from tests.clients.conftest import NPZ, SSE, FakeService, problem
@@ -49,16 +50,41 @@ def test_an_archive_that_unpacks_to_too_much_is_not_unpacked(service: FakeServic
 
 def test_a_trickle_ends_at_the_time_limit_and_a_slow_link_does_not() -> None:
     now = [0.0]
-    intake = Intake("http://there", True, 40.0, lambda: now[0])
-    for now[0] in range(1, 41):
-        assert intake.add(b": beat\n") == b": beat\n"
+    trickle = Arrival(lambda: now[0])
+    trickle.add(b"HTTP/1.1 200 OK\r\n\r\n")
+    for now[0] in range(1, 40):
+        assert trickle.left(40.0) == pytest.approx(40.0 - now[0], abs=0.01)
+        assert trickle.add(b": beat\n") == b": beat\n"
     now[0] = 41.0
-    with pytest.raises(pathline.RequestTimeout, match="has not ended in time; raise timeout_s"):
-        intake.add(b": beat\n")
+    with pytest.raises(httpcore.ReadTimeout):
+        trickle.left(40.0)
     now[0] = 0.0
-    link = Intake("http://there", True, 40.0, lambda: now[0])
+    link = Arrival(lambda: now[0])
+    link.add(b"HTTP/1.1 200 OK\r\n\r\n")
     for now[0] in range(200):
+        link.left(40.0)
         link.add(b"x" * (1 << 17))
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+def test_the_time_of_a_head_passes_while_interim_responses_arrive(at_once: int) -> None:
+    now = [0.0]
+    arrival = Arrival(lambda: now[0])
+    interim = b"HTTP/1.1 102 Processing\r\nContent-Length: 7\r\n\r\n"
+    for now[0] in range(39):
+        for place in range(0, len(interim), at_once):
+            arrival.add(interim[place : place + at_once])
+    now[0] = 39.9
+    assert arrival.left(40.0) == pytest.approx(0.1, abs=0.05)
+    arrival.add(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n")
+    assert arrival.left(40.0) == 40.0
+    body = b"5\r\nab\r\nc\r\n" + b"3fffffff;x=y\r\n"
+    for place in range(0, len(body), at_once):
+        arrival.add(body[place : place + at_once])
+    arrival.begin()
+    arrival.add(b"HTTP/1.1 200 OK\nTransfer-Encoding:chunked\n\n1\r\na\r\n")
+    with pytest.raises(pathline.ProtocolError, match="claims to send 1,073,741,825 bytes"):
+        arrival.add(b"40000001\r\n")
 
 
 @pytest.mark.parametrize("depth", [100_000])

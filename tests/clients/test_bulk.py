@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -447,3 +449,102 @@ def test_pages_take_apart_labels(repository: Path, kind: str, given: Any) -> Non
             return np.concatenate(pages), whole.samples
 
     np.testing.assert_array_equal(*asyncio.run(run()))
+
+
+def _edit_job(folder: Path) -> None:
+    spec = json.loads((folder / "job.json").read_text())
+    (folder / "job.json").write_text(json.dumps({**spec, "seed": 6}))
+
+
+def _edit_array(folder: Path) -> None:
+    array = np.load(folder / "arrays" / "conditions.text.npy")
+    np.save(folder / "arrays" / "conditions.text.npy", array + 1)
+
+
+EDITS = {
+    "another job": (_edit_job, BulkConflict, r"job\.json: was changed after the job began"),
+    "no folder": (shutil.rmtree, BulkConflict, r"job\.json: was changed after the job began"),
+    "another array": (_edit_array, BulkConflict, r"conditions\.text\.npy: was changed after the job began; restore it"),
+    "no receipt": (
+        lambda to: (to / "receipts/00000.json").unlink(),
+        BulkIncomplete,
+        "1 receipts were removed .* again",
+    ),
+    "no shard": (lambda to: (to / "shards/00000.npy").unlink(), BulkConflict, "shard 0: its file is missing"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_folder_that_is_edited_while_the_job_runs(
+    client: Client, service: FakeService, tmp_path: Path, edit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, (change, error, words) = service._sample, EDITS[edit]
+    entry = {"dtype": "float32", "shape": [2]}
+    described = json.dumps({"name": "moons", "serving": 3, "served": [{"version": 3, "conditions": {"text": entry}}]})
+    reply = service.answer
+    monkeypatch.chdir(tmp_path)
+
+    def edited(body: dict[str, Any]) -> Any:
+        if (body.get("first_index"), body["num_samples"]) == (128, 64):  # the third shard
+            monkeypatch.chdir("/")  # which moves nothing
+            change(tmp_path / "job")
+        return answer(body)
+
+    def with_conditions(method: str, path: str, headers: Any, body: bytes) -> Any:
+        found = reply(method, path, headers, body)
+        return (*found[:2], described.encode()) if path == "/v1/models/moons" else found
+
+    service._sample, service.answer = edited, with_conditions  # type: ignore[method-assign]
+    conditions = {"text": np.zeros((256, 2), np.float32)}
+    with pytest.raises(error, match=words):
+        client.bulk("moons", 256, to="job", workers=1, conditions=conditions, **JOB)
+    assert not (tmp_path / "job" / "receipts" / "00003.json").exists() or edit in ("no receipt", "no shard")
+
+
+@pytest.mark.parametrize("change", ["shape", "dtype"])
+def test_samples_of_another_kind_are_not_written(
+    client: Client, service: FakeService, tmp_path: Path, change: str
+) -> None:
+    client.bulk("moons", 200, to=tmp_path, **JOB)
+    (tmp_path / "receipts" / "00002.json").unlink()
+
+    def other(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+        arrays["samples"] = arrays["samples"][:, :1] if change == "shape" else arrays["samples"].astype(np.float64)
+
+    service.change = other
+    with pytest.raises(BulkConflict, match=f"its {change} is .*; restore it, or start a new job"):
+        client.bulk("moons", to=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"total": 2**70}, pathline.InvalidValue, "total=1180591620717411303424 is not allowed"),
+        ({"total": 64, "first_index": 2**63 - 63}, pathline.InvalidValue, "total=64 .* of indices below"),
+        ({"total": 64, "first_index": -1}, pathline.InvalidValue, "first_index=-1"),
+        ({"total": 64, "shard_rows": 64.0}, TypeError, r"shard_rows=64\.0"),
+        ({"total": 64, "shard_rows": "64"}, TypeError, "shard_rows='64'"),
+        *(({"counts": counts}, pathline.InvalidValue, "counts is neither") for counts in ("abc", 3, [(1, 2, 3)])),
+        ({"model": None, "total": 64}, TypeError, "model=None is not allowed"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named_before_anything_is_sent(
+    client: Client, service: FakeService, tmp_path: Path, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        client.bulk(options.pop("model", "moons"), to=tmp_path / "job", **options)
+    assert not (tmp_path / "job").exists()
+    assert not service.seen
+
+
+def test_a_disk_that_is_full_is_named_and_leaves_no_part(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: Any) -> None:
+        raise OSError("8192 requested and 96 written")  # as NumPy says it, without a number
+
+    monkeypatch.setattr("pathline.bulk_folder.Npy.write", short)
+    with pytest.raises(OSError, match=r"not written .8192 requested and 96 written.*; make room") as caught:
+        client.bulk("moons", 64, to=tmp_path, **JOB)
+    assert caught.value.errno == errno.ENOSPC
+    assert [path.name for path in (tmp_path / "shards").iterdir()] == []

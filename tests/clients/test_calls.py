@@ -50,7 +50,7 @@ class Bridge(httpx.BaseTransport):
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, AsyncClient, BlockingPortal]]:
     root: Path = tmp_path_factory.mktemp("checkpoints")
     save(root, "gaussian", Gaussian(GaussianConfig()), Decoder.identity((2,)), dataset={}, training={}, seed=0)
-    app = create_app(Settings(models_dir=root, device="cpu", threads=1))
+    app = create_app(Settings(models_dir=root, watch_s=0, device="cpu", threads=1))
     transport = httpx.ASGITransport(app)
     with (
         start_blocking_portal() as portal,

@@ -43,7 +43,7 @@ def test_the_drawn_tree_is_the_tree() -> None:
 
 
 def test_everything_exported_exists() -> None:
-    assert sorted(pathline.__all__) == pathline.__all__
+    assert len(set(pathline.__all__)) == len(pathline.__all__)
     assert all(hasattr(pathline, name) for name in pathline.__all__)
 
 

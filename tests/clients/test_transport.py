@@ -7,8 +7,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import httpx
 import pathline
@@ -33,8 +35,11 @@ def read_request(connection: socket.socket) -> None:
 
 
 @contextmanager
-def answering(reply: bytes | None) -> Iterator[str]:
-    """Accept connections, read the request, send `reply` and close; with None, stay silent until the client leaves."""
+def answering(reply: bytes | None, again: bytes | None = None) -> Iterator[str]:
+    """Accept connections, read the request, send `reply` and close.
+
+    With None, or if something is to be sent `again` and again, it goes on until the client leaves.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -47,8 +52,14 @@ def answering(reply: bytes | None) -> Iterator[str]:
                     read_request(connection)
                     if reply is None:
                         connection.recv(1)
-                    else:
-                        connection.sendall(reply)
+                        continue
+                    connection.sendall(reply)
+                    with suppress(OSError):
+                        while again:
+                            connection.sendall(again)
+                            time.sleep(0.01)
+                        if again is not None:
+                            connection.recv(1)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -116,6 +127,40 @@ def test_silence_ends_in_a_timeout_that_is_not_repeated() -> None:
         pytest.raises(pathline.RequestTimeout, match="did not respond in time") as caught,
     ):
         client.sample("moons", timeout_s=0.05)
+    assert caught.value.attempts == 1
+
+
+CHUNKS = HEAD.replace(b"content-length: 1000", b"transfer-encoding: chunked")
+ZIPPED = (
+    CHUNKS.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n") + b"a\r\n\x1f\x8b\x08" + b"\0" * 6 + b"\xff\r\n"
+)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("reply", "again", "error"),
+    [
+        (b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", pathline.RequestTimeout),
+        (CHUNKS, b"1\r\nP\r\n", pathline.RequestTimeout),
+        (CHUNKS + b"1;", b"x", pathline.RequestTimeout),
+        (ZIPPED, b"5\r\n\0\0\0\xff\xff\r\n", pathline.RequestTimeout),  # unpacks to nothing
+        (CHUNKS + b"de0b6b3a7640000\r\nPK", b"", pathline.ProtocolError),
+        (HEAD.replace(b"1000", b"1000000000000000000"), b"", pathline.ProtocolError),
+    ],
+    ids=["interim responses", "chunks", "a chunk's extension", "empty blocks", "a chunk's size", "a length"],
+)
+def test_an_endless_answer_ends(kind: Any, reply: bytes, again: bytes, error: type[Exception]) -> None:
+    def sample(url: str) -> Any:
+        silent = 60.0  # what claims too much is refused before anything else arrives
+        client = kind(url, timeout=0.2 if again else silent, retry=TWICE)
+        result = client.sample("moons", timeout_s=0.1)
+        return result if kind is Client else asyncio.run(result)
+
+    with answering(reply, again) as url, pytest.raises(error) as caught:
+        sample(url)
+    words = "raise timeout_s, or the client's timeout" if again else "claims to send 1,000,000,000,000,000,000 bytes"
+    assert words in str(caught.value)
+    assert isinstance(caught.value, pathline.PathlineError)
     assert caught.value.attempts == 1
 
 

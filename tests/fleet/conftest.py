@@ -17,8 +17,6 @@ from models.conditions import NamedCondition
 from models.decoder import Decoder
 from tests.processes import FORK
 
-torch.set_num_threads(1)
-
 Fleet = Callable[..., int]
 
 

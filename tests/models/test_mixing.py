@@ -21,7 +21,7 @@ from models.forms.rows import field_rows
 from models.mixing import find_mixing
 from models.noise import noise
 from models.program.network import Program, ProgramConfig
-from models.program.steps import Step, Stored
+from models.program.steps import Step, TensorCard
 
 Field = Callable[..., Tensor]
 
@@ -86,7 +86,7 @@ def centred() -> Program:
         Step(op="torch.ops.aten.mean.dim", args=({"value": "x"}, [0], True), out=("mean",)),
         Step(op="torch.ops.aten.sub.Tensor", args=({"value": "scaled"}, {"value": "mean"}), out=("v",)),
     )
-    tensors = {"w": Stored(shape=(2,), dtype="float32")}
+    tensors = {"w": TensorCard(shape=(2,), dtype="float32")}
     program = Program(ProgramConfig(event_shape=(2,), dtype="float32", tensors=tensors, steps=steps, output="v"))
     program.load_state_dict({"data_w": torch.tensor([2.0, 3.0])})
     return program
@@ -122,7 +122,7 @@ def saved(root: Path, one_row: bool) -> Path:
     program = centred()
     if one_row:
         program.config = program.config.model_copy(update={"rows": (1, 1)})
-        program.rows = (1, 1)
+        program.config = program.config.model_copy(update={"rows": (1, 1)})
     return save(root, "centred", program, Decoder.identity((2,)), dataset={}, training={}, seed=0)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selection.frontier import Point
+from selection.error import Point
 
 
 def point(solver: str, nfe: float, error: float, **changes: Any) -> Point:

@@ -20,9 +20,9 @@ from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.noise import noise
 from selection.candidates import CLOSE, STEPS, Record, candidates
-from selection.error import Field, NoErrors, exact_ends
-from selection.frontier import Point, pareto, read_frontier
-from selection.measure import Paths, measure, measure_curve
+from selection.error import Ends, Field, NoErrors, Point, exact_ends
+from selection.frontier import pareto, read_frontier
+from selection.measure import measure, measure_curve, measure_solver
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
 
@@ -112,6 +112,9 @@ def test_a_method_ends_once_another_is_close_and_the_best_try_other_grids(monkey
     assert "heun2-3" not in texts, "too similar to others"
     assert not {"euler-200", "rk4-48"} & set(texts)
     assert any(text.startswith("rk4") and text.endswith("/sway") for text in texts)
+    texts = tried(Decay(), monkeypatch, ("ab2", "midpoint"), GRIDS=("sway",))
+    assert {"ab2-4/sway", "midpoint-2/sway"} <= set(texts), "the best of each family"
+    assert not {"ab2-1", "euler-1/sway", "midpoint-1/sway"} & set(texts), "the same as others"
 
 
 def test_no_solver_that_would_be_chosen_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +143,9 @@ def test_a_method_that_catches_up_is_not_given_up() -> None:
 
     assert record([1, 0.5, 0.25, 0.1], [0.5, 0.2, 0.08, 0.001]) == [False, False, False, True]
     assert not any(record([10 * 0.5**k for k in range(12)], [0.7**k for k in range(12)]))
+    few = {"ab2-16": point("ab2-16", 16, 0.01)}
+    method = Record()
+    assert not any(method.falls_behind(point(f"rk4-{k}", 4 * k, 0.1 * k), few, order=4) for k in range(4, 9))
 
 
 def test_tolerances_end_where_they_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +158,8 @@ def test_what_was_tuned_is_tried_first() -> None:
     plans = TunedPlans(grids={"ab2-3": TunedPlan(np.array([0.0, 0.3, 0.6, 1.0]))})
     first = next(candidates({}, torch.float64, plans.texts))
     assert first == "ab2-3/tuned"
-    assert Paths.of(Field(Decay()), X0).point(first, plans) is not None
+    ends = Ends.of(exact_ends(Field(Decay()), X0))
+    assert measure_solver(first, Field(Decay()), X0, ends, plans) is not None
 
 
 class Watch:

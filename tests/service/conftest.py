@@ -31,8 +31,6 @@ from solvers.trace import Trace
 from tests.selection.support import point
 from tests.service.serving import calling
 
-torch.set_num_threads(1)
-
 
 class Clock:
     """A clock that advances when a test says so."""
@@ -213,7 +211,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def settings(repository: Path) -> Settings:
-    return Settings(models_dir=repository)
+    return Settings(models_dir=repository, watch_s=0)
 
 
 @dataclass
@@ -226,6 +224,25 @@ class Running:
 
     async def post(self, _headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
         return await self.http.post("/v1/sample", json={"model": "moons", **body}, headers=_headers)
+
+
+@pytest.fixture(scope="session")
+async def _started(repository: Path, anyio_backend: str) -> AsyncIterator[Running]:
+    app = create_app(Settings(models_dir=repository, watch_s=0), engine := FakeEngine())
+    async with calling(app) as http:
+        yield Running(http, engine, app.state.service)
+
+
+@pytest.fixture
+def shared(_started: Running) -> Running:
+    """The service of all tests that only send it requests and edit its engine, which is as new for each.
+
+    Not for tests of counters, or of versions that are loaded.
+    """
+    engine = _started.engine
+    vars(engine).update(vars(FakeEngine(alive=True, loaded=engine.loaded, arenas=engine.arenas)))
+    _started.service.kinds.clear()
+    return _started
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
+from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 
 HIGH = 5.0

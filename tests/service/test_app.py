@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def http(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=repository, threads=1))
+    app = create_app(Settings(models_dir=repository, watch_s=0, threads=1))
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
@@ -139,7 +139,7 @@ async def test_metrics_tell_of_the_engine(http: httpx.AsyncClient) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the error for a machine without CUDA")
 def test_device_that_is_not_there(repository: Path) -> None:
     with pytest.raises(StartError, match="PATHLINE_DEVICE=cuda, but torch finds no CUDA device"):
-        create_app(Settings(models_dir=repository, device="cuda"))
+        create_app(Settings(models_dir=repository, watch_s=0, device="cuda"))
 
 
 async def test_engine_is_stopped_with_the_application(settings: Settings, engine: Any) -> None:
@@ -150,7 +150,7 @@ async def test_engine_is_stopped_with_the_application(settings: Settings, engine
 
 
 async def test_engine_is_stopped_when_there_is_nothing_to_serve(tmp_path: Path, engine: Any) -> None:
-    app = create_app(Settings(models_dir=tmp_path), engine)
+    app = create_app(Settings(models_dir=tmp_path, watch_s=0), engine)
     with pytest.raises(StartError, match="is empty"):
         app.state.service.start()
     assert not engine.alive

@@ -22,7 +22,7 @@ KEY = "k" * 32
 
 @pytest.fixture
 async def http(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=repository, threads=1, admin_key=SecretStr(KEY)))
+    app = create_app(Settings(models_dir=repository, watch_s=0, threads=1, admin_key=SecretStr(KEY)))
     client = httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://test", headers={"Authorization": f"Bearer {KEY}"}
     )

@@ -61,7 +61,7 @@ async def _started(
     repository: Path, engine: Any = None, **settings: Any
 ) -> AsyncIterator[tuple[Any, httpx.AsyncClient]]:
     limits: dict[str, Any] = {"max_job_bytes": 2**23, "max_body_bytes": 2**12, "max_queue": 1} | settings
-    app = create_app(Settings(models_dir=repository, threads=1, **limits), engine)
+    app = create_app(Settings(models_dir=repository, watch_s=0, threads=1, **limits), engine)
     transport = httpx.ASGITransport(app)
     headers = {"X-Request-ID": ID}
     async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as http:

@@ -1,8 +1,6 @@
-"""One thread, as in the service: results must not depend on the number, and the machine is shared."""
+"""The examples that Hypothesis tries: few, and the same ones each time."""
 
-import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)
 settings.register_profile("pathline", deadline=None, max_examples=20, derandomize=True)
 settings.load_profile("pathline")

@@ -1,1 +1,1 @@
-from tests.training.conftest import mnist_dir, one_thread, options, recipe  # noqa: F401
+from tests.training.conftest import mnist_dir, options, recipe  # noqa: F401

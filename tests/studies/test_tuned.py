@@ -15,9 +15,9 @@ from models.conditions import NamedCondition
 from models.decoder import Decoder
 from studies import tuned
 from training import tune as command
-from training.tune import Recipe, tune
+from training.tune import TuningOptions, tune
 
-QUICK = Recipe(nfe=(2, 3), methods=("ab2",), samples=16, iterations=2, guidance=(1.0, 2.0))
+QUICK = TuningOptions(nfe=(2, 3), methods=("ab2",), samples=16, iterations=2, guidance=(1.0, 2.0))
 
 
 @pytest.fixture(autouse=True)

@@ -4,19 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from training.config import Recipe
 from training.fit import Options
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small networks, and other work on the same cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -13,9 +13,6 @@ def _run(arguments: list[str], log: Path, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     redirect(log)
-    import torch
-
-    torch.set_num_threads(1)
     from training.__main__ import main
 
     sys.exit(main(arguments))

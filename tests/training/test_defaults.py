@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from selection.frontier import read_frontier
 from training import defaults
 from training.__main__ import main
 from training.defaults import make_defaults
-from training.folders import TrainingMark
+from training.folders import TrainingMark, make_writable
 
 
 @pytest.fixture
@@ -74,10 +75,6 @@ def test_a_command_runs_at_once_and_the_missing_models_are_trained_behind_it(
 ):
     started: list[list[str]] = []
 
-    def become(program: str, command: list[str]) -> None:
-        assert (program, command) == ("serve", ["serve", "--port", "1"])
-        raise FileNotFoundError(2, "No such file or directory")
-
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command))
     monkeypatch.setattr(defaults.os, "execvp", become)
     places = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
@@ -85,6 +82,54 @@ def test_a_command_runs_at_once_and_the_missing_models_are_trained_behind_it(
     assert "serve cannot be run: No such file" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["gaussian", "mixture"]
     assert started == [[sys.executable, "-m", "training", "defaults", *places]]
+
+
+def become(program: str, command: list[str]) -> None:
+    assert (program, command) == ("serve", ["serve", "--port", "1"])
+    raise FileNotFoundError(2, "No such file or directory")
+
+
+@pytest.mark.parametrize("fault", ["models", "runs", "log"])
+def test_the_command_runs_even_if_no_models_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: str
+):
+    monkeypatch.setattr(defaults.os, "execvp", become)
+    monkeypatch.setattr(defaults, "write_analytic", make_writable_models)
+    (tmp_path / "file").touch()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "defaults.log").symlink_to("/dev/full")
+    models = tmp_path / ("file" if fault == "models" else ".") / "models"
+    runs = tmp_path / ("file" if fault == "runs" else ".") / "runs"
+    command = ["defaults", "--models-dir", str(models), "--runs-dir", str(runs), "--then", "serve", "--port", "1"]
+    assert main(command) == 1
+    why, end = capsys.readouterr().err.splitlines()
+    words = {"models": "Not a directory", "runs": "Not a directory", "log": "No space left on device"}
+    assert f"{words[fault]}; no models are made" in why
+    assert "serve cannot be run" in end, "it was tried"
+
+
+def make_writable_models(models_dir: Path) -> None:
+    make_writable(models_dir, "model folder")
+
+
+def test_what_stays_behind_ends_with_its_parent():
+    script = (
+        "import subprocess; from training.defaults import stay_behind\n"
+        "print(subprocess.Popen(['sleep', '300'], stdout=subprocess.DEVNULL, preexec_fn=stay_behind).pid)\n"
+    )
+    pid = int(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+    until = time.monotonic() + 60
+    while running(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not running(pid)
+
+
+def running(pid: int) -> bool:
+    """Whether a process runs: one that nobody waited for has ended, too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_training_is_seen_in_the_repository_while_its_process_lives(tmp_path: Path):

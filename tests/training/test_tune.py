@@ -20,12 +20,12 @@ from models.velocity import FieldKind
 from selection.frontier import FRONTIER_FILE, is_tuned, read_frontier, write_frontier
 from training import tune as command
 from training.__main__ import main
-from training.tune import Recipe, target_of, tune
+from training.tune import TuningOptions, paths_of, tune
 
 from ..service.free import mel, picture
 
 ABOUT: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
-QUICK = Recipe(nfe=(2, 3), methods=("ab2",), samples=16, iterations=3)
+QUICK = TuningOptions(nfe=(2, 3), methods=("ab2",), samples=16, iterations=3)
 SHORT = ["--nfe", "2,3", "--methods", "ab2", "--samples", "16", "--iterations", "3"]
 
 
@@ -140,7 +140,7 @@ def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(folder: Path, mo
 
 def test_each_plan_says_how_it_was_tuned_and_other_recipes_replace_their_own_only(folder: Path) -> None:
     first = {plan.solver: plan for plan in tune(folder, QUICK).plans}
-    other = Recipe(nfe=(3, 4), methods=("ab2",), samples=20, iterations=2)
+    other = TuningOptions(nfe=(3, 4), methods=("ab2",), samples=20, iterations=2)
     second = {plan.solver: plan for plan in tune(folder, other).plans}
     for solver in ("ab2-2/tuned", "tuned-2"):
         assert second[solver] == first[solver]
@@ -197,7 +197,7 @@ def test_old_plans_stay_until_their_successors_are_ready(folder: Path, monkeypat
 
 def test_plans_that_cannot_be_used_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / PLANS_FILE).write_text("{")
-    tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=16, iterations=1))
+    tune(folder, TuningOptions(nfe=(2,), methods=("ab2",), samples=16, iterations=1))
     assert "replacing them" in capsys.readouterr().err
     assert load(folder).plans_fault == ""
 
@@ -208,16 +208,16 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
     monkeypatch.setattr(command, "VALIDATED", 16)
     folder = saved(tmp_path, NamedCondition.label(classes=3))
     checkpoint = load(folder)
-    given, strengths = command._conditions(checkpoint, (1.0, 3.0), 12)
+    given, _, strengths = command._conditions(checkpoint, (1.0, 3.0), 12)
     assert given is not None
     assert strengths is not None
     pairs = {(int(label), float(g)) for label, g in zip(given, strengths, strict=True)}
     assert {label for label, _ in pairs} == {0, 1, 2}
     assert {g for _, g in pairs} == {1.0, 3.0}
-    plain, guided = (target_of(checkpoint, (g,), 0, 0, 6).ends for g in (1.0, 3.0))
+    plain, guided = (paths_of(checkpoint, (g,), 0, 0, 6)[2].states for g in (1.0, 3.0))
     assert not torch.allclose(plain, guided)
     # More than the 128 paths that a descent begins on.
-    plans = tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=130, iterations=2, guidance=(1.0, 3.0)))
+    plans = tune(folder, TuningOptions(nfe=(2,), methods=("ab2",), samples=130, iterations=2, guidance=(1.0, 3.0)))
     assert all(plan.tuning["guidance"] == [1.0, 3.0] for plan in plans.plans)
 
 

@@ -15,7 +15,7 @@ from models.conditions import NamedCondition
 from training.arrays import load_arrays
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.spaces import MAX_EXACT
+from training.spaces import MAX_EXACT, deviations
 from training.user_data.read import LISTED, Read, classes, describe_classes, is_number, listed, missing
 
 _FEW = 20
@@ -396,8 +396,8 @@ def outliers(rows: NDArray[np.float64], names: Sequence[str], lines: Sequence[in
         first = int(off.argmax())
         hundredth = np.argsort(-off, kind="stable")[: max(1, len(rows) // 100)]
         for far in (hundredth, np.flatnonzero(column == column[first])):
-            near = float(np.delete(column, far).std()) if len(far) < len(column) else 0.0
-            if 0 < 3 * near < (whole := float(column.std())):
+            near = float(deviations(np.delete(column, far)[:, None])[0]) if len(far) < len(column) else 0.0
+            if 0 < 3 * near < (whole := float(deviations(column[:, None])[0])):
                 where = f"line {lines[first]}" if lines else f"sample {first} (counted from 0)"
                 without = "it" if len(far) == 1 else f"the {len(far):,} furthest values"
                 remarks.append(

@@ -11,6 +11,8 @@
 which can be imported from here.
 """
 
+from pathline import _analysis, errors
+from pathline._analysis import *  # noqa: F403 - their own lists say what is public
 from pathline._async_client import AsyncClient
 from pathline._bulk import BulkResult
 from pathline._calls import VERSION
@@ -21,79 +23,39 @@ from pathline._fields import SampleOptions, SolverOptions
 from pathline._frontier import Frontier, FrontierCurve, FrontierPoint
 from pathline._info import Axis, ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import Budget
-from pathline._results import (
-    DiagnoseResult,
-    EncodeResult,
-    Failure,
-    Latency,
-    LogProbResult,
-    SampleResult,
-    Trace,
-)
+from pathline._results import Failure, Latency, SampleResult, Trace
 from pathline._retry import RetryPolicy
-from pathline.errors import (
-    AccessDenied,
-    APIError,
-    BulkConflict,
-    BulkIncomplete,
-    DeadlineExceeded,
-    InvalidRequest,
-    InvalidValue,
-    NotFound,
-    PathlineError,
-    ProtocolError,
-    ReplayDiffers,
-    RequestTimeout,
-    ServerError,
-    TransportError,
-    Unavailable,
-)
+from pathline.errors import *  # noqa: F403
 
 __version__ = VERSION
 
 __all__ = [
-    "APIError",
-    "AccessDenied",
     "AsyncClient",
     "Axis",
     "Budget",
-    "BulkConflict",
-    "BulkIncomplete",
     "BulkResult",
     "Client",
     "Comparison",
     "ComparisonRow",
     "Completed",
-    "DeadlineExceeded",
-    "DiagnoseResult",
-    "EncodeResult",
     "Event",
     "Failure",
     "Frontier",
     "FrontierCurve",
     "FrontierPoint",
-    "InvalidRequest",
-    "InvalidValue",
     "Latency",
-    "LogProbResult",
     "ModelInfo",
     "ModelList",
-    "NotFound",
-    "PathlineError",
     "Progress",
-    "ProtocolError",
-    "ReplayDiffers",
-    "RequestTimeout",
     "RetryPolicy",
     "SampleOptions",
     "SampleResult",
-    "ServerError",
     "ServiceLoad",
     "SolverInfo",
     "SolverOptions",
     "Started",
     "State",
     "Trace",
-    "TransportError",
-    "Unavailable",
 ]
+__all__ += _analysis.__all__
+__all__ += errors.__all__

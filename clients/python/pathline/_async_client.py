@@ -1,19 +1,19 @@
-"""The asyncio client: it moves the bytes and waits. `_calls`, `_bulk` and `_compare` define what its methods do."""
+"""The asyncio client: it moves the bytes and waits. `_operations` lists what it can do."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from pathline import _bulk, _compare
-from pathline._calls import Calls, configured
+from pathline._calls import configured
 from pathline._calls import headers as all_headers
-from pathline._flow import Call, Do, Emit, Flow, FlowRun, Stream, Together, Wait, described_as
-from pathline._pools import OwnPools, Pools, TransportPool
+from pathline._flow import Call, Do, Emit, Flow, FlowRun, Together, Wait
+from pathline._operations import Operations
+from pathline._pools import Pools
 from pathline._response import Intake, Response, reading, sending
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
@@ -22,35 +22,10 @@ from pathline.errors import PathlineError, TransportError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _awaited(
-    operation: Callable[Concatenate[Calls, P], Flow[T]],
-) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Return the method that performs an operation."""
-
-    async def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(operation(self._calls, *args, **kwargs))
-
-    described_as(method, operation, "AsyncClient")
-    return method
-
-
-def _iterating(
-    operation: Callable[Concatenate[Calls, P], Stream[T]],
-) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[T, None]]:
-    """Return the method that performs an operation and yields what it emits."""
-
-    def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
-        return self._drive(FlowRun(operation(self._calls, *args, **kwargs).flow))
-
-    described_as(method, operation, "AsyncClient")
-    return method
-
-
-class AsyncClient:
+class AsyncClient(Operations):
     """`Client` for asyncio. Use it in an ``async with`` block, or await `aclose`.
 
     A cancelled call closes its connection, and the service stops computing within one network call. A client may be
@@ -86,15 +61,11 @@ class AsyncClient:
         self._route = route_to(self._calls.url) if transport is None else Route()
         base, every = self._calls.url, all_headers(api_key, headers, self._calls.login)
 
-        def through(transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
-            return httpx.AsyncClient(base_url=base, headers=every, transport=transport, trust_env=False)
+        def http() -> httpx.AsyncClient:
+            pool = self._route.async_transport() if transport is None else transport
+            return httpx.AsyncClient(base_url=base, headers=every, transport=pool, trust_env=False)
 
-        route = self._route
-        self._pools: Pools = (
-            OwnPools(lambda: through(route.async_transport()))
-            if transport is None
-            else TransportPool(through(transport))
-        )
+        self._pools = Pools(http, own=transport is None)
 
     def __repr__(self) -> str:
         return f"AsyncClient({self.base_url!r})"
@@ -104,20 +75,12 @@ class AsyncClient:
         """URL of the service."""
         return self._calls.url
 
-    sample = _awaited(Calls.sample)
-    replay = _awaited(Calls.replay)
-    iter_samples = _iterating(Calls.iter_samples)
-    bulk = _awaited(_bulk.bulk)
-    stream = _iterating(Calls.stream)
-    encode = _awaited(Calls.encode)
-    log_prob = _awaited(Calls.log_prob)
-    diagnose = _awaited(Calls.diagnose)
-    models = _awaited(Calls.models)
-    model = _awaited(Calls.model)
-    frontier = _awaited(Calls.frontier)
-    load = _awaited(Calls.load)
-    solvers = _awaited(Calls.solvers)
-    compare = _awaited(_compare.compare)
+    @staticmethod
+    def _method(operation: Callable[..., Flow[Any]]) -> Callable[..., Any]:
+        async def method(self: AsyncClient, *args: Any, **kwargs: Any) -> Any:
+            return await self._run(operation(self._calls, *args, **kwargs))
+
+        return method
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -168,7 +131,7 @@ class AsyncClient:
                         if opened is not None:  # a stream that is given up for another attempt
                             await opened[0].aclose()
                         opened, response = None, await self._send(step)
-                        intake = Intake.of(response, step.timeout.read)
+                        intake = Intake(response)
                         if step.stream and response.is_success:
                             opened = response, (intake.add(part) async for part in response.aiter_bytes())
                             outcome = Response.of(response, b"", self._route)
@@ -185,7 +148,7 @@ class AsyncClient:
             run.close()
 
     async def _send(self, call: Call) -> httpx.Response:
-        http = await self._pools.here()
+        http = await self._pools.http()
         request = http.build_request(
             call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
         )

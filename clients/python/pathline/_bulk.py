@@ -21,13 +21,14 @@ import numpy as np
 
 from pathline._bar import Follow, following
 from pathline._calls import Calls
-from pathline._conditions import NAMED, ONE, served, shape_of
+from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
 from pathline._fields import BulkOptions
 from pathline._flow import Do, Flow, Together, Wait
-from pathline._picture import needed
-from pathline._request import chosen_seed, integer, plain_options, sample_request
+from pathline._plot import needed
+from pathline._request import SEED_LIMIT, chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
+from pathline._typed import typed, understood
 from pathline.bulk_folder import (
     BLOCK,
     FIELDS,
@@ -145,21 +146,28 @@ class BulkArguments:
             InvalidValue: A number is out of range, or options contradict each other.
             ImportError: The format is Parquet and pyarrow is not installed.
         """
+        if not isinstance(model, str):
+            raise TypeError(f"model={model!r} is not allowed; use the name of a model")
         members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
         table = None if counts is None else _table(counts)
         for name in ("condition", "conditions"):
             if table is not None and name in members:
                 raise InvalidValue(f"{name} and counts are both given; give one of them", name)
         total = None if total is None else integer("total", total)
-        if total is not None and total < 1:
-            raise InvalidValue(f"total={total} is not allowed; ask for at least 1 sample", "total")
+        first = integer("first_index", members.get("first_index", 0))
+        if not 0 <= first < SEED_LIMIT:
+            raise InvalidValue(f"first_index={first} is not allowed; use an integer from 0 to 2**63 - 1", "first_index")
+        if total is not None and not 1 <= total <= SEED_LIMIT - first:
+            raise InvalidValue(
+                f"total={total} is not allowed; ask for 1 sample or more, of indices below 2**63", "total"
+            )
         if table is not None and total not in (None, table.total):
             raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave out total", "total")
         if format not in (None, *FORMATS):
             raise InvalidValue(f"format={format!r} is not allowed; use one of {', '.join(FORMATS)}", "format")
         if format == "parquet":
             needed("pyarrow", "bulk")
-        if shard_rows is not None and (shard_rows < BLOCK or shard_rows % BLOCK):
+        if shard_rows is not None and (integer("shard_rows", shard_rows) < BLOCK or shard_rows % BLOCK):
             raise InvalidValue(f"shard_rows={shard_rows} is not allowed; use a multiple of {BLOCK}", "shard_rows")
         for name, number in (("workers", workers), ("tries", tries)):
             if integer(name, number) < 1:
@@ -223,7 +231,10 @@ class BulkArguments:
 
 
 def _table(counts: Counts) -> Table:
-    pairs = list(counts.items()) if isinstance(counts, Mapping) else [tuple(pair) for pair in counts]
+    try:
+        pairs = [(condition, count) for condition, count in (counts.items() if isinstance(counts, Mapping) else counts)]
+    except (TypeError, ValueError):
+        raise InvalidValue("counts is neither a mapping nor pairs; use {7: 100} or [(7, 100)]", "counts") from None
     if not pairs:
         raise InvalidValue("counts is empty; give at least one condition and its number of samples", "counts")
     plain = plain_options({"condition": [condition for condition, _ in pairs]}, ("condition",))["condition"]
@@ -375,7 +386,7 @@ class BulkJob:
             except Unavailable as error:
                 if error.slug != "overloaded":  # else other requests come first; this is not a failed attempt
                     raise
-                yield Wait(error.retry_after_s or 1.0)
+                yield Wait(min(error.retry_after_s or 1.0, _PATIENCE_S))
                 continue
             _refuse_changed(self.spec, result)
             if rows < most:
@@ -415,22 +426,14 @@ class BulkJob:
                 "call again to make the rest",
                 self._failed,
             )
+        if lacking := self.spec.shards - summary.shards:
+            raise BulkIncomplete(
+                f"{self._folder.address}: {lacking} receipts were removed while the job ran; call again to make their "
+                "shards"
+            )
         yield Do(self._folder.store.clear)
-        spec = self.spec
-        return BulkResult(
-            Path(self._folder.address),
-            spec.model,
-            spec.version,
-            spec.checkpoint,
-            spec.seed,
-            spec.first_index,
-            summary.rows,
-            spec.shape,
-            summary.nfe,
-            summary.status,
-            summary.fingerprint,
-            summary.deterministic,
-        )
+        totals = {**vars(summary), "fingerprint": summary.fingerprint}
+        return typed(BulkResult, {**vars(self.spec), **totals}, folder=Path(self._folder.address))
 
 
 def _passes(error: PathlineError) -> bool:
@@ -449,9 +452,15 @@ def _too_many(error: PathlineError) -> bool:
 
 
 def _refuse_changed(spec: JobSpec, result: SampleResult) -> None:
-    noise = result.extra.get("noise", spec.noise)
-    pairs = (("checkpoint", spec.checkpoint, result.checkpoint), ("version", spec.version, result.version))
-    for name, mine, theirs in (*pairs, ("noise", spec.noise, noise)):
+    of_answer = {
+        "checkpoint": result.checkpoint,
+        "version": result.version,
+        "noise": result.extra.get("noise", spec.noise),
+        "shape": result.samples.shape[1:],
+        "dtype": str(result.samples.dtype),
+    }
+    for name, theirs in of_answer.items():
+        mine = getattr(spec, name)
         if theirs != mine:
             raise BulkConflict(
                 f"the model of the service has changed since the job began: its {name} is {theirs!r}, not "
@@ -529,7 +538,7 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> F
     """
     if "://" in str(to):
         raise InvalidValue(f"to={str(to)!r} is not a local folder; use `python -m fleet sample` for stores")
-    folder = Folder(JobStore(Path(to).expanduser()))
+    folder = Folder(JobStore(Path(to).expanduser().absolute()))  # another working directory changes nothing
     spec = yield Do(folder.spec)
     if spec is None:
         arrays = yield from _fitted(calls, arguments, arguments.total, arguments.options.get("version"))
@@ -588,7 +597,7 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
                 raise
             rows = most = rows // 2
             continue
-        seconds = time.monotonic() - started
+        seconds = max(time.monotonic() - started, 1e-6)
         version = first.version
         if first.solver.get("error_control") == "batch":
             message = "error_control 'batch' ties all samples together, so they cannot be split into shards"
@@ -598,22 +607,24 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         rows = min(4 * rows, most)
     info = yield from calls.model(arguments.model)
     row_bytes = first.samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
-    return replace(
-        spec,
-        version=first.version,
-        checkpoint=first.checkpoint,
-        path=served(info, first.version).get("path") or "",
-        noise=first.extra.get("noise", ""),
-        shape=first.samples.shape[1:],
-        dtype=str(first.samples.dtype),
-        columns=tuple(column["name"] for column in first.extra.get("columns") or ()),
-        shard_rows=arguments.shard_rows or shard_rows(rows / seconds, arguments.total, arguments.workers, row_bytes),
-    )
+    rate, least_bytes = rows / seconds, max(row_bytes, 1)
+    with understood("the description of the model"):
+        decided = {
+            "version": first.version,
+            "checkpoint": first.checkpoint,
+            "path": info.served(first.version).get("path") or "",
+            "noise": first.extra.get("noise", ""),
+            "shape": first.samples.shape[1:],
+            "dtype": str(first.samples.dtype),
+            "columns": [column["name"] for column in first.extra.get("columns") or ()],
+            "shard_rows": arguments.shard_rows or shard_rows(rate, spec.total, arguments.workers, least_bytes),
+        }
+        return typed(JobSpec, {**vars(spec), **decided})
 
 
 def _labels(info: Any, version: int) -> dict[Any, int]:
     """Return the numbers that stand for named classes: the names themselves if all are numbers, else the labels."""
-    names = ((served(info, version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
+    names = ((info.served(version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
     whole = {name: int(name) for name in names if _WHOLE.fullmatch(name)}
     if whole and len(whole) == len(names):
         return whole

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import uuid
@@ -20,13 +19,13 @@ import numpy as np
 from pathline import _decode, _events, _frontier, _info
 from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
-from pathline._conditions import served
-from pathline._fields import DiagnoseOptions, EncodeOptions, LogProbOptions, ReplayOptions, SampleOptions
+from pathline._fields import ReplayOptions, SampleOptions
 from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
-from pathline._request import Pages, Request, SampleRequest, operation_request, replay_request, sample_request
+from pathline._request import Pages, Request, integer, operation_request, replay_request, sample_request
 from pathline._response import Response, came, problem
-from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
+from pathline._results import SampleResult
 from pathline._retry import RequestAttempts, RetryPolicy
+from pathline._typed import member_of, parsed, understood
 from pathline.errors import DeadlineExceeded, InvalidRequest, InvalidValue, PathlineError, ProtocolError, TransportError
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ except PackageNotFoundError:  # copied, not installed, as in the server's image
 AGENT = f"pathline-python/{VERSION}"
 DEFAULT_URL = "http://127.0.0.1:8000"
 SERVICE_TIMEOUT_S = 30.0  # the service's limit for a request without timeout_s
+
+_LONGEST_S = 1e6  # of a timeout: sockets take no more than some platforms' time_t
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,11 @@ class Calls:
         """
         return self._sample(sample_request(model, num_samples, options, self.url), progress)
 
-    def sampled(self, request: SampleRequest) -> Flow[SampleResult]:
+    def sampled(self, request: Request) -> Flow[SampleResult]:
         """Draw the samples of a request."""
         return self._requested(request, _decode.decode_npz)
 
-    def _sample(self, request: SampleRequest, progress: bool | Follow | None) -> Flow[SampleResult]:
+    def _sample(self, request: Request, progress: bool | Follow | None) -> Flow[SampleResult]:
         return self._followed(request, progress) if progress else self.sampled(request)
 
     def replay(self, answer: Replayable, **options: Unpack[ReplayOptions]) -> Flow[SampleResult]:
@@ -108,7 +109,7 @@ class Calls:
             PathlineError: See `pathline.errors`.
             TypeError, InvalidValue: As for `sample`.
         """
-        return self._requested(replay_request(answer_of(answer), options, self.url), _decode.decode_replay)
+        return self._requested(replay_request(answer_of(answer), options, self.url), _decode.decode_npz)
 
     def iter_samples(
         self,
@@ -143,7 +144,7 @@ class Calls:
         with following(progress or (lambda _: None)) as tell:
             done, forecast = 0, _events.Forecast()
             for request in pages:
-                before, part = done / pages.total, request.num_samples / pages.total
+                before, part = done / pages.total, (request.num_samples or 0) / pages.total
 
                 def overall(page: _events.Progress, before: float = before, part: float = part) -> None:
                     share = before + part * page.share
@@ -181,7 +182,7 @@ class Calls:
         """
         return Stream(self._streamed(sample_request(model, num_samples, options, self.url)))
 
-    def _streamed(self, request: SampleRequest) -> Flow[None]:
+    def _streamed(self, request: Request) -> Flow[None]:
         response = yield from self._retried(lambda: self._opened(request))
         reader = _events.Reader(response, request)
         while (part := (yield ReadMore())) is not None:
@@ -189,7 +190,7 @@ class Calls:
                 yield Emit(event)
         reader.close()
 
-    def _followed(self, request: SampleRequest, progress: bool | Follow) -> Flow[SampleResult]:
+    def _followed(self, request: Request, progress: bool | Follow) -> Flow[SampleResult]:
         """Draw samples as a stream and return its result."""
         last = _events.Progress(0, 0.0)
 
@@ -214,7 +215,7 @@ class Calls:
                 error.share = last.share
                 raise
 
-    def _opened(self, request: SampleRequest) -> Flow[Response]:
+    def _opened(self, request: Request) -> Flow[Response]:
         headers = {"Accept": _events.ACCEPT, "Cache-Control": "no-store", "Content-Type": request.media}
         call = self._call("POST", "/v1/sample/stream", headers, request)
         response = yield replace(call, stream=True)
@@ -237,55 +238,26 @@ class Calls:
 
         return self._retried(attempt)
 
-    def encode(self, model: str, samples: Any, **options: Unpack[EncodeOptions]) -> Flow[EncodeResult]:
-        """Find the noise behind data; ``sample(model, x0=result.x0)`` gives the data back.
+    def operate(
+        self,
+        operation: str,
+        model: str,
+        own: Mapping[str, Any],
+        options: Mapping[str, Any],
+        kind: type,
+        build: Callable[[Mapping[str, np.ndarray], Any], T],
+    ) -> Flow[T]:
+        """Perform an operation on a model, other than sampling.
 
         Args:
+            operation: The last part of its address.
             model: Name of the model.
-            samples: Data, shape (n, *data_shape), as `sample` returns them.
-            **options: See `EncodeOptions`.
-
-        Raises:
-            PathlineError, TypeError, InvalidValue: As for `sample`.
+            own: Arguments that are no options.
+            options: The options.
+            kind: The TypedDict that has them.
+            build: Builds the result from the arrays and the metadata of a response.
         """
-        request = operation_request("encode", model, {"samples": samples}, options, EncodeOptions, self.url)
-        return self._operate(request, _decode.encoded)
-
-    def log_prob(self, model: str, samples: Any, **options: Unpack[LogProbOptions]) -> Flow[LogProbResult]:
-        """Compute the log-density of data under a model.
-
-        Args:
-            model: Name of the model.
-            samples: Data, shape (n, *data_shape), as `sample` returns them.
-            **options: See `LogProbOptions`. With two `probes` or more, the result has a standard error. The client
-                draws the `seed` of the probes if it is omitted, so that a retry is the same request.
-
-        Raises:
-            PathlineError, TypeError, InvalidValue: As for `sample`.
-        """
-        request = operation_request("log_prob", model, {"samples": samples}, options, LogProbOptions, self.url)
-        return self._operate(request, _decode.densities)
-
-    def diagnose(
-        self, model: str, num_samples: int | None = None, **options: Unpack[DiagnoseOptions]
-    ) -> Flow[DiagnoseResult]:
-        """Compute the Jacobian of the velocity along paths from noise to data.
-
-        Args:
-            model: Name of the model.
-            num_samples: How many samples; by default the rows of `x0`, else 16.
-            **options: See `DiagnoseOptions`. By default the `times` are 0, 0.1, ..., 1 and the solver is rk4 with 20
-                steps; the client draws the `seed` if it is omitted.
-
-        Raises:
-            PathlineError, TypeError, InvalidValue: As for `sample`.
-        """
-        x0 = options.get("x0")
-        own = {"num_samples": len(x0) if num_samples is None and x0 is not None else num_samples}
-        request = operation_request("diagnose", model, own, options, DiagnoseOptions, self.url)
-        return self._operate(request, _decode.diagnosis)
-
-    def _operate(self, request: Request, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> Flow[T]:
+        request = operation_request(operation, model, own, options, kind, self.url)
         return self._requested(request, lambda content, _: _decode.read(content, build))
 
     def _requested(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:
@@ -314,12 +286,16 @@ class Calls:
         """Return the conditions of a version by name; a version that was never loaded is loaded first."""
         info = yield from self.model(name)
         version = info.version if version is None else version
-        if version is not None and not served(info, version):
+        if version is not None and not info.served(version):
             with contextlib.suppress(InvalidRequest):
                 options: SampleOptions = {"version": version, "solver": "euler-1", "timeout_s": timeout_s}
                 yield from self.sampled(sample_request(name, 1, options, self.url))
             info = yield from self.model(name)
-        return served(info, version).get("conditions") or {}
+        with understood(f"the description of {name}"):
+            takes = info.served(version).get("conditions") or {}
+            for entry in takes.values():
+                member_of(entry, "shape", "list")
+        return takes
 
     def frontier(self, name: str, version: int | None = None) -> Flow[_frontier.Frontier]:
         """Return the cost of each measured solver on a model, and its distance from the exact end of the path.
@@ -332,7 +308,7 @@ class Calls:
             NotFound: It has not been measured; the message names the command that does so.
             PathlineError: See `pathline.errors`.
         """
-        query = "" if version is None else f"?version={version:d}"
+        query = "" if version is None else f"?version={integer('version', version)}"
         return self._get(f"{_path_of(name)}/frontier{query}", _frontier.frontier_of)
 
     def load(self) -> Flow[_info.ServiceLoad]:
@@ -349,11 +325,8 @@ class Calls:
         def attempt() -> Flow[T]:
             response = yield call
             _expect(response, "application/json")
-            try:
-                document = json.loads(response.content)
-            except (ValueError, RecursionError) as error:
-                raise ProtocolError(f"the response of {self.url}{path} is not valid JSON ({error})") from error
-            return read(document)
+            with understood(f"the response of {self.url}{path}"):
+                return read(parsed(response.content))
 
         return self._retried(attempt)
 
@@ -361,7 +334,7 @@ class Calls:
         allowed = 0.0
         if request is not None:
             limit = request.settings.get("timeout_s")
-            allowed = SERVICE_TIMEOUT_S if limit is None else float(limit)
+            allowed = SERVICE_TIMEOUT_S if limit is None else min(float(limit), _LONGEST_S)
         timeout = httpx.Timeout(self.timeout, read=self.timeout + allowed)
         content = None if request is None else request.body
         return Call(method, path, {**headers, "X-Request-ID": uuid.uuid4().hex}, content, timeout)
@@ -380,6 +353,8 @@ class Calls:
 
 
 def _path_of(model: str) -> str:
+    if not isinstance(model, str):
+        raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     if not model.strip("."):
         raise ValueError(f"{model!r} cannot be the name of a model; models() lists the models")
     return f"/v1/models/{quote(model, safe='')}"
@@ -440,8 +415,8 @@ def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Ca
         TypeError: The URL is not a string.
         ValueError: The timeout is not above 0.
     """
-    if not timeout > 0:
-        raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0")
+    if not 0 < timeout <= _LONGEST_S:
+        raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0, at most {_LONGEST_S:,.0f}")
     base, login = base_url(url)
     return Calls(base, timeout, retry or RetryPolicy(), login)
 

@@ -1,4 +1,4 @@
-"""The blocking client: it moves the bytes and waits. `_calls`, `_bulk` and `_compare` define what its methods do."""
+"""The blocking client: it moves the bytes and waits. `_operations` lists what it can do."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from pathline import _bulk, _compare
-from pathline._calls import Calls, configured
+from pathline._calls import configured
 from pathline._calls import headers as all_headers
-from pathline._flow import Call, Do, Emit, Flow, FlowRun, Stream, Together, Wait, described_as
+from pathline._flow import Call, Do, Emit, Flow, FlowRun, Together, Wait
+from pathline._operations import Operations
 from pathline._response import Intake, Response, reading, sending
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
@@ -23,33 +23,10 @@ from pathline.errors import PathlineError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _blocking(operation: Callable[Concatenate[Calls, P], Flow[T]]) -> Callable[Concatenate[Client, P], T]:
-    """Return the method that performs an operation."""
-
-    def method(self: Client, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(operation(self._calls, *args, **kwargs))
-
-    described_as(method, operation, "Client")
-    return method
-
-
-def _iterating(
-    operation: Callable[Concatenate[Calls, P], Stream[T]],
-) -> Callable[Concatenate[Client, P], Generator[T, None, None]]:
-    """Return the method that performs an operation and yields what it emits."""
-
-    def method(self: Client, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
-        return self._drive(FlowRun(operation(self._calls, *args, **kwargs).flow))
-
-    described_as(method, operation, "Client")
-    return method
-
-
-class Client:
+class Client(Operations):
     """A blocking client; safe to share between threads. Use it in a ``with`` block, or call `close`.
 
     Args:
@@ -94,20 +71,12 @@ class Client:
         """URL of the service."""
         return self._calls.url
 
-    sample = _blocking(Calls.sample)
-    replay = _blocking(Calls.replay)
-    iter_samples = _iterating(Calls.iter_samples)
-    bulk = _blocking(_bulk.bulk)
-    stream = _iterating(Calls.stream)
-    encode = _blocking(Calls.encode)
-    log_prob = _blocking(Calls.log_prob)
-    diagnose = _blocking(Calls.diagnose)
-    models = _blocking(Calls.models)
-    model = _blocking(Calls.model)
-    frontier = _blocking(Calls.frontier)
-    load = _blocking(Calls.load)
-    solvers = _blocking(Calls.solvers)
-    compare = _blocking(_compare.compare)
+    @staticmethod
+    def _method(operation: Callable[..., Flow[Any]]) -> Callable[..., Any]:
+        def method(self: Client, *args: Any, **kwargs: Any) -> Any:
+            return self._run(operation(self._calls, *args, **kwargs))
+
+        return method
 
     def close(self) -> None:
         """Close the connections."""
@@ -171,7 +140,7 @@ class Client:
                         if opened is not None:  # a stream that is given up for another attempt
                             opened[0].close()
                         opened, response = None, self._send(step)
-                        intake = Intake.of(response, step.timeout.read)
+                        intake = Intake(response)
                         if step.stream and response.is_success:
                             opened = response, map(intake.add, response.iter_bytes())
                             outcome = Response.of(response, b"", self._route)

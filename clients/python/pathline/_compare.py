@@ -18,7 +18,8 @@ from pathline._files import save
 from pathline._flow import Flow
 from pathline._page import page_url
 from pathline._request import Request, operation_request
-from pathline.errors import ProtocolError
+from pathline._table import html_table, text_table
+from pathline._typed import member_of, typed, understood
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One solver, measured; endpoint errors are shares of the spread of the samples.
+    """One solver, measured; endpoint errors are shares of the spread.
 
     Attributes:
         solver: Its text, as `sample` takes it.
@@ -124,7 +125,7 @@ class Comparison:
         """Return the cheapest solver that promises an error; None if none does.
 
         Args:
-            within: Endpoint error that 95 % of samples stay within, as a share of the spread.
+            within: Endpoint error that 95 % of samples end within, as a share of the spread.
 
         Raises:
             ValueError: `within` is not above 0.
@@ -174,12 +175,7 @@ class Comparison:
 
     def table(self) -> str:
         """Return the table alone, without the verdict."""
-        rows = [_HEAD, *map(_cells, self.shown)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [self._title()]
-        for row in rows:
-            cells = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-            lines.append("  ".join(("  " + row[0].ljust(widths[0]), *cells)).rstrip())
+        lines = [self._title(), *(f"  {line}" for line in text_table([_HEAD, *map(_cells, self.shown)]))]
         more = len(self.rows) - len(self.shown)
         return "\n".join([*lines, *([f"  and {more} that cheaper or more accurate ones beat"] if more else [])])
 
@@ -189,13 +185,9 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in _HEAD)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) + "</tr>" for row in self.shown
-        )
         title = f'<a href="{escape(self.url)}" target="_blank">{escape(self._title())}</a>'
         advice = "".join(f"<p>{escape(text)}</p>" for text in (self.verdict, self.tuned) if text)
-        return f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>{advice}"
+        return html_table(title, _HEAD, list(map(_cells, self.shown))) + advice
 
 
 _HEAD = ("solver", "nfe", "p50", "p95", "interval of p95", "worst", "failed", "ms", "measured")
@@ -266,26 +258,12 @@ def _compared(calls: Calls, request: Request, progress: Callable[[Mapping[str, A
 
 
 def _comparison(request: Request, documents: Mapping[str, Mapping[str, Any]], url: str) -> Comparison:
-    try:
-        start, last = documents["start"], documents["completed"]
-        rows = tuple(ComparisonRow(**{name: row[name] for name in _COLUMNS}, fields=row) for row in last["points"])
-        choice = last["choice"] or {}
+    with understood("the response of a comparison"):
+        start, last = member_of(documents, "start"), member_of(documents, "completed")
+        rows = tuple(typed(ComparisonRow, row) for row in member_of(last, "points", "list"))
+        choice = member_of(last, "choice", "Mapping | None") or {}
         settings = {**request.settings, "model": start["model"], "seed": start["seed"]}
-        shown = choice.get("solver") or (rows[-1].solver if rows else start["reference"])
-        return Comparison(
-            model=start["model"],
-            version=start["version"],
-            seed=start["seed"],
-            num_samples=start["num_samples"],
-            reference=start["reference"],
-            rows=rows,
-            asked=tuple(request.settings.get("solvers") or ()),
-            choice=choice,
-            verdict=last["verdict"],
-            tuned=last["tuned"],
-            complete=last["complete"],
-            url=page_url(url, settings, shown),
-            fields=last,
-        )
-    except (KeyError, TypeError) as error:
-        raise ProtocolError(f"the response is not a comparison ({type(error).__name__}: {error})") from error
+        solver = member_of(choice, "solver", "str") if choice else rows[-1].solver if rows else start["reference"]
+        asked = tuple(request.settings.get("solvers") or ())
+        link = page_url(url, settings, solver)
+        return typed(Comparison, {**start, **last}, rows=rows, asked=asked, choice=choice, url=link, fields=last)

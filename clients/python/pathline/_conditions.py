@@ -12,11 +12,6 @@ NAMED = ("conditions", "negative")
 """Options that hold conditions by name; `condition` and `negative` may also hold the only one."""
 
 
-def served(info: Any, version: int | None) -> Mapping[str, Any]:
-    """Return the description of a version, from that of its model; empty if it was never loaded."""
-    return next((each for each in info.fields.get("served", ()) if each.get("version") == version), {})
-
-
 def shape_of(takes: Mapping[str, Any], name: str) -> list[int | str] | None:
     """Return the shape of one value, with names for free axes; None if the model has no such condition.
 

@@ -7,28 +7,25 @@ allocated that the received bytes cannot fill.
 from __future__ import annotations
 
 import io
-import json
 import math
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
-from pathline._request import Request, SampleRequest
+from pathline._request import Request
 from pathline._response import MAX_BYTES
 from pathline._results import (
     ArrayResult,
-    DiagnoseResult,
-    EncodeResult,
     Failure,
     Latency,
-    LogProbResult,
     SampleResult,
     Trace,
 )
+from pathline._typed import member_of, parsed, typed, understood
 from pathline.errors import ProtocolError
 
 T = TypeVar("T")
@@ -38,38 +35,14 @@ MEDIA_TYPE = "application/x-npz"
 _ELSEWHERE = {"shape", "saved", "nfe_per_sample"}
 """Members of a response that a result has in its arrays."""
 
-_CASTS: Mapping[str, Callable[[Any], Any]] = {
-    "int": int,
-    "str": str,
-    "bool": bool,
-    "Mapping[str, Any]": dict,
-    "Mapping[str, str]": dict,
-    "tuple[Mapping[str, str], ...]": tuple,
-}
 
-
-def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
+def decode_npz(content: bytes, request: Request) -> SampleResult:
     """Turn the bytes of a response into a result and check that it belongs to this request.
 
     Raises:
         ProtocolError: It is damaged or incomplete, or belongs to another request.
     """
-    return read(content, lambda entries, meta: _result(entries, meta, request))
-
-
-def decode_replay(content: bytes, request: Request) -> SampleResult:
-    """Turn the bytes of a replay into a result; what was requested is in the earlier response.
-
-    Raises:
-        ProtocolError: It is damaged or incomplete.
-    """
-
-    def build(entries: Mapping[str, np.ndarray], meta: Any) -> SampleResult:
-        seed, first = int(_member(meta, "seed")), int(_member(meta, "first_index"))
-        count, model = len(_entry(entries, "samples")), str(_member(meta, "model"))
-        return _result(entries, meta, SampleRequest(model, "sample", {}, b"", "", request.url, count, seed, first, 1.0))
-
-    return read(content, build)
+    return read(content, lambda arrays, meta: _result(arrays, meta, request))
 
 
 def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> T:
@@ -78,16 +51,9 @@ def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) ->
     Raises:
         ProtocolError: It is damaged or incomplete.
     """
-    try:
-        entries = _entries(content)
-        return build(entries, json.loads(_entry(entries, "meta").tobytes()))
-    except ProtocolError:
-        raise
-    except Exception as error:  # whatever damaged bytes raise in zipfile, zlib, numpy and json
-        raise ProtocolError(
-            f"the response of {len(content)} bytes is not a valid npz ({type(error).__name__}: {error}); "
-            "it was damaged on the way, or this is not a Pathline service"
-        ) from error
+    with understood(f"the response of {len(content)} bytes"):
+        arrays = _entries(content)
+        return build(arrays, parsed(member_of(arrays, "meta").tobytes()))
 
 
 def _entries(content: bytes) -> dict[str, np.ndarray]:
@@ -117,93 +83,55 @@ def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return readers[np.lib.format.read_magic(file)](file)
 
 
-def _same(value: Any) -> Any:
-    return value
+def built(kind: type[R], arrays: Mapping[str, np.ndarray], meta: Any, **own: Any) -> R:
+    """Build a result, whose fields are arrays and members of a response; errors and other arguments as for `typed`."""
+    failed = tuple(typed(Failure, each) for each in member_of(meta, "failed", "list"))
+    member_of(member_of(meta, "solver", "Mapping"), "text", "str")
+    return typed(
+        kind, meta, arrays, failed=failed, latency=typed(Latency, member_of(meta, "latency", "Mapping")), **own
+    )
 
 
-def built(kind: type[R], entries: Mapping[str, np.ndarray], meta: Any, **own: Any) -> R:
-    """Build a result, whose fields are arrays and members of a response under the same names.
-
-    Args:
-        kind: Of result, a dataclass.
-        entries: The arrays of the response.
-        meta: Its metadata.
-        own: Fields that are not simply one of them.
-
-    Raises:
-        ProtocolError: Something is missing.
-    """
-    own |= {"failed": tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in _member(meta, "failed"))}
-    own["latency"] = Latency(**{name: meta["latency"].get(name) for name in Latency.__annotations__})
-    for each in fields(cast("Any", kind)):
-        name, annotation = each.name, str(each.type)
-        if name in own:
-            continue
-        is_array = "ndarray" in annotation
-        if name in (entries if is_array else meta):
-            own[name] = entries[name] if is_array else _CASTS.get(annotation, _same)(meta[name])
-        elif "None" in annotation:
-            own[name] = None
-        elif each.default is MISSING and each.default_factory is MISSING:
-            _entry(entries, name) if is_array else _member(meta, name)  # raises
-    return kind(**own)
-
-
-def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: SampleRequest) -> SampleResult:
+def _result(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: Request) -> SampleResult:
     """Build a result from the arrays and the metadata of a response.
 
     Raises:
         ProtocolError: Something is missing, or it belongs to another request.
     """
-    _check_request(meta, request)
-    per_sample = {name: _entry(entries, name) for name in ("samples", "nfe", "t", "status")}
-    for name, array in per_sample.items():
-        if array.shape[:1] != (request.num_samples,):
-            raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were requested")
+    requested = {"model": request.model or None, "seed": request.seed, "first_index": request.first_index}
+    for key, expected in requested.items():
+        value = meta.get(key, expected) if key == "first_index" else member_of(meta, key)
+        if expected is not None and value != expected:
+            raise ProtocolError(f"the response is for {key}={value!r}, but {key}={expected!r} was requested")
+    count = len(member_of(arrays, "samples")) if request.num_samples is None else request.num_samples
+    for name, kinds in {"samples": "f", "nfe": "iu", "t": "f", "status": "U"}.items():
+        array = member_of(arrays, name)
+        if array.shape[:1] != (count,) or (array.ndim > 1 and name != "samples"):
+            raise ProtocolError(f"{name} has shape {array.shape}, but {count} samples were requested")
+        if array.dtype.kind not in kinds:
+            raise ProtocolError(f"{name} is an array of {array.dtype}")
     names = {each.name for each in fields(SampleResult)}
     return built(
         SampleResult,
-        entries,
+        arrays,
         meta,
-        nfe_per_sample=per_sample["nfe"].astype(np.int64, copy=False),
-        status_per_sample=per_sample["status"],
-        trace=_trace(entries, meta),
-        saved_t=np.asarray(meta["saved"]["t"], np.float64) if "saved" in entries else None,
+        nfe_per_sample=arrays["nfe"].astype(np.int64, copy=False),
+        status_per_sample=arrays["status"],
+        trace=_trace(arrays, meta),
+        saved_t=np.asarray(meta["saved"]["t"], np.float64) if "saved" in arrays else None,
         page=(request.url, request.settings),
         extra={name: value for name, value in meta.items() if name not in names | _ELSEWHERE},
     )
 
 
-def _check_request(meta: Any, request: SampleRequest) -> None:
-    requested = {"model": request.model, "seed": request.seed, "first_index": request.first_index}
-    for key, expected in requested.items():
-        found = meta.get(key, expected) if key == "first_index" else _member(meta, key)
-        if found != expected:
-            raise ProtocolError(f"the response is for {key}={found!r}, but {key}={expected!r} was requested")
-
-
-def _trace(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
+def _trace(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
     kinds = {"sample": np.int64, "t": np.float64, "h": np.float64, "error": np.float64, "accepted": np.bool_}
-    columns = {name: np.asarray(entries.get(f"trace_{name}", ()), dtype=kind) for name, kind in kinds.items()}
+    columns = {name: np.asarray(arrays.get(f"trace_{name}", ()), dtype=kind) for name, kind in kinds.items()}
     if len({len(column) for column in columns.values()}) != 1:
         raise ProtocolError(f"the trace has columns of different length: { {k: len(c) for k, c in columns.items()} }")
     summary = meta.get("trace")
     quantiles = (summary.get("quantiles") if isinstance(summary, dict) else None) or {}
     return Trace(**columns, quantiles={name: np.asarray(value, np.float64) for name, value in quantiles.items()})
-
-
-def _entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return an array of a response; raise a ProtocolError if it is missing."""
-    if name not in entries:
-        raise ProtocolError(f"the response has no entry {name!r} (found: {', '.join(entries)}); is the service older?")
-    return entries[name]
-
-
-def _member(meta: Any, name: str) -> Any:
-    """Return a member of a response's metadata; raise a ProtocolError if it is missing."""
-    if not isinstance(meta, dict) or name not in meta:
-        raise ProtocolError(f"the response's meta has no {name!r}; is the service older than this SDK?")
-    return meta[name]
 
 
 def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.ndarray:
@@ -212,20 +140,3 @@ def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.nda
     event = tuple(shape[1:]) if shape is not None else () if known is None else known.shape
     gap = np.full(event, np.nan)
     return np.array([gap if row is None else row for row in rows], np.float64).reshape(len(rows), *event)
-
-
-def encoded(entries: Mapping[str, np.ndarray], meta: Any) -> EncodeResult:
-    """Build the result of `encode`; raise a ProtocolError if something is missing, as do the others."""
-    return built(EncodeResult, entries, meta)
-
-
-def densities(entries: Mapping[str, np.ndarray], meta: Any) -> LogProbResult:
-    """Build the result of `log_prob`."""
-    return built(LogProbResult, entries, meta)
-
-
-def diagnosis(entries: Mapping[str, np.ndarray], meta: Any) -> DiagnoseResult:
-    """Build the result of `diagnose`."""
-    eigenvalues = _entry(entries, "eigenvalues_real") + 1j * _entry(entries, "eigenvalues_imag")
-    times = np.array(_member(meta, "times"), np.float64)
-    return built(DiagnoseResult, entries, meta, times=times, eigenvalues=eigenvalues)

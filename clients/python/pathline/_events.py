@@ -5,7 +5,6 @@ They are parsed here rather than by httpx-sse, which would be a third dependency
 
 from __future__ import annotations
 
-import json
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from pathline._decode import decode_npz, states_of
-from pathline._request import SampleRequest
+from pathline._request import Request
 from pathline._response import Response, problem_of
 from pathline._results import SampleResult
+from pathline._typed import parsed, understood
 from pathline.errors import ProtocolError
 
 MEDIA_TYPE = "text/event-stream"
@@ -151,44 +151,37 @@ class Documents:
             self._data.append(value)
 
     def _event(self, name: str, data: bytes) -> Any:
-        try:
-            found = json.loads(data)
-            if not isinstance(found, dict):
-                raise TypeError(f"it is a {type(found).__name__}")
+        with understood(f"the event {name!r} of {self._response.url}"):
+            content = parsed(data)
+            if not isinstance(content, dict):
+                raise TypeError(f"it is a {type(content).__name__}")
             if name == "error":
-                raise problem_of(found, self._response)
-            return self._built(name, found)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            if isinstance(error, ProtocolError):
-                raise
-            raise ProtocolError(
-                f"the event {name!r} of {self._response.url} is not understood ({type(error).__name__}: {error}); "
-                "is the service older or newer than this SDK?"
-            ) from error
+                raise problem_of(content, self._response)
+            return self._built(name, content)
 
-    def _built(self, name: str, found: dict[str, Any]) -> Any:
+    def _built(self, name: str, content: dict[str, Any]) -> Any:
         self.ended = self.ended or name == "completed"
-        return name, found
+        return name, content
 
 
 class Reader(Documents):
     """Turns the bytes of a stream of samples into events; unknown kinds are skipped."""
 
-    def __init__(self, response: Response, request: SampleRequest) -> None:
+    def __init__(self, response: Response, request: Request) -> None:
         super().__init__(response)
         self._request, self._forecast = request, Forecast()
 
-    def _built(self, name: str, found: dict[str, Any]) -> Event | None:
+    def _built(self, name: str, content: dict[str, Any]) -> Event | None:
         if name == "start":
-            return Started(found)
+            return Started(content)
         if name == "progress":
-            share = float(found.get("share", found["t"]))
-            left = None if found.get("queued") else self._forecast.left(share)
-            return Progress(int(found["nfe"]), float(found["t"]), share, left, found)
+            share = float(content.get("share", content["t"]))
+            left = None if content.get("queued") else self._forecast.left(share)
+            return Progress(int(content["nfe"]), float(content["t"]), share, left, content)
         if name == "sample":
-            rest = {key: value for key, value in found.items() if key not in ("t", "states")}
-            return State(float(found["t"]), states_of(found["states"]), rest)
+            others = {key: value for key, value in content.items() if key not in ("t", "states")}
+            return State(float(content["t"]), states_of(content["states"]), others)
         if name == "completed":
             self.ended = True
-            return Completed(decode_npz(b64decode(found["npz"]), self._request))
+            return Completed(decode_npz(b64decode(content["npz"]), self._request))
         return None

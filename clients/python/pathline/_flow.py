@@ -7,16 +7,24 @@ user), is resumed with the outcome of each, and returns the result. A client onl
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import httpx
 
 from pathline import _fields
 from pathline.errors import PathlineError
 
+if TYPE_CHECKING:
+    from pathline._async_client import AsyncClient
+    from pathline._calls import Calls
+    from pathline._client import Client
+
+P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S")
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,40 @@ class FlowRun(Generic[T]):
         self._flow.close()
 
 
-def described_as(method: Callable[..., Any], operation: Callable[..., Any], owner: str) -> None:
+class Method(Generic[P, S, A]):
+    """An operation as a method of both clients, which differ in what they return: the blocking one S, the other A.
+
+    Args:
+        operation: Returns the flow.
+    """
+
+    def __init__(self, operation: Callable[Concatenate[Calls, P], Any], streams: bool = False) -> None:
+        self.operation, self.streams = operation, streams
+
+    @overload
+    def __get__(self, client: Client, owner: Any = None) -> Callable[P, S]: ...
+    @overload
+    def __get__(self, client: AsyncClient, owner: Any = None) -> Callable[P, A]: ...
+    @overload
+    def __get__(self, client: None, owner: Any) -> Callable[..., Any]: ...
+    def __get__(self, client: Any, owner: Any = None) -> Any:
+        """Return the method, for type checkers: each client puts a function in the place of this object."""
+        raise NotImplementedError
+
+
+def operation(flow: Callable[Concatenate[Calls, P], Flow[T]]) -> Method[P, T, Coroutine[Any, Any, T]]:
+    """Make the method that performs a flow and returns its result."""
+    return Method(flow)
+
+
+def streaming(
+    flow: Callable[Concatenate[Calls, P], Stream[T]],
+) -> Method[P, Generator[T, None, None], AsyncGenerator[T, None]]:
+    """Make the method that performs a flow and yields what it emits."""
+    return Method(flow, streams=True)
+
+
+def described_as(method: Callable[..., Any], operation: Callable[..., Any], owner: str) -> Callable[..., Any]:
     """Give a method of a client the name, the documentation and the signature of its operation, as help shows them.
 
     Options that the operation takes as members of a TypedDict are shown one by one.
@@ -125,13 +166,15 @@ def described_as(method: Callable[..., Any], operation: Callable[..., Any], owne
     method.__name__, method.__doc__ = operation.__name__, operation.__doc__
     method.__qualname__ = f"{owner}.{operation.__name__}"
     method.__annotations__ = operation.__annotations__
-    own: list[inspect.Parameter] = []
-    for each in inspect.signature(operation).parameters.values():
-        if each.kind is not each.VAR_KEYWORD:
-            own.append(each if own else inspect.Parameter("self", each.kind))
+    first, *parameters = inspect.signature(operation).parameters.values()
+    own = [inspect.Parameter("self", first.kind)]
+    for parameter in parameters:
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            own.append(parameter)
             continue
-        options = getattr(_fields, str(each.annotation).removeprefix("Unpack[").rstrip("]"))
+        options = getattr(_fields, str(parameter.annotation).removeprefix("Unpack[").rstrip("]"))
         own += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in options.__annotations__
         ]
     method.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    return method

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pathline import _plot
-from pathline.errors import ProtocolError
+from pathline._table import html_table, text_table
+from pathline._typed import member_of, typed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,15 +71,15 @@ class FrontierCurve:
 
     def table(self) -> str:
         """Return the best solvers as a text table."""
-        rows = [f"{'solver':<24} {'NFE':>7} {'p50':>9} {'p95':>9} {'promised':>9} {'worst':>9}"]
+        rows = [["solver", "NFE", "p50", "p95", "promised", "worst"]]
         for point in self.best:
-            errors = (f"{100 * error:.2g} %" for error in (point.p50, point.p95, point.p95_high, point.worst))
-            rows.append(f"{point.solver:<24} {point.nfe_most:>7} {' '.join(f'{error:>9}' for error in errors)}")
-        return "\n".join(rows)
+            errors = (point.p50, point.p95, point.p95_high, point.worst)
+            rows.append([point.solver, str(point.nfe_most), *(f"{100 * error:.2g} %" for error in errors)])
+        return "\n".join(text_table(rows))
 
     def chart(self) -> str:
         """Return all solvers as a text chart with logarithmic axes: `o` is one of the best, `.` any other."""
-        shown = [point for point in self.points if point.p95_high > 0]
+        shown = [point for point in self.points if 0 < point.p95_high < math.inf and 0 < point.nfe < math.inf]
         if not shown:
             return ""
         x = [math.log10(point.nfe) for point in shown]
@@ -140,14 +141,15 @@ class Frontier:
         return f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.reference}{given}"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("guidance", "solver", "nfe", "p95", "promised"))
-        rows = "".join(
-            f"<tr><td>{'' if curve.guidance is None else f'{curve.guidance:g}'}</td><td>{escape(point.solver)}</td>"
-            f"<td>{point.nfe_most}</td><td>{100 * point.p95:.2g} %</td><td>{100 * point.p95_high:.2g} %</td></tr>"
+        rows = [
+            [
+                "" if curve.guidance is None else f"{curve.guidance:g}",
+                *(point.solver, str(point.nfe_most), f"{100 * point.p95:.2g} %", f"{100 * point.p95_high:.2g} %"),
+            ]
             for curve in self.curves
             for point in curve.best
-        )
-        return f"<table><caption>{escape(self._title())}</caption><tr>{head}</tr>{rows}</table>"
+        ]
+        return html_table(escape(self._title()), ("guidance", "solver", "nfe", "p95", "promised"), rows)
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with one row for each measured solver and guidance; needs pandas."""
@@ -166,28 +168,8 @@ class Frontier:
 
 def frontier_of(document: Any) -> Frontier:
     """Read the response of ``/v1/models/{name}/frontier``."""
-    try:
-        return Frontier(
-            str(document["model"]),
-            int(document["version"]),
-            str(document["checkpoint"]),
-            str(document["reference"]),
-            str(document["conditions"]),
-            tuple(_curve(curve) for curve in document["curves"]),
-            document,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the response is not a frontier ({type(error).__name__}: {error})") from error
-
-
-def _curve(item: Mapping[str, Any]) -> FrontierCurve:
-    points: Sequence[Mapping[str, Any]] = item["points"]
-    names = FrontierPoint.__annotations__
-    return FrontierCurve(
-        item.get("guidance"),
-        int(item["samples"]),
-        int(item["seed"]),
-        float(item["spread"]),
-        bool(item["complete"]),
-        tuple(FrontierPoint(**{name: point[name] for name in names}) for point in points),
+    curves = (
+        typed(FrontierCurve, curve, points=tuple(typed(FrontierPoint, point) for point in curve["points"]))
+        for curve in member_of(document, "curves", "list")
     )
+    return typed(Frontier, document, curves=tuple(curves))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pathline.errors import ProtocolError
+from pathline._typed import member_of, typed
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ class ModelInfo:
         found = self._described("conditions")
         return found if isinstance(found, dict) else {}
 
+    def served(self, version: int | None) -> Mapping[str, Any]:
+        """Return the description of a version; empty if it was never loaded."""
+        return next((entry for entry in self.fields.get("served", ()) if entry.get("version") == version), {})
+
     def _described(self, key: str) -> Any:
         """Return a member of the description; for a single model, from its version or its card."""
         if key in self.fields:
             return self.fields[key]
-        served = [entry for entry in self.fields.get("served", ()) if isinstance(entry, dict)]
-        versions = [entry for entry in served if entry.get("version") == self.version]
-        if not versions or key in versions[0]:
-            return versions[0][key] if versions else None
-        card = versions[0].get("card")
-        return card.get(key) if isinstance(card, dict) else None
+        entry = self.served(self.version)
+        return entry[key] if key in entry else entry.get("card", {}).get(key)
 
 
 class ModelList(list[ModelInfo]):
@@ -155,61 +155,41 @@ class ServiceLoad:
 
 def models_of(document: Any) -> ModelList:
     """Read the response of ``/v1/models``: an object with `models`, a list of descriptions."""
-    models = [model_of(item) for item in _listed(document, "models")]
-    odd, runs = ([entry for entry in document.get(name) or () if isinstance(entry, dict)]
-                 for name in ("passed_over", "training"))  # fmt: skip
     return ModelList(
-        models,
-        {str(entry.get("path")): str(entry.get("reason")) for entry in odd},
-        {str(run.get("name")): run.get("left_s") for run in runs},
+        map(model_of, member_of(document, "models", "list")),
+        {str(entry["path"]): str(entry["reason"]) for entry in document.get("passed_over") or ()},
+        {
+            str(run["name"]): None if run.get("left_s") is None else float(run["left_s"])
+            for run in document.get("training") or ()
+        },
     )
 
 
 def model_of(item: Any) -> ModelInfo:
     """Read the description of one model."""
-    described = _described(item, "model")
-    version = described.get("version", described.get("serving"))
-    return ModelInfo(described["name"], version if isinstance(version, int) else None, described)
+    name = member_of(item, "name", "str")
+    version = item.get("version", item.get("serving"))
+    info = ModelInfo(name, version if isinstance(version, int) else None, item)
+    _ = info.event_shape, info.data_shape, info.axes, info.solver, info.conditions  # now rather than when they are used
+    return info
 
 
 def solvers_of(document: Any) -> list[SolverInfo]:
     """Read the response of ``/v1/solvers``: an object with `solvers`, a list of descriptions."""
-    return [_solver_of(_described(item, "solver")) for item in _listed(document, "solvers")]
+    return [
+        typed(
+            SolverInfo,
+            item,
+            adaptive=item.get("kind") == "adaptive" or item.get("embedded_order") is not None,
+            cost=str(item.get("cost", "")),
+        )
+        for item in member_of(document, "solvers", "list")
+    ]
 
 
 def load_of(document: Any) -> ServiceLoad:
     """Read the response of ``/v1/load``."""
-    try:
-        accepts, jobs = bool(document["accepts"]), int(document["jobs"])
-        return ServiceLoad(accepts, jobs, float(document["work"]), float(document["seconds"]), document)
-    except (KeyError, TypeError, ValueError):
-        raise ProtocolError("the response does not say how much work is left; is the service older?") from None
-
-
-def _solver_of(item: Mapping[str, Any]) -> SolverInfo:
-    order, embedded = item.get("order"), item.get("embedded_order")
-    adaptive = item.get("kind") == "adaptive" or embedded is not None
-    cost = item.get("cost")
-    return SolverInfo(
-        item["name"],
-        order if isinstance(order, int) else None,
-        adaptive,
-        "" if cost is None else str(cost),
-        item,
-    )
-
-
-def _listed(document: Any, key: str) -> list[Any]:
-    items = document.get(key) if isinstance(document, dict) else None
-    if not isinstance(items, list):
-        raise ProtocolError(f"the response has no list {key!r}; is the URL that of a Pathline service?")
-    return items
-
-
-def _described(item: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-        raise ProtocolError(f"the response describes a {what} without a name: {str(item)[:100]}")
-    return item
+    return typed(ServiceLoad, document)
 
 
 def _shape(value: Any) -> tuple[int | str, ...] | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -17,51 +15,36 @@ import httpx
 
 from pathline import errors
 from pathline._route import Route
-
-MAX_BYTES = 1 << 30
-"""Most bytes of a response, as sent and as unpacked: a server is not trusted with this process's memory."""
+from pathline._typed import parsed
+from pathline._wire import MAX_BYTES
 
 _LONGEST_TEXT = 10_000  # characters of a server's text that an error shows
 _MAX_ERROR_BYTES = 1 << 20
-_LEAST_RATE = 1 << 16  # bytes a second, past a response's time limit
 _SHOWN = 200  # characters of an unexpected body that a message quotes
 
 
 class Intake:
-    """What one response may send: at most `MAX_BYTES`, and no endless trickle.
+    """Bounds the bytes of one response, as unpacked; an error is short.
 
     Args:
-        url: Where it comes from.
-        success: Whether its status is 2xx; an error is short.
-        seconds: Time that its body may take; longer, if at least 64 KiB arrive a second.
-        clock: Seconds.
+        response: Its head has arrived.
     """
 
-    def __init__(self, url: str, success: bool, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._url, self._most, self._seconds = url, MAX_BYTES if success else _MAX_ERROR_BYTES, seconds
-        self._clock, self._begin, self._bytes = clock, clock(), 0
-
-    @classmethod
-    def of(cls, response: httpx.Response, seconds: float | None) -> Intake:
-        """Return that of a response whose head has arrived."""
-        return cls(str(response.request.url), response.is_success, math.inf if seconds is None else seconds)
+    def __init__(self, response: httpx.Response) -> None:
+        self._url, self._left = response.request.url, MAX_BYTES if response.is_success else _MAX_ERROR_BYTES
+        self._most = self._left
 
     def add(self, part: bytes) -> bytes:
         """Count bytes that arrived, and return them.
 
         Raises:
             ProtocolError: They are too many.
-            RequestTimeout: They took too long.
         """
-        self._bytes += len(part)
-        if self._bytes > self._most:
+        self._left -= len(part)
+        if self._left < 0:
             raise errors.ProtocolError(
                 f"{self._url} sent more than {self._most:,} bytes; ask for fewer samples at a time, with iter_samples "
                 "or bulk"
-            )
-        if self._clock() - self._begin > self._seconds + self._bytes / _LEAST_RATE:
-            raise errors.RequestTimeout(
-                f"the response of {self._url} has not ended in time; raise timeout_s, or the client's timeout"
             )
         return part
 
@@ -147,8 +130,8 @@ def _document(response: Response) -> dict[str, Any]:
     if not response.media_type.endswith("json"):
         return {}
     try:
-        document = json.loads(response.content)
-    except (ValueError, RecursionError):
+        document = parsed(response.content)
+    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -211,7 +194,7 @@ def reading(url: str) -> Iterator[None]:
         yield
     except httpx.TimeoutException:
         raise errors.RequestTimeout(
-            f"the response of {url} stopped half-way and did not continue in time; raise the client's timeout"
+            f"the response of {url} has not ended in time; raise timeout_s, or the client's timeout"
         ) from None
     except httpx.RequestError as error:
         raise errors.ProtocolError(

@@ -17,6 +17,7 @@ from urllib.request import getproxies
 
 import httpx
 
+from pathline._wire import watched
 from pathline.errors import InvalidValue
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
@@ -55,11 +56,11 @@ class Route:
 
     def transport(self) -> httpx.HTTPTransport:
         """Return a new pool of connections."""
-        return httpx.HTTPTransport(verify=self.tls, proxy=self.proxy, trust_env=False)
+        return watched(httpx.HTTPTransport(verify=self.tls, proxy=self.proxy, trust_env=False))
 
     def async_transport(self) -> httpx.AsyncHTTPTransport:
         """Return a new pool of connections of the event loop that first uses it."""
-        return httpx.AsyncHTTPTransport(verify=self.tls, proxy=self.proxy, trust_env=False)
+        return watched(httpx.AsyncHTTPTransport(verify=self.tls, proxy=self.proxy, trust_env=False))
 
 
 def route_to(address: str) -> Route:

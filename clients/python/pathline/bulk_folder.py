@@ -22,16 +22,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pathline._fields import FIELDS as REQUEST_FIELDS
 from pathline._files import replacing
-from pathline._picture import needed
+from pathline._plot import needed
 from pathline._response import printable
-from pathline.errors import BulkConflict, InvalidValue
+from pathline._typed import parsed, typed
+from pathline.errors import BulkConflict, InvalidValue, ProtocolError
+
+D = TypeVar("D", "JobSpec", "Receipt")
 
 BLOCK = 64
 """ShardRows hashed together; shards start at multiples of it."""
@@ -58,14 +61,6 @@ _CHANGED = "was changed after the job began; restore it"
 def digest_of(content: Any) -> str:
     """Return the SHA-256 of plain data, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
-
-
-def _json(content: bytes) -> Any:
-    """Read JSON; raise a ValueError if it is damaged, however deeply it is nested."""
-    try:
-        return json.loads(content)
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
 
 
 def _said(error: Exception) -> str:
@@ -150,19 +145,11 @@ class JobSpec:
     bulk: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("shape", "columns"):
-            if isinstance(getattr(self, name), list):  # from JSON
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not isinstance(self.shape, tuple) or not isinstance(self.request, dict) or not isinstance(self.arrays, dict):
-            raise ValueError("shape must be a list, request and arrays objects")
-        texts = (self.model, self.checkpoint, self.path, self.noise, self.plan, self.table, self.dtype, self.format)
-        numbers = (self.version, self.threads, self.seed, self.first_index, self.total, self.shard_rows, *self.shape)
-        if not isinstance(self.columns, tuple) or not all(isinstance(text, str) for text in (*texts, *self.columns)):
-            raise ValueError("a text is missing")
         if self.dtype not in ("float32", "float64"):
             raise ValueError("the dtype is not float32 or float64")
-        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or self.total < 1:
-            raise ValueError("a number is missing or out of range")
+        numbers = (self.version, self.threads, self.seed, self.first_index, self.total, self.shard_rows, *self.shape)
+        if not all(0 <= number < 1 << 63 for number in numbers) or self.total < 1:
+            raise ValueError("a number is out of range")
         if self.bulk != 1 or self.shard_rows < BLOCK or self.shard_rows % BLOCK:
             raise ValueError(f"bulk is {self.bulk!r} and shard_rows {self.shard_rows}; 1 and a multiple of {BLOCK}")
         if self.shards > _MAX_SHARDS:
@@ -174,14 +161,8 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, content: bytes) -> JobSpec:
-        """Read what `to_json` wrote; raise a ValueError if it is something else."""
-        members = _json(content)
-        if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(cls)}:
-            raise ValueError("its members are not those of a job")
-        try:
-            return cls(**members)
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+        """Read what was written of `plain`; raise a ValueError if it is something else."""
+        return _written(cls, content)
 
     def plain(self) -> dict[str, Any]:
         """Return the members as plain values."""
@@ -292,16 +273,7 @@ class Receipt:
     @classmethod
     def from_json(cls, content: bytes) -> Receipt:
         """Read a receipt; raise a ValueError if it is damaged."""
-        members = _json(content)
-        if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(cls)}:
-            raise ValueError("its members are not those of a receipt")
-        receipt = cls(**members)
-        numbers = (receipt.shard, receipt.first, receipt.rows, receipt.nfe)
-        kinds = (type(receipt.status), type(receipt.failed), type(receipt.deterministic), type(receipt.fingerprint))
-        if kinds != (dict, list, bool, str) or type(receipt.seconds) not in (int, float):
-            raise ValueError("a member has the wrong type")
-        if not all(type(number) is int for number in (*numbers, *receipt.status.values(), *receipt.failed)):
-            raise ValueError("a number is not whole")
+        receipt = _written(cls, content)
         int(receipt.fingerprint, 16)
         return receipt
 
@@ -336,34 +308,19 @@ class Table:
         return {"condition": [self.conditions[place] for place in places.tolist()]}
 
 
-class Source(Protocol):
-    """An array in memory or in a file, (rows, *shape); its rows are read by slices."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of its values."""
-        ...
-
-    def __getitem__(self, rows: slice, /) -> NDArray[Any]: ...
-
-
 class StoredArray:
     """An array in a file that a `Folder` wrote; rows are read when they are needed.
 
     Args:
         opened: Opens the file.
+        unchanged: Called after each reading of rows; raises an error if the file is another one by now.
 
     Raises:
         ValueError: It is not such a file.
     """
 
-    def __init__(self, opened: Callable[[], IO[bytes]]) -> None:
-        self._opened = opened
+    def __init__(self, opened: Callable[[], IO[bytes]], unchanged: Callable[[], None] = lambda: None) -> None:
+        self._opened, self._unchanged = opened, unchanged
         with opened() as file:
             try:
                 np.lib.format.read_magic(file)
@@ -383,7 +340,12 @@ class StoredArray:
         with self._opened() as file:
             file.seek(self._begin + first * row_bytes)
             content = file.read((end - first) * row_bytes)
+        self._unchanged()
         return np.frombuffer(content, self.dtype).reshape(end - first, *self.shape[1:])
+
+
+Source = NDArray[Any] | StoredArray
+"""An array in memory or in a file, (rows, *shape); its rows are read by slices."""
 
 
 @dataclass(frozen=True)
@@ -563,6 +525,14 @@ class JobStore:
         """Open a file to read parts of it."""
         return (self.path / name).open("rb")
 
+    def state(self, name: str) -> object:
+        """Return what changes when a file does; None if it is missing."""
+        try:
+            stat = (self.path / name).stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
     def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         """Write a file that appears only once it is complete."""
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -625,7 +595,7 @@ class Folder:
             return None
         [content] = self.store.read([_CONDITIONS])
         with contextlib.suppress(ValueError, LookupError, TypeError):
-            members = _json(content)
+            members = parsed(content)
             table = Table(members["condition"], members["count"])
             if table.digest == spec.table:
                 return table
@@ -633,8 +603,14 @@ class Folder:
 
     def _array(self, name: str, digest: str) -> StoredArray:
         place = f"{_ARRAYS}/{name}.npy"
+        state = self.store.state(place)
+
+        def unchanged() -> None:
+            if self.store.state(place) != state:
+                raise BulkConflict(f"{self.address}/{place}: {_CHANGED}")
+
         with contextlib.suppress(ValueError):
-            array = StoredArray(lambda: self.store.open(place))
+            array = StoredArray(lambda: self.store.open(place), unchanged)
             if digest_of_array(array) == digest:
                 return array
         raise BulkConflict(f"{self.address}/{place}: {_CHANGED}")
@@ -676,7 +652,7 @@ class Folder:
             for shard, name, content in zip(part, names, contents, strict=True):
                 try:
                     receipt = Receipt.from_json(content)
-                except (ValueError, TypeError):
+                except ValueError:
                     raise BulkConflict(f"{self.address}/{name}: is damaged; delete it to remake the shard") from None
                 if receipt.shard != shard:
                     other = f"is the receipt of shard {receipt.shard}; delete it to remake the shard"
@@ -684,7 +660,15 @@ class Folder:
                 yield receipt
 
     def commit(self, spec: JobSpec, rows: ShardRows, receipt: Receipt) -> None:
-        """Store a shard, and then its receipt; raise an OSError if that is not possible."""
+        """Store a shard, and then its receipt.
+
+        Raises:
+            BulkConflict: The folder no longer holds this job.
+            OSError: They cannot be written.
+        """
+        now = self.spec()
+        if now is None or now.digest != spec.digest:
+            raise BulkConflict(f"{self.address}/{_JOB}: {_CHANGED}")
         self.write_rows(spec, receipt.shard, rows)
         self._write_json(f"receipts/{receipt.shard:05d}.json", dataclasses.asdict(receipt))
         self.store.remove(f"failed/{receipt.shard:05d}.json")
@@ -709,10 +693,13 @@ class Folder:
         self._write_json(f"failed/{shard:05d}.json", {"shard": shard, "error": reason, "tries": tries})
 
     def summary(self, spec: JobSpec) -> Summary:
-        """Add up all receipts; errors as in `receipts`, and a BulkConflict if one belongs to another job."""
-        summary = Summary()
+        """Add up all receipts; errors as in `receipts`, and a BulkConflict if one belongs to another job or no file."""
+        summary, files = Summary(), set(self.store.names("shards"))
         for receipt in self.receipts(self.done()):
-            if fault := _misplaced(spec, receipt):
+            fault = _misplaced(spec, receipt)
+            if spec.format in FORMATS and f"{receipt.shard:05d}.{spec.format}" not in files:
+                fault = fault or "its file is missing"
+            if fault:
                 raise BulkConflict(
                     f"{self.address}: shard {receipt.shard}: {fault}; delete its receipt to remake the shard"
                 )
@@ -754,6 +741,16 @@ class Folder:
     def _write_json(self, name: str, content: Mapping[str, Any], indent: int | None = None) -> None:
         text = json.dumps(content, indent=indent, allow_nan=False).encode()
         self.store.write(name, lambda file: file.write(text))
+
+
+def _written(kind: type[D], content: bytes) -> D:
+    members = parsed(content)
+    if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(kind)}:
+        raise ValueError(f"its members are not those of a {kind.__name__}")
+    try:
+        return typed(kind, members)
+    except ProtocolError as error:
+        raise ValueError(str(error)) from None
 
 
 def _misplaced(spec: JobSpec, receipt: Receipt) -> str:

@@ -59,12 +59,12 @@ def tile(
     """
 
     def generate(context: Any, build: Any, signature: Any, arguments: Any) -> Any:
-        wanted_rows, wanted_panels, *rest = arguments
+        wanted_rows, wanted_panels, *operands = arguments
         for height, most in _SHAPES.items():
             for width in sorted({1, most}):
                 same = build.icmp_signed("==", wanted_rows, I64(height))
                 with build.if_then(build.and_(same, build.icmp_signed("==", wanted_panels, I64(width)))):
-                    _tile(build, height, width, *rest)
+                    _tile(build, height, width, *operands)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 11), generate
@@ -111,18 +111,18 @@ def _tile(
             return new
 
         sums = emit.loop(count, [fill(0.0)] * len(places), term)
-        for (row, column), found in zip(places, sums, strict=True):
-            emit.store(build.fadd(emit.load(in_c[row], column), found), in_c[row], column)
+        for (row, column), total in zip(places, sums, strict=True):
+            emit.store(build.fadd(emit.load(in_c[row], column), total), in_c[row], column)
         return []
 
     emit.loop(build.sdiv(build.add(terms, I64(PARTIAL - 1)), I64(PARTIAL)), [], partial)
 
 
 def _addresses(build: Any, first: Any, stride: Any, count: int) -> list[Any]:
-    found = [first]
+    addresses = [first]
     for _ in range(count - 1):
-        found.append(build.add(found[-1], stride))
-    return found
+        addresses.append(build.add(addresses[-1], stride))
+    return addresses
 
 
 @intrinsic

@@ -46,7 +46,7 @@ from solvers.errors import RUNNING
 from solvers.kernels_cpu import CONTROLLED, control, query, receive
 from solvers.lanes import Admission, Lanes
 from solvers.plan import MID
-from solvers.state import Limits, Runner
+from solvers.state import RunLimits, Runner
 from solvers.trace import StepLog
 
 _BLOCK = 144
@@ -63,17 +63,18 @@ _FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
 
 
 @compiled
-def _run(lanes, states, k, weights, rows, times, log, kinds, limits, addresses, known):
+def _run(lanes, states, k, weights, rows, times, log, kinds, limits, addresses, constants):
     """See `solvers.state.Runner`. Lanes that have ended keep their places, but have no rows in the network's calls."""
-    x, t, given, chosen, v = addresses
+    x, t, vectors, chosen, v = addresses
     calls, until, more = limits
-    sizes, epsilon, parameters, work = known
+    sizes, epsilon, parameters, work = constants
     present, left, done, full = 0, len(lanes), 0, False
+    order = np.empty(0, dtype=np.int64)  # that of the noise of steps: there are no free axes
     while done < calls and left and not present & until and not full:
-        query(lanes, states, k, weights, rows, x, t, True)
-        if not _evaluate(x, t, given, chosen, v, left, sizes, epsilon, parameters, work):
+        query(lanes, states, k, weights, rows, order, x, t, True)
+        if not _evaluate(x, t, vectors, chosen, v, left, sizes, epsilon, parameters, work):
             break
-        present, ended = receive(lanes, states, k, weights, rows, times, v, kinds, True)
+        present, ended = receive(lanes, states, k, weights, rows, times, order, v, kinds, True)
         done += 1
         if present & ~until & CONTROLLED:
             decided, full = control(lanes, states, k, weights, rows, kinds, present & ~until, log)
@@ -83,26 +84,26 @@ def _run(lanes, states, k, weights, rows, times, log, kinds, limits, addresses, 
             if left == len(lanes):
                 calls = min(calls, done + more)
             if done < calls:
-                _close_gaps(lanes, kinds, given, chosen, left, sizes)
+                _close_gaps(lanes, kinds, vectors, chosen, left, sizes)
             left -= ended
     return present, len(lanes) - left, done, full
 
 
 @compiled
-def _close_gaps(lanes, kinds, given_at, chosen_at, count, sizes):
+def _close_gaps(lanes, kinds, vectors_at, chosen_at, count, sizes):
     """Take the lanes that ended in the last call out of `count` rows of conditions; the arguments of `_evaluate`."""
-    if not given_at and not chosen_at:
+    if not vectors_at and not chosen_at:
         return
     width, before, after = sizes[4], 0, 0
-    given, chosen = array_at(given_at, (count, width), np.float32), array_at(chosen_at, count, np.int64)
+    vectors, chosen = array_at(vectors_at, (count, width), np.float32), array_at(chosen_at, count, np.int64)
     for j in range(len(lanes)):
         running = lanes[j].status == RUNNING
         if not running and kinds[j] == MID:  # it had ended before
             continue
         if running:
-            if given_at:
+            if vectors_at:
                 for k in range(width):
-                    given[after, k] = given[before, k]
+                    vectors[after, k] = vectors[before, k]
             if chosen_at:
                 chosen[after] = chosen[before]
             after += 1
@@ -110,10 +111,6 @@ def _close_gaps(lanes, kinds, given_at, chosen_at, count, sizes):
 
 
 _ALWAYS_WITH_FMA = ("aarch64", "arm64")
-
-
-class FusedError(ValueError):
-    """A network has no fused form."""
 
 
 @compiled
@@ -140,10 +137,10 @@ def _product(a, a_stride, rows, terms, weights, bias, panels, c, c_stride, to):
 
 
 @compiled
-def _gather(x, t, given, first, count, half, frequencies, inputs, at):
+def _gather(x, t, vectors, first, count, half, frequencies, inputs, at):
     """Write embedded times, states and condition vectors of `count` rows into `inputs`, which is at address `at`."""
     room = (half + LANES - 1) // LANES * LANES
-    dim, width, stride = x.shape[1], given.shape[1], inputs.shape[1] * BYTES
+    dim, width, stride = x.shape[1], vectors.shape[1], inputs.shape[1] * BYTES
     for row in range(count):
         i, start = first + row, at + row * stride
         if row and t[i] == t[i - 1]:
@@ -154,16 +151,16 @@ def _gather(x, t, given, first, count, half, frequencies, inputs, at):
         for k in range(dim):
             inputs[row, 2 * room + k] = x[i, k]
         for k in range(width):
-            inputs[row, 2 * room + dim + k] = given[i, k]
+            inputs[row, 2 * room + dim + k] = vectors[i, k]
 
 
 @compiled
-def _evaluate(x_at, t_at, given_at, chosen_at, v_at, rows, sizes, epsilon, parameters, work):
+def _evaluate(x_at, t_at, vectors_at, chosen_at, v_at, rows, sizes, epsilon, parameters, work):
     """Write the velocities of `rows` rows to the address `v_at`.
 
     Args:
         x_at, t_at: addresses of states and times.
-        given_at, chosen_at: addresses of condition vectors, and of row numbers in the condition's table; 0 for none.
+        vectors_at, chosen_at: addresses of condition vectors, and of row numbers in the condition's table; 0 for none.
         sizes: dim, hidden, blocks, frequencies, width of a condition vector, rows of the condition's table.
         epsilon: epsilon of LayerNorm.
         parameters: addresses of the packed parameters.
@@ -188,7 +185,7 @@ def _evaluate(x_at, t_at, given_at, chosen_at, v_at, rows, sizes, epsilon, param
     normal_at, inner_at = stream_at + _BLOCK * stride, stream_at + 2 * _BLOCK * stride
     answer_at = stream_at + 3 * _BLOCK * stride
     x, t = array_at(x_at, (rows, dim), np.float32), array_at(t_at, rows, np.float32)
-    given, v = array_at(given_at, (rows, width), np.float32), array_at(v_at, (rows, dim), np.float32)
+    vectors, v = array_at(vectors_at, (rows, width), np.float32), array_at(v_at, (rows, dim), np.float32)
     inputs, stream = (
         array_at(work, (_BLOCK, input_length), np.float32),
         array_at(stream_at, (_BLOCK, length), np.float32),
@@ -196,7 +193,7 @@ def _evaluate(x_at, t_at, given_at, chosen_at, v_at, rows, sizes, epsilon, param
     answer = array_at(answer_at, (_BLOCK, out_panels * LANES), np.float32)
     for first in range(0, rows, _BLOCK):
         count = min(_BLOCK, rows - first)
-        _gather(x, t, given, first, count, half, parameters[_FREQUENCIES], inputs, work)
+        _gather(x, t, vectors, first, count, half, parameters[_FREQUENCIES], inputs, work)
         if chosen_at:
             chosen = array_at(chosen_at, rows, np.int64)
             for row in range(count):
@@ -254,10 +251,10 @@ class FusedResidualMLP:
         """Pack the parameters.
 
         Raises:
-            FusedError: the network has no fused form (see `can_fuse`).
+            VelocityError: the network has no fused form (see `can_fuse`).
         """
         if why := can_fuse(network):
-            raise FusedError(why)
+            raise VelocityError(why)
         self.event_shape, self.condition = network.event_shape, network.condition
         bare, config = network.bare(), network.config
         width = 0
@@ -278,18 +275,18 @@ class FusedResidualMLP:
         """
         check_float32(x, t, self.event_shape)
         x, t = x.contiguous(), t.contiguous()
-        given, chosen = self._conditions(condition, x)
+        vectors, chosen = self._conditions(condition, x)
         v = torch.empty_like(x)
-        tensors = (x, t, given, chosen, v)
+        tensors = (x, t, vectors, chosen, v)
         if not all(_shared(partial(self._rows, tensors), len(x))):
             raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")
         return v
 
     def _rows(self, tensors: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor], begin: int, end: int) -> bool:
         """Evaluate rows begin .. end - 1 in the calling thread."""
-        x, t, given, chosen, v = (0 if each is None else each[begin:].data_ptr() for each in tensors)
+        x, t, vectors, chosen, v = (0 if tensor is None else tensor[begin:].data_ptr() for tensor in tensors)
         sizes, parameters = self._sizes, self._parameters
-        return _evaluate(x, t, given, chosen, v, end - begin, sizes, self._epsilon, parameters, self._work())
+        return _evaluate(x, t, vectors, chosen, v, end - begin, sizes, self._epsilon, parameters, self._work())
 
     def runner(self, condition: Tensor | None = None, *, rows: int) -> Runner | None:
         """Return a runner of lanes with these conditions, one row for each lane, in compiled calls (see `Lanes.run`).
@@ -309,18 +306,18 @@ class FusedResidualMLP:
         bank: Bank,
         log: StepLog,
         kinds: Index,
-        limits: Limits,
+        limits: RunLimits,
     ) -> tuple[int, int, int, bool]:
         x = torch.empty(states.shape)
         t, v = x.new_empty(x.shape[0]), torch.empty_like(x)
-        given, chosen = self._conditions(condition, x)
+        vectors, chosen = self._conditions(condition, x)
         if limits.more:  # these are changed as lanes end
-            given, chosen = (None if each is None else each.clone() for each in (given, chosen))
-        addresses = tuple(0 if each is None else each.data_ptr() for each in (x, t, given, chosen, v))
-        known = (self._sizes, self._epsilon, self._parameters, self._work())
+            vectors, chosen = (None if tensor is None else tensor.clone() for tensor in (vectors, chosen))
+        addresses = tuple(0 if tensor is None else tensor.data_ptr() for tensor in (x, t, vectors, chosen, v))
+        constants = (self._sizes, self._epsilon, self._parameters, self._work())
         present, ended, calls, full = _run(
             *(lanes, states, k, bank.weights, bank.rows, bank.times, log.arrays),
-            *(kinds, (limits.calls, limits.kinds, limits.more), addresses, known),
+            *(kinds, (limits.calls, limits.kinds, limits.more), addresses, constants),
         )
         if calls == 0:
             raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")

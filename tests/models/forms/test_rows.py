@@ -36,14 +36,6 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def network(**sizes: Any) -> ResidualMLP:
     torch.manual_seed(0)
     return ResidualMLP(ResidualMLPConfig(**sizes)).requires_grad_(False)
@@ -64,7 +56,7 @@ def test_rows_of_the_papers_network_do_not_depend_on_their_neighbours(threads: i
         assert torch.equal(field(x[chosen], t[chosen]), whole[chosen]), f"{rows} rows"
 
 
-def test_every_number_of_rows_agrees_with_one_thread(one_thread: None) -> None:
+def test_every_number_of_rows_agrees_with_one_thread() -> None:
     field = field_rows(network(dim=2), (2,), torch.float32)
     x, t = noise(5, 0, 1024, (2,)), torch.linspace(0, 1, 1024)
     whole = field(x, t)
@@ -73,7 +65,7 @@ def test_every_number_of_rows_agrees_with_one_thread(one_thread: None) -> None:
         assert torch.equal(field(x[begin : begin + rows], t[begin : begin + rows]), whole[begin : begin + rows])
 
 
-@pytest.mark.parametrize("hidden", [3, 10, 31, 50, 130])
+@pytest.mark.parametrize("hidden", [3, 31, 130])
 def test_odd_widths_have_a_form_whose_rows_do_not_depend_on_their_neighbours(hidden: int, threads: int) -> None:
     velocity = network(dim=2, hidden=hidden)
     field = field_rows(velocity, (2,), torch.float32, max_rows=256)

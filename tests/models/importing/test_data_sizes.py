@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models.importing.data_sizes import data_sizes, tried
+from models.importing.data_sizes import data_sizes, trial_sizes
 from models.importing.files import ForeignError
 from models.shapes import Axis, sized
 
@@ -32,7 +32,7 @@ HW = {"H": Axis(min=2, max=64), "W": Axis(min=2, max=64)}
 def test_sizes_are_found(axes: Mapping[str, Axis], made: Callable[..., Any], expected: tuple[int | str, ...]) -> None:
     found = data_sizes(FILE, lambda sizes: made(**sizes), axes)
     assert found == expected
-    assert all(sized(found, sizes) == made(**sizes) for sizes in tried(axes))
+    assert all(sized(found, sizes) == made(**sizes) for sizes in trial_sizes(axes))
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_others_are_refused(axes: Mapping[str, Axis], made: Callable[..., Any], 
         data_sizes(FILE, lambda sizes: made(**sizes), axes)
 
 
-def test_all_tried_sizes_are_allowed() -> None:
+def test_all_trial_sizes_are_allowed() -> None:
     axes = {"T": Axis(min=390, max=401, multiple=4), "L": Axis(max=3), "N": Axis(min=5, max=5)}
-    shown = list(tried(axes))
+    shown = list(trial_sizes(axes))
     assert all(axes[name].allows(size) for sizes in shown for name, size in sizes.items())
     assert {sizes["T"] for sizes in shown} == {392, 396, 400}
     assert {sizes["L"] for sizes in shown} == {1, 2, 3}

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from models.checkpoint.loading import load
-from models.conditions import ConditionError, NamedCondition
+from models.conditions import DTYPES, ConditionError, NamedCondition
 from models.forms.rows import field_rows
 from models.importing.archive import SCALAR_TYPES
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
-from models.program.steps import TENSOR_DTYPES
 from models.shapes import Axis
 from models.velocity import rows_of
 
@@ -206,7 +205,7 @@ def test_our_numbers_of_types_are_those_of_torch() -> None:
 
     table = {int(key): str(dtype)[6:] for key, dtype in serialize._SERIALIZE_TO_TORCH_DTYPE.items()}
     assert all(table[number] == name for number, name in SCALAR_TYPES.items())
-    assert set(SCALAR_TYPES.values()) == set(TENSOR_DTYPES)
+    assert set(SCALAR_TYPES.values()) == set(DTYPES)
     assert schema.SCHEMA_VERSION[0] == 8
 
 

@@ -26,7 +26,7 @@ KEYS = (SecretStr("first-key"), SecretStr("second-key"))
 def serve(repository: Path, engine: Any) -> Serve:
     @asynccontextmanager
     async def started(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-        app = create_app(Settings(models_dir=repository, **settings), engine)
+        app = create_app(Settings(models_dir=repository, watch_s=0, **settings), engine)
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
@@ -301,7 +301,7 @@ REFUSED = [
 async def test_headers_are_checked_before_a_body_is_read(
     repository: Path, engine: Any, headers: dict[str, str], status: int
 ) -> None:
-    app = create_app(Settings(models_dir=repository, api_keys=KEYS, admin_key=SecretStr("admin")), engine)
+    app = create_app(Settings(models_dir=repository, watch_s=0, api_keys=KEYS, admin_key=SecretStr("admin")), engine)
     posted = [path for path, operations in app.openapi()["paths"].items() if "post" in operations]
     paths = ["/sample"] + [path.format(name="moons", model_name="moons", version="2") for path in posted]
     assert {"/v1/sample", "/v1/sample/stream", "/v2/models/moons/infer", "/v2/repository/index"} < set(paths)

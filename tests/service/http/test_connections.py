@@ -73,6 +73,13 @@ def test_half_a_request(address: tuple[str, int], sent: bytes) -> None:
     _is_problem(_ask(address, sent), 408, "request-timeout")
 
 
+@pytest.mark.parametrize("size", [b"1000001", b"de0b6b3a7640000", b"ffffffffffffff;x=1"])
+def test_a_chunk_that_claims_too_much_is_refused_before_it_arrives(address: tuple[str, int], size: bytes) -> None:
+    head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    _is_problem(_ask(address, head + size + b"\r\n{"), 413, "body-too-large")
+    _is_problem(_ask(address, head + b"1\r\n{\r\n", size + b"\r\n", pause=0.02), 413, "body-too-large")
+
+
 def test_a_byte_now_and_then_does_not_help(address: tuple[str, int]) -> None:
     with socket.create_connection(address, 10) as raw:
         raw.sendall(HEAD)

@@ -41,7 +41,9 @@ class Proxy:
 @asynccontextmanager
 async def behind(proxy: str, repository: Path, engine: Any, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     root_path = "" if proxy == "strips" else ROOT
-    allowed = Settings(models_dir=repository, root_path=root_path, allowed_hosts=("lab.example",), **settings)
+    allowed = Settings(
+        models_dir=repository, watch_s=0, root_path=root_path, allowed_hosts=("lab.example",), **settings
+    )
     app = create_app(allowed, engine)
     transport = httpx.ASGITransport(Proxy(app, proxy == "strips"))
     async with (
@@ -141,7 +143,7 @@ async def test_a_path_without_its_slash_is_completed(repository: Path, engine: A
 
 
 async def test_health_checks_need_no_path_in_front(repository: Path, engine: Any) -> None:
-    app = create_app(Settings(models_dir=repository, root_path=ROOT), engine)
+    app = create_app(Settings(models_dir=repository, watch_s=0, root_path=ROOT), engine)
     async with calling(app) as http:
         assert (await http.get("/livez")).status_code == (await http.get(f"{ROOT}/livez")).status_code == 200
 

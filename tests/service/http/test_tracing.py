@@ -34,7 +34,7 @@ async def http(
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client; the exporter has the spans once the application has ended."""
     monkeypatch.setattr(tracing, "exporting_to", lambda endpoint: tracing.Traces(exporter))
-    app = create_app(Settings(models_dir=repository, otel_endpoint="http://collector:4318"), engine)
+    app = create_app(Settings(models_dir=repository, watch_s=0, otel_endpoint="http://collector:4318"), engine)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         app.state.service.start()
         yield client
@@ -85,7 +85,7 @@ async def test_failures(http: httpx.AsyncClient, exporter: InMemorySpanExporter,
 def test_the_exporter_that_is_not_installed(repository: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(StartError, match=r"PATHLINE_OTEL_ENDPOINT is set, but .* pip install -e '\.\[otel\]'"):
-        create_app(Settings(models_dir=repository, otel_endpoint="http://collector:4318"), engine)
+        create_app(Settings(models_dir=repository, watch_s=0, otel_endpoint="http://collector:4318"), engine)
 
 
 async def test_the_state_of_a_trace_is_kept(http: httpx.AsyncClient, exporter: InMemorySpanExporter) -> None:

@@ -90,7 +90,7 @@ async def test_nothing_is_ready_while_the_service_drains(running: Any) -> None:
 async def test_keys(repository: Any, engine: Any) -> None:
     import httpx
 
-    settings = Settings(models_dir=repository, api_keys=(SecretStr("secret"),))
+    settings = Settings(models_dir=repository, watch_s=0, api_keys=(SecretStr("secret"),))
     transport = httpx.ASGITransport(create_app(settings, engine))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         refused = await http.get("/v2/models/moons")

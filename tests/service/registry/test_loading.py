@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,16 @@ def settings(repository: Path, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
+async def _one_thread_of_answers() -> AsyncIterator[None]:
+    """The loop has one thread for responses; later tests, which may run on the same loop, have as many as before."""
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1, "answers") as answers:
+        loop.set_default_executor(answers)
+        yield
+    loop.set_default_executor(ThreadPoolExecutor())
+
+
+@pytest.fixture
 def gate(running: Any) -> Iterator[Gate]:
     made = Gate(running.engine)
     yield made
@@ -38,8 +48,8 @@ def gate(running: Any) -> Iterator[Gate]:
 FIXED = {"num_samples": 1, "seed": 0, "solver": "rk4", "steps": 2}
 
 
+@pytest.mark.usefixtures("_one_thread_of_answers")
 async def test_a_load_keeps_to_the_deadline_and_takes_no_thread_of_answers(running: Any, gate: Gate) -> None:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, "answers"))
     requests = [running.post(**FIXED, version=number, timeout_s=0.2) for number in range(1, OLD)]
     requests += [running.post(**FIXED, version=1, timeout_s=0.2) for _ in range(20)]
     metrics = running.http.get("/metrics")

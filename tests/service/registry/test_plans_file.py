@@ -108,7 +108,7 @@ def test_a_version_loaded_again_has_its_plans(root: Path, engine: Any) -> None:
 @pytest.fixture
 def settings(root: Path) -> Settings:
     write(root / "moons" / "2", 4, 6)
-    return Settings(models_dir=root)
+    return Settings(models_dir=root, watch_s=0)
 
 
 async def test_requests(running: Any) -> None:
@@ -135,7 +135,7 @@ async def test_a_request_is_told_why_there_are_no_plans(root: Path, engine: Any,
     write(root / "moons" / "2", 4)
     path = root / "moons" / "2" / PLANS_FILE
     path.write_bytes(path.read_bytes()[:-20])
-    async with calling(create_app(Settings(models_dir=root), engine)) as http:
+    async with calling(create_app(Settings(models_dir=root, watch_s=0), engine)) as http:
         answer = await http.post("/v1/sample", json={"model": "moons", "solver": solver})
         assert answer.status_code == 422
         detail = answer.json()["detail"]

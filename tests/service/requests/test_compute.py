@@ -20,7 +20,7 @@ def settings(tmp_path: Path) -> Settings:
     network = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1)).eval()
     decoder = Decoder(DecoderConfig(kind="identity", event_shape=(2,), data_shape=(2,)))
     save(tmp_path, "moons", network, decoder, dataset={}, training={}, seed=0, compute="bfloat16")
-    return Settings(models_dir=tmp_path)
+    return Settings(models_dir=tmp_path, watch_s=0)
 
 
 async def test_the_floor_is_that_of_the_arithmetic(running: Any) -> None:

@@ -24,7 +24,7 @@ def settings(repository: Path, tmp_path: Path) -> Settings:
     folder = tmp_path / "moons" / "2"
     card = read_card(folder).model_copy(update={"sampling": SamplingCard(solver="ab2-6/shift(3)"), "card_sha256": None})
     (folder / CARD_FILE).write_bytes(card.signed().to_json())
-    return Settings(models_dir=tmp_path)
+    return Settings(models_dir=tmp_path, watch_s=0)
 
 
 @pytest.mark.parametrize("given", [{}, {"steps": None}, {"max_nfe": 50}, {"x0": [[0.0, 0.0]]}])
@@ -72,7 +72,7 @@ async def test_its_grid_may_follow_from_the_shape(tmp_path: Path) -> None:
     sampling = SamplingCard(solver="euler-4", scheduler=scheduler)
     card = read_card(path).model_copy(update={"sampling": sampling, "card_sha256": None})
     (path / CARD_FILE).write_bytes(card.signed().to_json())
-    settings = Settings(models_dir=tmp_path / "repository", allow_programs=True, threads=1)
+    settings = Settings(models_dir=tmp_path / "repository", watch_s=0, allow_programs=True, threads=1)
     async with calling(create_app(settings)) as http:
         for high, wide, mu in ((8, 8, 0.5), (32, 32, 1.15)):
             body = {"model": "picture", "num_samples": 1, "seed": 0, "shape": {"H": high, "W": wide}}

@@ -38,18 +38,18 @@ pytestmark = pytest.mark.anyio
 ABOUT: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
 
 
-async def _chosen(running: Any, **body: Any) -> dict[str, Any]:
-    answer = await running.post(**body)
+async def _chosen(shared: Any, **body: Any) -> dict[str, Any]:
+    answer = await shared.post(**body)
     assert answer.status_code == 200, answer.text
     conforming(SampleResponse, answer.json())
     return answer.json()["budget"]
 
 
-async def _refused(running: Any, **body: Any) -> str:
-    answer = await running.post(**body)
+async def _refused(shared: Any, **body: Any) -> str:
+    answer = await shared.post(**body)
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["field"].startswith("budget")
-    assert not running.engine.jobs
+    assert not shared.engine.jobs
     return answer.json()["detail"]
 
 
@@ -72,28 +72,28 @@ async def _refused(running: Any, **body: Any) -> str:
         ({"max_error": 0.1, "max_nfe": 10, "max_ms": 9.5}, "ab4-9"),
     ],
 )
-async def test_the_best_that_fits_is_chosen_and_echoed(running: Any, budget: Any, solver: str) -> None:
-    found = await _chosen(running, budget=budget, num_samples=3)
+async def test_the_best_that_fits_is_chosen_and_echoed(shared: Any, budget: Any, solver: str) -> None:
+    found = await _chosen(shared, budget=budget, num_samples=3)
     assert found["solver"] == solver
     assert {name: found[name] for name in budget} == budget
     assert found["promised_error"] * 2.0 == found["promised_distance"]  # a spread of 2
-    assert str(running.engine.jobs[0].plan.spec) == solver
+    assert str(shared.engine.jobs[0].plan.spec) == solver
     assert found["reason"]
     assert found["predicted_ms"] > 0
 
 
-async def test_streams_npz_replay_and_v2_echo_the_budget(running: Any) -> None:
+async def test_streams_npz_replay_and_v2_echo_the_budget(shared: Any) -> None:
     body = {"model": "moons", "num_samples": 2, "seed": 0, "budget": {"max_error": 0.01}}
-    stream = (await running.http.post("/v1/sample/stream", json=body)).text
+    stream = (await shared.http.post("/v1/sample/stream", json=body)).text
     start = json.loads(stream.partition("event: start\ndata: ")[2].partition("\n")[0])
     completed = json.loads(stream.partition("event: completed\ndata: ")[2].partition("\n")[0])
     assert start["budget"]["solver"] == completed["budget"]["solver"] == "ab4-9"
-    npz = await running.http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
+    npz = await shared.http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
     assert json.loads(np.load(io.BytesIO(npz.content))["meta"].tobytes())["budget"]["solver"] == "ab4-9"
     parameters = {"num_samples": 2, "seed": 0, "budget.max_error": 0.01, "budget.max_nfe": 12}
-    inferred = await running.http.post("/v2/models/moons/infer", json={"parameters": parameters})
+    inferred = await shared.http.post("/v2/models/moons/infer", json={"parameters": parameters})
     assert inferred.json()["parameters"]["budget.solver"] == "ab4-9"
-    again = (await running.http.post("/v1/replay", json=completed)).json()
+    again = (await shared.http.post("/v1/replay", json=completed)).json()
     assert again["solver"] == completed["solver"]
     assert "budget" not in again
 
@@ -111,8 +111,8 @@ async def test_streams_npz_replay_and_v2_echo_the_budget(running: Any) -> None:
         {"t_span": [0, 0.5]},
     ],
 )
-async def test_a_budget_replaces_a_solver(running: Any, apart: Any) -> None:
-    assert next(iter(apart)) in await _refused(running, budget={"max_error": 0.1}, **apart)
+async def test_a_budget_replaces_a_solver(shared: Any, apart: Any) -> None:
+    assert next(iter(apart)) in await _refused(shared, budget={"max_error": 0.1}, **apart)
 
 
 @pytest.mark.parametrize(
@@ -120,26 +120,33 @@ async def test_a_budget_replaces_a_solver(running: Any, apart: Any) -> None:
     [{}, {"max_error": 0}, {"max_error": -1}, {"max_nfe": 0}, {"max_nfe": 1.5}, {"max_ms": "40"}, {"error": 1}, [], 3,
      "error=0.1"],
 )  # fmt: skip
-async def test_malformed_budgets_are_refused(running: Any, budget: Any) -> None:
-    await _refused(running, budget=budget)
+async def test_malformed_budgets_are_refused(shared: Any, budget: Any) -> None:
+    await _refused(shared, budget=budget)
 
 
 @pytest.mark.parametrize(
     ("budget", "words"),
     [
         ({"max_error": 1e-9}, ["no measured solver", "dopri5@1e-5"]),
-        ({"max_error": 0.01, "max_nfe": 8}, ["max_nfe 8", "euler-4 (error 30 %", "ab4-9 (error 0.8 %, 9 NFE"]),
+        (
+            {"max_error": 0.01, "max_nfe": 8},
+            [
+                "no measured solver keeps 1 % within 8 NFE",
+                "within 8 NFE is euler-4 (keeps 30 %",
+                "ab4-9 (keeps 0.8 %, 9 NFE",
+            ],
+        ),
         ({"max_nfe": 3}, ["the cheapest of all is euler-4"]),
         ({"max_ms": 0.01}, ["the cheapest of all is euler-4"]),
     ],
 )
-async def test_where_none_fits_the_nearest_is_named(running: Any, budget: Any, words: list[str]) -> None:
-    message = await _refused(running, budget=budget)
+async def test_where_none_fits_the_nearest_is_named(shared: Any, budget: Any, words: list[str]) -> None:
+    message = await _refused(shared, budget=budget)
     assert all(word in message for word in words), message
 
 
-async def test_without_a_frontier_the_command_is_named(running: Any, repository: Path) -> None:
-    message = await _refused(running, model="digits", budget={"max_error": 0.1})
+async def test_without_a_frontier_the_command_is_named(shared: Any, repository: Path) -> None:
+    message = await _refused(shared, model="digits", budget={"max_error": 0.1})
     assert message.endswith(f"have it measured: python -m models measure {repository}/digits/1")
 
 
@@ -153,7 +160,7 @@ async def test_a_frontier_without_a_usable_solver_is_told(
     assert frontier is not None
     curves = tuple(curve.model_copy(update={"points": points}) for curve in frontier.curves)
     write_frontier(folder, frontier.model_copy(update={"curves": curves}))
-    app = create_app(Settings(models_dir=tmp_path), engine)
+    app = create_app(Settings(models_dir=tmp_path, watch_s=0), engine)
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "condition": 1}
         for budget in ({"max_error": 0.1}, {"max_nfe": 5}, {"max_ms": 100}):
@@ -172,7 +179,7 @@ async def test_an_unfinished_frontier_is_to_be_measured_on(labels: Path, tmp_pat
     assert frontier is not None
     part = tuple(curve.model_copy(update={"complete": curve.guidance == 1}) for curve in frontier.curves)
     write_frontier(folder, frontier.model_copy(update={"curves": part}))
-    app = create_app(Settings(models_dir=tmp_path / "my models"), engine)
+    app = create_app(Settings(models_dir=tmp_path / "my models", watch_s=0), engine)
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 1e-9}, "condition": 1}
         messages = [(await http.post("/v1/sample", json={**ask, "guidance": g})).json()["detail"] for g in (1, 2)]
@@ -182,7 +189,7 @@ async def test_an_unfinished_frontier_is_to_be_measured_on(labels: Path, tmp_pat
 
 
 async def test_times_and_limits_narrow_the_choice(repository: Path, engine: Any) -> None:
-    app = create_app(Settings(models_dir=repository, max_steps=8), engine)
+    app = create_app(Settings(models_dir=repository, watch_s=0, max_steps=8), engine)
     async with calling(app) as http:
         ask = {"model": "moons", "num_samples": 1, "budget": {"max_error": 0.01}}
         assert (await http.post("/v1/sample", json=ask)).json()["budget"]["solver"] == "rk4-5"  # ab4-9 has 9 steps
@@ -211,7 +218,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_guidance_must_be_the_measured_one(labels: Path, engine: Any) -> None:
-    app = create_app(Settings(models_dir=labels), engine)
+    app = create_app(Settings(models_dir=labels, watch_s=0), engine)
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 0.05}, "condition": 1}
         for guidance in ({}, {"guidance": 1}, {"guidance": 2}):
@@ -277,7 +284,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def measured(exact: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
-    app = create_app(Settings(models_dir=exact, threads=1))
+    app = create_app(Settings(models_dir=exact, watch_s=0, threads=1))
     async with calling(app) as http:
         yield http, app.state.service
 
@@ -301,7 +308,7 @@ async def test_tuned_solvers_that_were_not_measured_are_named(exact: Path, tmp_p
     folder = tmp_path / "gaussian" / "1"
     plan = StoredPlan(solver="ab4-4/tuned", times=(0, 0.2, 0.5, 0.8, 1), error=0.1, start_error=0.2)
     write_plans(folder, Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan,)))
-    app = create_app(Settings(models_dir=tmp_path, threads=1))
+    app = create_app(Settings(models_dir=tmp_path, watch_s=0, threads=1))
     transport = httpx.ASGITransport(app)
     ask = {"model": "gaussian", "num_samples": 1, "budget": {"max_error": 0.3}}
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
@@ -309,13 +316,13 @@ async def test_tuned_solvers_that_were_not_measured_are_named(exact: Path, tmp_p
     assert "; ab4-4/tuned of this model cannot be chosen until measured: python -m models measure" in reason
 
 
-async def test_a_budget_too_large_to_echo_is_refused(running: Any) -> None:
+async def test_a_budget_too_large_to_echo_is_refused(shared: Any) -> None:
     budget = {"max_nfe": 2**64}
     words = "budget.max_nfe = 18446744073709551616 is not allowed: it should be less than 9223372036854775808"
-    assert await _refused(running, budget=budget) == words
-    stream = await running.http.post("/v1/sample/stream", json={"model": "moons", "budget": budget})
+    assert await _refused(shared, budget=budget) == words
+    stream = await shared.http.post("/v1/sample/stream", json={"model": "moons", "budget": budget})
     assert (stream.status_code, stream.json()["detail"]) == (422, words)
-    inferred = await running.http.post("/v2/models/moons/infer", json={"parameters": {"budget.max_nfe": 2**64}})
+    inferred = await shared.http.post("/v2/models/moons/infer", json={"parameters": {"budget.max_nfe": 2**64}})
     assert (inferred.status_code, inferred.json()["error"]) == (400, words)
-    largest = await _chosen(running, num_samples=1, budget={"max_nfe": 2**63 - 1})
+    largest = await _chosen(shared, num_samples=1, budget={"max_nfe": 2**63 - 1})
     assert largest["max_nfe"] == 2**63 - 1

@@ -169,7 +169,7 @@ async def test_sizes_of_data_are_shown_and_have_no_way_back(http: httpx.AsyncCli
 
 
 def test_operations_of_one_shape_share_the_stage_of_its_decoder(repository: Path) -> None:
-    settings = Settings(models_dir=repository, device="cpu", threads=1)
+    settings = Settings(models_dir=repository, watch_s=0, device="cpu", threads=1)
     engine = Engine(settings)
     engine.start()
     try:

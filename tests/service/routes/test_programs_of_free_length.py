@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
+from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 from models.noise import noise
 from solvers import integrate

@@ -56,7 +56,7 @@ def _tune(folder: Path, steps: int) -> None:
 
 @pytest.fixture
 async def http(models: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=models, threads=1))
+    app = create_app(Settings(models_dir=models, watch_s=0, threads=1))
     async with calling(app) as http:
         yield http
 
@@ -256,6 +256,8 @@ async def test_what_is_no_answer_is_refused(http: httpx.AsyncClient, body: Any) 
         ),
         *(({"solver": {"name": "rk4", "steps": 3, "plan": plan}}, 422, "solver") for plan in (1, [[]], "x", 10**400)),
         ({"solver": {"name": "rk4", "steps": 3, "plan": -1}, "force": True}, 422, "solver"),
+        *(({"solver": {"name": "euler", "steps": 4, "text": text}}, 422, "solver") for text in ("rk4-20", "", None, 4)),
+        ({"solver": {"name": "dopri5", "rtol": 1e-3, "text": "dopri5@1e-5"}, "force": True}, 422, "solver"),
         ({"request": {"t_span": [0.5, 1]}}, 422, "x0"),
         ({"request": {"t_span": [0, 7]}}, 422, "t_span"),
         ({"request": {"x0": [[1, 2]]}}, 422, "x0"),

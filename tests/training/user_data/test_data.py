@@ -3,16 +3,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from PIL import Image
 
 from models.condition_values import Values
-from models.conditions import NamedConditions
+from models.conditions import NamedCondition, NamedConditions
 from models.noise import noise
 from training.config import Recipe
 from training.data import prepare
 from training.dataset import DataSet, split
 from training.errors import DataError
+from training.spaces import conditioned, deviations, skewness
 from training.user_data.data import pin
 
 
@@ -152,6 +154,19 @@ def test_tiny_and_huge_units_keep_their_spread(tmp_path: Path, unit: float):
     np.save(tmp_path / "rows.npy", rows)
     data = prepare(recipe(name="vectors", path=str(tmp_path / "rows.npy")))
     assert np.allclose(data.train.std(0), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e155, 1e200])
+def test_moments_are_of_the_values_not_of_their_unit(unit: float):
+    column = np.random.default_rng(0).exponential(size=(40, 1))
+    assert deviations(column * unit)[0] == pytest.approx(column.std() * unit)
+    assert skewness(column[:, 0] * unit) == pytest.approx(skewness(column[:, 0]))
+    assert skewness(column[:, 0]) == pytest.approx(scipy.stats.skew(column[:, 0]))
+    assert (skewness(np.full(9, 0.1 * unit)), skewness(np.zeros(9))) == (0, 0)
+    condition, values = conditioned(NamedCondition.vector(1), column * unit, np.arange(30))
+    assert condition is not None
+    assert values is not None
+    assert values[:30].std() == pytest.approx(1, rel=1e-5)
 
 
 def test_a_column_that_never_changes_is_decoded_to_itself(tmp_path: Path):

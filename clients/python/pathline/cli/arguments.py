@@ -165,7 +165,7 @@ def parser() -> argparse.ArgumentParser:
         type=_percent,
         default=0.01,
         metavar="PERCENT",
-        help="error that 95 %% of samples may have, in %% of the samples' spread (default: 1)",
+        help="error that 95 %% of samples end within, in %% of the spread (default: 1)",
     )
     add_field(compare, "budget")
 

@@ -19,10 +19,12 @@ from pathline._bar import Bar
 from pathline._client import Client
 from pathline._files import numbers, replacing
 from pathline._info import ModelInfo
+from pathline._response import printable
 from pathline._results import SampleResult
+from pathline._table import text_table
 from pathline.cli.arguments import conditions, options
 from pathline.cli.bench import measure
-from pathline.cli.output import FORMATS, show
+from pathline.cli.output import FORMATS, note, show
 from pathline.cli.tally import Tally
 
 _REMEDY = "a looser tolerance, more steps or another solver may help"
@@ -53,10 +55,9 @@ def sample(arguments: argparse.Namespace) -> int:
     _report_samples(arguments, tally, last)
     if tally.failed:
         first = tally.failed[0]
-        print(
+        note(
             f"pathline: {len(tally.failed)} of {arguments.num_samples} samples did not reach the end "
-            f"(sample {first['index']}: {first['status']}); {_REMEDIES.get(first['status'], _REMEDY)}",
-            file=sys.stderr,
+            f"(sample {first['index']}: {first['status']}); {_REMEDIES.get(first['status'], _REMEDY)}"
         )
     return 1 if tally.failed else 0
 
@@ -80,7 +81,7 @@ def replay(arguments: argparse.Namespace) -> int:
         causes = {
             f"{each['what']} ({each['answer']} -> {each['here']})": None for r in results for each in r.differences
         }
-        print(f"pathline: the bits differ from those of the original response: {'; '.join(causes)}", file=sys.stderr)
+        note(f"pathline: the bits differ from those of the original response: {'; '.join(causes)}")
     elif not arguments.json:
         show("the bits match those of the original response")
     return 1 if other or tally.failed else 0
@@ -116,9 +117,9 @@ def models(arguments: argparse.Namespace) -> int:
         ]
         _print_table(("model", "version", "state", "sample", "status"), rows)
         for name, left_s in models.training.items():
-            print(f"{name}: training{'' if left_s is None else f', {left_s:.0f} s left'}", file=sys.stderr)
+            note(f"{name}: training{'' if left_s is None else f', {left_s:.0f} s left'}")
         for path, reason in models.passed_over.items():
-            print(f"{path}: {reason}", file=sys.stderr)
+            note(f"{path}: {reason}")
     return 0
 
 
@@ -157,7 +158,7 @@ def compare(arguments: argparse.Namespace) -> int:
     def tell(point: Mapping[str, Any]) -> None:
         nonlocal measured
         measured += 1
-        sys.stderr.write(f"\r{measured} solvers measured, now {point['solver']:<24}")
+        sys.stderr.write(f"\r{measured} solvers measured, now {printable(str(point.get('solver', ''))):<24}")
         sys.stderr.flush()
 
     members = {"budget": {"max_error": arguments.within}, **options(arguments)}
@@ -213,7 +214,6 @@ def _shape(shape: Sequence[int | str] | None) -> str:
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    table = [list(head), *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        show("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    table = [head, *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
+    for line in text_table(table, left=len(head)):
+        show(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from collections.abc import Callable
 from typing import IO
@@ -10,7 +11,7 @@ from typing import IO
 import numpy as np
 
 from pathline._files import numbers, write_csv
-from pathline._picture import draw, refusal
+from pathline._plot import draw, refusal
 from pathline._response import printable
 from pathline.cli.tally import Tally
 
@@ -30,6 +31,11 @@ def show(text: str) -> None:
         raise
     except OSError as error:
         raise OSError(error.errno, error.strerror, STDOUT) from error
+
+
+def note(text: str) -> None:
+    """Print to standard error what is not the result."""
+    print(printable(text), file=sys.stderr)
 
 
 def write_npy(file: IO[bytes], tally: Tally) -> None:

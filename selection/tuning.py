@@ -15,15 +15,17 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from selection.error import shares
+from selection.error import Ends
+from selection.error import Field as Velocity
 from solvers import SolverSpec
 from solvers.plan import Rows, rows_on
 from solvers.tuned import TunedPlan
@@ -48,7 +50,7 @@ _FEWEST_PATHS = 128
 
 
 @dataclass(frozen=True)
-class Target:
+class Calibration:
     """Calibration paths, with the ends that a plan should reach.
 
     Attributes:
@@ -63,24 +65,29 @@ class Target:
     ends: Tensor
     spread: float
 
-    def error(self, times: Numbers, weights: Numbers) -> float:
-        """Return the root mean square of `errors`, which is minimised; inf if a path diverges."""
-        total = sum(float(off.square().sum()) for off in self._off(times, weights))
-        return float(np.sqrt(total / len(self.x0))) / self.spread if np.isfinite(total) else np.inf
+    @classmethod
+    def of(cls, field: Velocity, x0: Tensor, ends: Ends) -> Self:
+        """Return the paths of a model from x0 (n, *event), in the dtype of its weights."""
 
-    def errors(self, times: Numbers, weights: Numbers) -> Numbers:
-        """Return the endpoint error of each path, (n,), as a share of the spread."""
-        return shares(torch.cat(list(self._off(times, weights))), torch.zeros(()), self.spread)
+        def velocity(x: Tensor, t: Tensor, rows: slice) -> Tensor:
+            return field(x.to(x0.dtype), t.to(x0.dtype), np.arange(rows.start, rows.stop)).double()
+
+        return cls(velocity, x0.double(), ends.states, ends.spread)
 
     @torch.no_grad()
-    def _off(self, times: Numbers, weights: Numbers) -> Iterator[Tensor]:
-        """Yield how far paths end from their exact ends, part by part."""
+    def error(self, times: Numbers, weights: Numbers) -> float:
+        """Return the root mean square distance from the ends, which is minimised, as a share of the spread.
+
+        It is inf if a path diverges.
+        """
+        total = 0.0
         for rows in self._parts():
             x, terms = self.x0[rows], [self.x0[rows]]
             for n in range(len(weights)):
                 terms.append(self.velocity(x, x.new_full((len(x),), times[n]), rows))
                 x = _moved(x, weights[n], terms)
-            yield x - self.ends[rows]
+            total += float((x - self.ends[rows]).square().sum())
+        return float(np.sqrt(total / len(self.x0))) / self.spread if np.isfinite(total) else np.inf
 
     def normal_equations(self, times: Numbers, weights: Numbers) -> tuple[Numbers, Numbers]:
         """J^T r and J^T J of the residuals r = x_N - ends by times and weights, flat, (N + 1 + N (1 + N)).
@@ -111,9 +118,9 @@ class Target:
                 slope += self._along(r, states, time_inputs, vectors).sum(axis=0)
         return slope, square
 
-    def part(self, samples: int) -> Target:
+    def part(self, samples: int) -> Calibration:
         """The first paths alone."""
-        return Target(self.velocity, self.x0[:samples], self.ends[:samples], self.spread)
+        return Calibration(self.velocity, self.x0[:samples], self.ends[:samples], self.spread)
 
     @staticmethod
     def _along(z: Tensor, states: list[Tensor], time_inputs: list[Tensor], vectors: Tensor) -> Numbers:
@@ -163,11 +170,11 @@ def stock_weights(spec: SolverSpec, times: Numbers) -> Numbers:
     return weights_of(rows_on(times, spec, spec.method), times)
 
 
-def tune_grid(target: Target, spec: SolverSpec, iterations: int, tell: Callable[[float], None]) -> Numbers:
+def tune_grid(paths: Calibration, spec: SolverSpec, iterations: int, tell: Callable[[float], None]) -> Numbers:
     """Return tuned times (N + 1,) for a stock method with one evaluation per step.
 
     Args:
-        target: the calibration paths.
+        paths: the calibration paths.
         spec: method and steps.
         iterations: limit on the iterations from each of two starts, and again on those that end the better one.
         tell: called after each iteration with the error.
@@ -185,19 +192,19 @@ def tune_grid(target: Target, spec: SolverSpec, iterations: int, tell: Callable[
         return times, stock_weights(spec, times), np.concatenate([by_p, by_times @ by_p])
 
     starts = (np.zeros(count), np.log(np.linspace(2.0, 0.7, count)))
-    begun = _begin(target)
+    begun = _begin(paths)
     found = [_descend(begun, p, unknowns, count, iterations, tell) for p in starts]
     best = min(found, key=lambda each: each[1])[0]
-    return _times(_descend(target, best, unknowns, count, iterations, tell)[0])[0]
+    return _times(_descend(paths, best, unknowns, count, iterations, tell)[0])[0]
 
 
 def tune_plan(
-    target: Target, times: Numbers, weights: Numbers, iterations: int, tell: Callable[[float], None]
+    paths: Calibration, times: Numbers, weights: Numbers, iterations: int, tell: Callable[[float], None]
 ) -> TunedPlan:
     """Return the times and weights of a learned plan.
 
     Args:
-        target: the calibration paths.
+        paths: the calibration paths.
         times, weights: initial values, (N + 1,) and (N, 1 + N).
         iterations: limit on the iterations on a part of the paths, and again on all.
         tell: called after each iteration with the error.
@@ -216,35 +223,35 @@ def tune_plan(
         return t, w, change
 
     start = np.concatenate([_unknowns(times), weights[lower]])
-    begun, _ = _descend(_begin(target), start, unknowns, count, iterations, tell)
-    better = min((start, begun), key=lambda p: target.error(*unknowns(p)[:2]))
-    p, _ = _descend(target, better, unknowns, count, iterations, tell)
+    begun, _ = _descend(_begin(paths), start, unknowns, count, iterations, tell)
+    better = min((start, begun), key=lambda p: paths.error(*unknowns(p)[:2]))
+    p, _ = _descend(paths, better, unknowns, count, iterations, tell)
     t, w, _ = unknowns(p)
     return TunedPlan(t, w[:, 1:], w[:, 0])
 
 
-def _begin(target: Target) -> Target:
+def _begin(paths: Calibration) -> Calibration:
     """The part of the paths that a descent begins on."""
-    return target.part(max(_FEWEST_PATHS, len(target.x0) // _FIRST_PART))
+    return paths.part(max(_FEWEST_PATHS, len(paths.x0) // _FIRST_PART))
 
 
 def _descend(
-    target: Target, p: Numbers, unknowns: Unknowns, logs: int, iterations: int, tell: Callable[[float], None]
+    paths: Calibration, p: Numbers, unknowns: Unknowns, logs: int, iterations: int, tell: Callable[[float], None]
 ) -> tuple[Numbers, float]:
     """Levenberg-Marquardt from p (P,), the first `logs` of which are logarithms of steps: best p and error."""
     times, weights, change = unknowns(p)
-    error, damping = target.error(times, weights), 1e-3
+    error, damping = paths.error(times, weights), 1e-3
     small = 0
     for _ in range(iterations):
         tell(error)
-        slope, square = target.normal_equations(times, weights)
+        slope, square = paths.normal_equations(times, weights)
         slope, square = change.T @ slope, change.T @ square @ change
         scale = np.diag(square) + 1e-12 * np.trace(square)
         while True:
             move = -np.linalg.lstsq(square + damping * np.diag(scale), slope, rcond=None)[0]
             move *= min(1.0, _LONGEST_MOVE / max(float(np.abs(move[:logs]).max()), 1e-300))
             tried = unknowns(p + move)
-            found = target.error(tried[0], tried[1])
+            found = paths.error(tried[0], tried[1])
             if found < error:
                 break
             damping *= 4

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from selection import tuning
+from selection.tuning import Calibration, stock_weights, tune_grid, tune_plan
 from solvers import SolverSpec, integrate
 from solvers.tuned import TunedPlans
 from tests.solvers.support import EXPONENTIAL, MULTISTEP
-from training import tuning
-from training.tuning import Target, stock_weights, tune_grid, tune_plan
 
 UNIFORM = np.linspace(0.0, 1.0, 5)
 
@@ -22,10 +22,10 @@ def field(x: Tensor, t: Tensor, rows: slice | None = None) -> Tensor:
     return torch.tanh(3 * x) - x + torch.sin(2 * t) * x.flip(1) / (1.2 - t)
 
 
-def target(samples: int, seed: int = 0) -> Target:
+def target(samples: int, seed: int = 0) -> Calibration:
     x0 = torch.randn(samples, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     ends = integrate(lambda x, t: field(x, t), x0, rtol=1e-10, atol=1e-10).x
-    return Target(field, x0, ends, float((ends - ends.mean(0)).square().sum(1).mean().sqrt()))
+    return Calibration(field, x0, ends, float((ends - ends.mean(0)).square().sum(1).mean().sqrt()))
 
 
 @pytest.mark.parametrize("most", [1, 2])

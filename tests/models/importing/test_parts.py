@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from models.__main__ import main
 from models.checkpoint.loading import load
-from models.importing.beside import PreludeSource, make_decoder
 from models.importing.files import ForeignError
+from models.importing.parts import PreludeSource, make_decoder
 from models.importing.weights import import_program, import_weights
 from models.shapes import Axis
 from tests.service.latent import CONDITIONS, Latent, export, exported
