@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from types import CoroutineType
 from typing import Any
 
 import torch
@@ -54,13 +53,13 @@ class Application(FastAPI):
 
     door: Door
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> "CoroutineType[Any, Any, None]":
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or start and stop."""
-        return (self.door if scope["type"] == "http" else self.pass_on)(scope, receive, send)
+        await (self.door if scope["type"] == "http" else self.pass_on)(scope, receive, send)
 
-    def pass_on(self, scope: Scope, receive: Receive, send: Send) -> "CoroutineType[Any, Any, None]":
+    async def pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Leave a request to the framework."""
-        return super().__call__(scope, receive, send)
+        await super().__call__(scope, receive, send)
 
 
 def create_app(settings: Settings | None = None, engine: Engine | None = None) -> Application:
