@@ -267,7 +267,7 @@ async def draw(http: Context, valid: Validated) -> ArrayResponse:
     """
     result = await solve(http, valid.job)
     count(http, valid.job, result)
-    if is_small(result):
+    if is_small(result) and not valid.job.log_prob:
         return response_of(http, valid, result)
     return await asyncio.to_thread(response_of, http, valid, result)
 

@@ -19,6 +19,7 @@ from service.replay import asked_of, digest_of, environment_of
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.solved import Floats, Rows, Solved, closed, latency, outcome, written_as
 from solvers.plan import Plan
+from solvers.stochastic import Diffusion, transition_log_prob
 from solvers.trace import Trace, quantiles_by_bin
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
@@ -57,6 +58,9 @@ class TraceBody(TypedDict):
 
 class _Steps(TypedDict):
     saved: NotRequired[Saved]
+    log_prob: NotRequired[
+        Annotated[Rows, Field(description="log-density in nats of each step of each sample; null if not made")]
+    ]
     trace: NotRequired[TraceBody]
 
 
@@ -175,6 +179,8 @@ def sample_response(
     if result.saved is not None and job.save_at is not None:
         arrays["saved"] = saved = saved_of(model, result, decode)
         document["saved"] = {"t": job.save_at.tolist(), "states": saved}
+    if job.log_prob:
+        arrays["log_prob"] = document["log_prob"] = _transitions(job, result)
     trace = view(job.trace, job.plan, result.trace)
     if trace is not None:
         for name in COLUMNS:
@@ -215,6 +221,14 @@ def _constant(
         "samples": _NONE,
         "latency": {"queue_s": 0.0, "solve_s": 0.0, "network_s": 0.0, "encode_s": 0.0, "total_s": 0.0},
     }
+
+
+def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
+    """Return the log-densities of the steps (n, steps); their noise is made anew, as it has random access."""
+    times, diffusion = job.plan.times, job.plan.spec.diffusion
+    assert times is not None and isinstance(diffusion, Diffusion)  # noqa: S101, PT018  (the validation has checked)
+    width = result.x[0].numel()
+    return transition_log_prob(times, diffusion, job.seed, job.first_index, result.t, width)
 
 
 def _columns_of(model: ModelVersion, decode: bool) -> _Columns:

@@ -17,6 +17,7 @@ from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from selection.frontier import read_frontier
+from tests.selection.support import only
 from training import measurement
 from training.config import Recipe
 from training.data import prepare
@@ -29,7 +30,7 @@ from training.measurement import measure_published
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("euler", "rk4"))
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", only("euler", "rk4"))
     monkeypatch.setattr("selection.candidates.GRIDS", ())
     monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
 
