@@ -181,10 +181,10 @@ def submit(http: Context, job: Job, loop: asyncio.AbstractEventLoop) -> asyncio.
 
 
 def abandon(http: Context, future: asyncio.Future[JobResult]) -> None:
-    """Cancel a job that is not done; its memory is kept until the engine has let go of it."""
+    """Cancel a job if it is not done; its memory is kept until the engine has let go of it."""
+    future.add_done_callback(lambda _: future.cancelled() or future.exception())  # nobody else looks at it
     if not future.done():
         http.service.engine.cancel(future)
-        future.add_done_callback(lambda _: future.cancelled() or future.exception())  # nobody else looks at it
         if http.hold is not None:
             http.hold.until(future)
 
