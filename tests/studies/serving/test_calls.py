@@ -11,7 +11,7 @@ from tests.processes import ROOT
 MOST = {"HTTP": (225, 225), "engine": (110, 120)}
 """Python and C calls of a request of workload a."""
 
-REFUSED = (152, 158)
+REFUSED = (195, 195)
 """Those of a refusal, in HTTP's thread."""
 
 
