@@ -9,7 +9,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
 export PYTHONDONTWRITEBYTECODE =
 MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
 
-.PHONY: help setup models serve check docs test test-system lock bench bench-peers bench-quick soak clean
+.PHONY: help setup models serve check docs test setup-system test-system lock bench bench-peers bench-quick soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ $(VENV)/.dev: $(VENV)/.serve
 	@touch $@
 
 # kserve has its own environment (450 MB), because its pins (protobuf < 7, python-dateutil < 3) conflict with ours.
-$(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.serve
+$(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.dev
 	@echo "setup: kserve, for its client and its model of a manifest"
 	@$(PYTHON) -m venv $(VENV)/kserve
 	@$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_kserve/requirements.txt
@@ -54,7 +54,7 @@ serve: setup ## set up, serve on 127.0.0.1:8000, and train the default models th
 check: $(VENV)/.dev ## format, lint, types, import layers
 	@echo "check: ruff format"; $(BIN)/ruff format --check .
 	@echo "check: ruff"; $(BIN)/ruff check .
-	@echo "check: pyright"; $(BIN)/pyright
+	@echo "check: pyright"; $(BIN)/pyright --threads $(WORKERS)
 	@echo "check: import layers"; $(BIN)/lint-imports
 	@echo "check: documentation"; $(SITE) --site-dir $(VENV)/site
 
@@ -62,7 +62,7 @@ docs: $(VENV)/.dev ## build the documentation site in site/
 	@$(SITE) --site-dir site
 	@echo "docs: open site/index.html"
 
-# An environment on top of .venv, for one test's large or conflicting packages. Arguments: name, contents, options of pip.
+# An environment on top of a complete .venv, for one test's large or conflicting packages. Arguments: name, contents, options of pip.
 define layered
 	@echo "setup: $(2)"
 	@$(PYTHON) -m venv $(VENV)/$(1)
@@ -73,24 +73,26 @@ define layered
 endef
 
 # 600 MB: botocore's pin (python-dateutil < 3) conflicts with ours, and Ray is large.
-$(VENV)/fleet/.done: tests/system/with_fleet/requirements.txt $(VENV)/.serve
+$(VENV)/fleet/.done: tests/system/with_fleet/requirements.txt $(VENV)/.dev
 	$(call layered,fleet,Ray and servers of S3 and GCS for the tests of fleet)
 
 # 340 MB. lerobot requires torch < 2.11, so it is installed without its requirements.
-$(VENV)/lerobot/.done: tests/system/with_lerobot/requirements.txt $(VENV)/.serve
+$(VENV)/lerobot/.done: tests/system/with_lerobot/requirements.txt $(VENV)/.dev
 	$(call layered,lerobot,lerobot for the test of its policy,--no-deps)
 
 # 110 MB, so that the other tests run without the extra.
-$(VENV)/onnx/.done: tests/system/with_onnx/requirements.txt $(VENV)/.serve
+$(VENV)/onnx/.done: tests/system/with_onnx/requirements.txt $(VENV)/.dev
 	$(call layered,onnx,onnxruntime for the tests of exported networks)
 
 test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: all tests that need only Python, $(WORKERS) at a time"
-	@$(BIN)/python -m pytest --ignore tests/system -n $(WORKERS) --dist worksteal
+	@$(BIN)/python -m pytest --ignore tests/system -n $(WORKERS) --dist worksteal --durations 20
 
-test-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done $(VENV)/onnx/.done $(VENV)/lerobot/.done ## tests that need Debian's chromium, nginx and prometheus, kserve, lerobot, onnxruntime, Ray or TorchCFM (installs them; needs root)
+setup-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done $(VENV)/onnx/.done $(VENV)/lerobot/.done
 	@sh tests/system/install.sh
-	@$(BIN)/python -m pytest tests/system -n $(WORKERS) --dist loadfile
+
+test-system: setup-system ## tests that need Debian's chromium, nginx and prometheus, kserve, lerobot, onnxruntime, Ray or TorchCFM (installs them; needs root)
+	@$(BIN)/python -m pytest tests/system -n $(WORKERS) --dist loadfile --durations 20
 
 lock: $(VENV)/.dev ## write the hashes of the image's packages, after changing constraints.txt
 	@$(PIP) uv

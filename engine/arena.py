@@ -20,11 +20,11 @@ from engine.stages import Stage, decoder_of, prelude_of
 from models.checkpoint.loading import Checkpoint
 from models.forms.rows import CALL_NUMBERS, rounded
 from models.guidance import network_rows
-from models.noise import noise, noise_of
+from models.noise import noise, noise_of, noise_places
 from models.shapes import free_places
 from solvers import catalogue, warm_up
 from solvers.errors import Status
-from solvers.lanes import Admission, Finished, Lanes, Saved
+from solvers.lanes import Admission, Finished, Lanes, SavedStates
 
 TICK_S = 0.05
 """A network call of a full arena takes about this many seconds at most, unless more rows are worth a longer one."""
@@ -113,7 +113,8 @@ class Arena:
 
     def _empty(self) -> Lanes:
         ends = self.operation is SAMPLE and self.checkpoint.card.field.takes_ends
-        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends)
+        order = noise_places(self.event_shape, self._free)
+        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends, order=order)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -149,7 +150,12 @@ class Arena:
         if job.x0 is not None:
             return job.x0[first : first + count]
         drawn = noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
-        return drawn if job.noise_scale == 1 else drawn * job.noise_scale
+        return self._scaled(drawn, job)
+
+    def _scaled(self, drawn: torch.Tensor, job: Job) -> torch.Tensor:
+        """The states that a job starts from, given its unit noise."""
+        factor = job.noise_scale * self.checkpoint.card.time.begin(job.start_time)[1]
+        return drawn if factor == 1 else drawn * factor
 
     def admit(self, granted: Sequence[tuple[int, int, int, Job]], bulk: bool = False) -> list[Finished]:
         """Start lanes for each (owner, first sample, count, job); some may end at once, if max_nfe is too small."""
@@ -163,8 +169,8 @@ class Arena:
             else:
                 assert drawn is not None  # noqa: S101
                 start, used = drawn[used : used + count], used + count
-                start = start if job.noise_scale == 1 else start * job.noise_scale
-            admissions.append(Admission(job.plan, start, owner, first, job.save_at))
+                start = self._scaled(start, job)
+            admissions.append(Admission(job.plan, start, owner, first, job.save_at, job.seed, job.first_index + first))
             self.network.add(owner, job)
         self.lanes[bulk].admit(admissions)
         return self._ended(bulk)
@@ -230,7 +236,7 @@ class Arena:
         self.lanes[bulk] = self._empty()
         self.device.free()
 
-    def take_saved(self) -> list[Saved]:
+    def take_saved(self) -> list[SavedStates]:
         """Return the states saved since the last call."""
         saved = [saved for lanes in self.lanes if lanes.saved for saved in lanes.take_saved()]
         return [replace(each, x=self.device.fetch(each.x)) for each in saved]

@@ -16,7 +16,7 @@ from models.condition_values import Distinct
 from models.guidance import Guidance, network_rows
 from solvers.derived import DerivedField
 from solvers.errors import CODES, STATUSES, Status
-from solvers.lanes import Finished, Saved
+from solvers.lanes import Finished, SavedStates
 from solvers.plan import Plan
 from solvers.trace import Trace
 
@@ -133,8 +133,10 @@ class Job:
         model, version: a version loaded into the engine.
         plan: the compiled solver.
         num_samples: number of samples, at least 1.
-        seed, first_index: choose the noise of the samples; not used if `x0` is given.
-        noise_scale: a factor of that noise, its temperature.
+        seed, first_index: choose the noise of the samples: that of stochastic steps and, without `x0`, of the start.
+        noise_scale: a factor of the noise of the start, its temperature.
+        start_time: the network's own time at which the plan starts, with its authors' noise there; None if it starts at
+            t = 0, or from `x0`.
         x0: (num_samples, *event) starting states, in the operation's own shape, or None for noise.
         save_at: (M,) float64 times to keep the states at, or None.
         deadline: when the job is given up, in seconds of the engine's clock (`time.monotonic`), or None.
@@ -166,6 +168,7 @@ class Job:
     seed: int = 0
     first_index: int = 0
     noise_scale: float = 1.0
+    start_time: float | None = None
     x0: torch.Tensor | None = None
     save_at: NDArray[np.float64] | None = None
     deadline: float | None = None
@@ -319,7 +322,7 @@ class ResultBuilder:
                 self._steps.append(finished.steps[steps].copy())
         self.done += count
 
-    def keep(self, saved: Saved, chosen: NDArray[np.bool_]) -> None:
+    def keep(self, saved: SavedStates, chosen: NDArray[np.bool_]) -> None:
         """Take saved states."""
         assert self.saved is not None  # noqa: S101  (only jobs with save_at save)
         mask = torch.from_numpy(chosen)

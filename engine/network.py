@@ -60,7 +60,7 @@ class Network:
             operation: the operation of the lanes.
             sizes: sizes of the free axes.
         """
-        takes = checkpoint.conditioning
+        takes = checkpoint.network_conditions
         self._takes = None if takes is None else takes.sized({**checkpoint.card.typical, **dict(sizes)})
         self._device, self._dtype = device, checkpoint.dtype
         self.seconds, self.rows = 0.0, 0

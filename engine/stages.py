@@ -283,7 +283,7 @@ def _unpack(packed: Tensor, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]
 
 def prelude_of(checkpoint: Checkpoint, device: Device, sizes: Sizes = ()) -> Stage | None:
     """The prelude of a version for these sizes of the free axes; None if it has none."""
-    prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
+    prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.network_conditions
     if prelude is None or requested is None or takes is None:
         return None
     arguments, makes = requested.sized(dict(sizes)), takes.sized(dict(sizes))
@@ -334,7 +334,7 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
         job: the job.
         then: called with the job once its conditions are those that the network takes.
     """
-    prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.conditioning
+    prelude, requested, takes = checkpoint.prelude, checkpoint.request_conditions, checkpoint.network_conditions
     assert prelude is not None  # noqa: S101
     assert requested is not None  # noqa: S101
     assert takes is not None  # noqa: S101

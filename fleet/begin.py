@@ -146,7 +146,8 @@ def _new(
     arrays = fitted(arguments.arrays, total, card)
     conditions: RowConditions | None = arrays if arrays.sources else table
     with Maker(settings, arguments.model, version, threads) as maker:
-        plan = maker.plan(arguments.request, conditions)
+        job = maker.job(arguments.request, conditions)
+        start = {} if job.start_time is None else {"start_time": job.start_time}  # of a scheduler's steps, too
         for place, count in arrays.pieces():
             maker.check(arguments.request, arrays, place, count)
         first = maker.make(arguments.request, arguments.seed, first_index, 0, 1, conditions)
@@ -161,8 +162,8 @@ def _new(
             path=maker.model.path,
             threads=threads,
             noise=maker.model.card.noise,
-            request=arguments.request,
-            plan=digest_of_plan(plan),
+            request={**arguments.request, **start},
+            plan=digest_of_plan(job.plan),
             seed=arguments.seed,
             first_index=first_index,
             total=total,

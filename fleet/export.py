@@ -42,6 +42,10 @@ def export_pairs(target: Target, file: Path) -> int:
         raise UsageError(
             f"{target.address}: holds samples of a model with free axes, but `training` takes pairs of one fixed shape"
         )
+    if spec.request.get("start_time") is not None:
+        raise UsageError(
+            f"{target.address}: its samples start later than at pure noise, which `training` pairs with data"
+        )
     if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
         raise UsageError(f"{target.address}: {failed} samples did not reach the end of their paths; use a finer solver")
     solving = {name: spec.request[name] for name in SOLVER_FIELDS if name in spec.request}

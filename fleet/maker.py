@@ -100,7 +100,7 @@ class Maker:
         """
         maker = cls(settings, spec.model, spec.version, spec.threads, device)
         try:
-            plan = maker.plan(spec.request, conditions)
+            plan = maker.job(spec.request, conditions).plan
             found = {"checkpoint": maker.model.digest, "path": maker.model.path, "plan": digest_of_plan(plan)}
             spec.refuse_other(found)
         except BaseException:
@@ -118,9 +118,9 @@ class Maker:
         """Stop the engine."""
         self._engine.stop()
 
-    def plan(self, request: Mapping[str, Any], conditions: RowConditions | None = None) -> Plan:
-        """Return the compiled solver of a request; raise a UsageError if the request is refused."""
-        return self._job(request, 0, 0, 0, 1, conditions)[1].plan
+    def job(self, request: Mapping[str, Any], conditions: RowConditions | None = None) -> Job:
+        """Return the job of one sample of a request; raise a UsageError if the request is refused."""
+        return self._job(request, 0, 0, 0, 1, conditions)[1]
 
     def check(self, request: Mapping[str, Any], conditions: RowConditions, first: int, rows: int) -> None:
         """Raise a UsageError if the service would refuse the conditions of these rows."""
@@ -166,7 +166,7 @@ class Maker:
         """Return the conditions of a table as arrays hold them: names of classes as numbers, vectors as they came."""
         if isinstance(conditions[0], list):
             return np.asarray(conditions, self.model.card.dtype)
-        takes = self.model.conditioning
+        takes = self.model.request_conditions
         entry = None if takes is None else takes.entries.get(ONE)
         numbers = class_numbers(None if entry is None else entry.names)
         return np.asarray([numbers.get(each, each) for each in conditions])

@@ -44,11 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_measure(commands.add_parser("measure", help="measure the cost and error of solvers on a model"))
     add_arguments(commands.add_parser("import", parents=[common], help="turn other people's weights into a model"))
     options = parser.parse_args(arguments)
-    if options.command in ("import", "measure"):
-        return _import(options) if options.command == "import" else _measure(options)
+    if options.command == "measure":
+        return _measure(options)
     repository = Repository(options.models_dir)
     try:
+        if options.command == "import":
+            return run(options)
         return _list(repository) if options.command == "list" else _check(repository)
+    except CheckpointError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return 1
     except RepositoryError as error:
         print(error, file=sys.stderr)
         return 2
@@ -115,14 +120,6 @@ def _size(text: str) -> tuple[str, int]:
     if not (axis and size.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not the size of an axis; write it as T=344")
     return axis, int(size)
-
-
-def _import(options: argparse.Namespace) -> int:
-    try:
-        return run(options)
-    except CheckpointError as error:
-        print(f"refused: {error}", file=sys.stderr)
-        return 1
 
 
 def _list(repository: Repository) -> int:

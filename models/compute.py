@@ -33,7 +33,9 @@ class Cast(Wrapper):
         takes = getattr(self.network, "condition", None)
         if isinstance(takes, NamedConditions) and condition is not None:  # those without a scale have their own dtypes
             pairs = zip(takes.entries.values(), takes.unpack(condition), strict=True)
-            condition = takes.pack([tensor.to(self.compute) if entry.moved else tensor for entry, tensor in pairs])
+            condition = takes.pack(
+                [tensor.to(self.compute) if entry.is_standardised else tensor for entry, tensor in pairs]
+            )
         return network(x.to(self.compute), t.to(self._times), condition).to(x.dtype)
 
 

@@ -131,7 +131,9 @@ class Values:
                 self._note_sizes(name, entry, shape)
                 rows = shape[0] if len(shape) > len(entry.shape) else 1
                 self.max_rows = max(self.max_rows, rows)
-                self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
+                self.bytes += (
+                    rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.network_dtype(dtype).itemsize
+                )
             elif entry.default is None and not entry.nullable and name not in optional:
                 raise NamedConditionError(
                     name,
@@ -240,7 +242,7 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
     shape = outline(value)
     kind = entry.torch_dtype
     allowed = {int, float} if kind.is_floating_point else {bool} if kind == torch.bool else {int}
-    expected = f"{card.describe()}, of {' or '.join(sorted(each.__name__ for each in allowed))}"
+    expected = f"{card.describe()}, of {' or '.join(sorted(a.__name__ for a in allowed))}"
     if entry.classes is not None:
         value = _labels(name, entry, value)
     try:

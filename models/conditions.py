@@ -204,13 +204,13 @@ class NamedCondition(Sparse):
         return math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape)
 
     @property
-    def moved(self) -> bool:
+    def is_standardised(self) -> bool:
         """Whether it has a mean or a scale."""
         return self.mean is not None or self.scale is not None
 
-    def given_to(self, states: torch.dtype) -> torch.dtype:
+    def network_dtype(self, states: torch.dtype) -> torch.dtype:
         """Return the dtype that the network takes."""
-        return states if self.moved else self.torch_dtype
+        return states if self.is_standardised else self.torch_dtype
 
     def standardised(self, values: Tensor, states: torch.dtype) -> Tensor:
         """Return values (rows, *shape) as the network takes them: (values - mean) * scale.
@@ -218,7 +218,7 @@ class NamedCondition(Sparse):
         With a mean this is computed in float64 unless the values have at most 16 bits, since only the difference from
         a large mean (a year, an income) may be small enough for the dtype of the states.
         """
-        if not self.moved:
+        if not self.is_standardised:
             return values
         wide = torch.float64 if self.mean is not None and self.torch_dtype.itemsize > 2 else states
         result = values.to(wide)
@@ -230,7 +230,7 @@ class NamedCondition(Sparse):
 
     def check(self, name: str, tensor: Any, rows: int, states: torch.dtype) -> None:
         """Raise a ConditionError unless a tensor has the shape and dtype that the network takes for `rows` rows."""
-        shape, dtype = (rows, *self.shape), self.given_to(states)
+        shape, dtype = (rows, *self.shape), self.network_dtype(states)
         fits = len(shape) == tensor.ndim and all(
             isinstance(expected, str) or expected == size for expected, size in zip(shape, tensor.shape, strict=True)
         )
@@ -290,7 +290,7 @@ class NamedCondition(Sparse):
         """Return its dtype and shape in words."""
         if self.classes is not None and not self.shape:
             return f"a class label, {describe_labels(self.classes, self.names)}"
-        if self.moved and self.torch_dtype.is_floating_point and len(self.sizes) == len(self.shape) == 1:
+        if self.is_standardised and self.torch_dtype.is_floating_point and len(self.sizes) == len(self.shape) == 1:
             return f"a vector of {self.sizes[0]} finite numbers"
         axes = [f"{size} up to {self.max[size]}" if isinstance(size, str) else str(size) for size in self.shape]
         return f"{self.dtype} of shape [{', '.join(axes)}]"

@@ -201,6 +201,11 @@ class TimeCard(Sparse):
         return self._amounts(self.sigmas[0])
 
     @property
+    def from_standard_noise(self) -> bool:
+        """Whether x_t = (1 - t) x0 + t x1 with standard normal x0 and data x1, so that v determines the score."""
+        return self.first_state == (0.0, 1.0) and self.last_state == (1.0, 0.0)
+
+    @property
     def last_state(self) -> tuple[float, float]:
         """(a1, b1): the amounts of data and noise at t = 1."""
         return self._amounts(self._noise_at(self.stop_level))
@@ -232,6 +237,29 @@ class TimeCard(Sparse):
         (a, b), (a1, b1), sigma = self.first_state, self.last_state, self.shape.sigma(u)
         return (b - sigma * a) / (b - b1 + sigma * (a1 - a))
 
+    def begin(self, own: float | None) -> tuple[float, float]:
+        """Return the t of a start at one of the network's own times, and the factor of unit noise there.
+
+        There the authors start from S' times unit noise, with S' as `first_scale` at that time. The state X = S' e is
+        z = (B / b) S' e, with B the amount of noise at t and b that on their own path.
+
+        Args:
+            own: the time of the first call; None for the card's.
+
+        Raises:
+            ValueError: it is noisier than the card's start, or not before the end.
+        """
+        if own is None:
+            return 0.0, 1.0
+        t, (first, _) = self.time_of(own), self.levels
+        if self.level(own) > first or t >= 1.0:
+            end = self.own(0.0 if self.stop_level is None else self.stop_level)
+            raise ValueError(f"sampling starts at {self.own(first):g} or later, and before {end:g}")
+        (_, b), (_, b_first) = self._amounts(self._noise_at(self.level(own))), self._first
+        noise = t * self.last_state[1] + (1.0 - t) * self.first_state[1]
+        size = self.first_scale if self.path == "vp" else self.first_scale * b / b_first
+        return t, size * noise / b
+
     def grid(self, own: Sequence[float]) -> list[float]:
         """Return the t of steps at the network's own times, from the first call to data.
 
@@ -255,12 +283,12 @@ class Adapted(Wrapper):
     def __init__(self, network: nn.Module | VelocityField, time: TimeCard) -> None:
         super().__init__(network)
         self.time = time
-        self._changed = None if time.straight else _Changed(time)
+        self._conversion = None if time.straight else _Conversion(time)
 
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t in [0, 1] from noise to data."""
-        if self._changed is not None:
-            return self._changed(network, x, t, condition)
+        if self._conversion is not None:
+            return self._conversion(network, x, t, condition)
         time = self.time
         if time.scale == 1.0:
             own = t if time.noise_at == 0 else 1.0 - t
@@ -281,7 +309,7 @@ def _counted(own: Callable[[Tensor], Tensor], t: Tensor, step: float) -> Tensor:
     return torch.where(exact, whole, at)
 
 
-class _Changed:
+class _Conversion:
     """The conversion of prediction and path: dz/dt = p z + q f(g z, own time), where p, q, g depend on t alone."""
 
     def __init__(self, time: TimeCard) -> None:

@@ -18,7 +18,7 @@ from models.shapes import AxisName, DataSize, computed, free_axes, reshaped, siz
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
 
 
-class Column(Sparse):
+class ColumnCard(Sparse):
     """One column of data that are rows.
 
     Attributes:
@@ -71,7 +71,7 @@ class DecoderConfig(Sparse):
     dtype: Literal["float64"] | None = None
     program: FunctionConfig | None = None
     constants: int = Field(default=0, ge=0)
-    columns: tuple[Column, ...] | None = None
+    columns: tuple[ColumnCard, ...] | None = None
 
     @property
     def reshapes_only(self) -> bool:
@@ -183,7 +183,7 @@ class Decoder(nn.Module):
         self._whole = torch.from_numpy(np.array([place for place, _ in whole], dtype=np.int64))
         columns = config.columns or ()
         self._logs = {
-            kind: torch.from_numpy(np.array([k for k, each in enumerate(columns) if each.transform == kind], np.int64))
+            kind: torch.from_numpy(np.array([k for k, c in enumerate(columns) if c.transform == kind], np.int64))
             for kind in ("log", "log1p")
         }
         self._limits = torch.from_numpy(np.array([(column.low, column.high) for _, column in whole]).reshape(-1, 2).T)
@@ -210,7 +210,7 @@ class Decoder(nn.Module):
         dtype: Literal["float64"] | None = None,
         event_shape: tuple[int | str, ...] | None = None,
         constants: tuple[Tensor, Tensor] | None = None,
-        columns: tuple[Column, ...] | None = None,
+        columns: tuple[ColumnCard, ...] | None = None,
     ) -> Self:
         """Make a decoder with data = sample * scale + shift.
 

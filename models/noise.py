@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
@@ -109,6 +110,19 @@ def noise_of(
     order = [*free, *(place for place in range(len(event_shape)) if place not in free)]
     made = torch.from_numpy(out).reshape(total, *(event_shape[place] for place in order))
     return made.permute(0, *(1 + order.index(place) for place in range(len(order)))).contiguous() if free else made
+
+
+def noise_places(event_shape: tuple[int, ...], free: Sequence[int]) -> NDArray[np.int64]:
+    """Return the place in a state (D,) of each number in the order in which it is drawn; empty if there is one order.
+
+    Args:
+        event_shape: shape of one sample.
+        free: the places of the free axes in the shape, which come first.
+    """
+    if not free:
+        return np.zeros(0, dtype=np.int64)
+    order = [*free, *(place for place in range(len(event_shape)) if place not in free)]
+    return np.arange(math.prod(event_shape)).reshape(event_shape).transpose(order).ravel()
 
 
 def rademacher(

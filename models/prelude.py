@@ -29,10 +29,6 @@ from models.velocity import Condition
 _Name = Annotated[str, Field(pattern=NAME)]
 
 
-class PreludeError(ConditionError):
-    """The prelude returned something that the network does not take."""
-
-
 class PreludeCard(Frozen):
     """The prelude in a card.
 
@@ -69,7 +65,7 @@ class PreludeCard(Frozen):
             entry = taken[name]
             if name in self.conditions:
                 raise ValueError(f"the prelude takes and makes {name!r}; give one of them another name")
-            if entry.null is not None or entry.default is not None or entry.moved:
+            if entry.null is not None or entry.default is not None or entry.is_standardised:
                 raise ValueError(
                     f"{name} is made by the prelude, so requests cannot leave it out: declare null, default, mean and "
                     "scale for the prelude's own conditions"
@@ -119,7 +115,7 @@ class Prelude(nn.Module):
 
         Raises:
             VelocityError: a step of the program fails.
-            PreludeError: a result is not finite, or not of the shape and dtype that the network takes.
+            ConditionError: a result is not finite, or not of the shape and dtype that the network takes.
         """
         results = self.program(dict(zip(self.inputs, conditions, strict=True)))
         rows = len(conditions[0])
@@ -127,12 +123,12 @@ class Prelude(nn.Module):
             entry = takes.entries[name]
             shape = (rows, *entry.sizes)
             if tuple(tensor.shape) != shape or tensor.dtype != entry.torch_dtype:
-                raise PreludeError(
+                raise ConditionError(
                     f"the prelude made {name} as {tensor.dtype} of shape {list(tensor.shape[1:])}; the network takes "
                     f"{entry.torch_dtype} of shape {list(entry.sizes)}"
                 )
             if tensor.is_floating_point() and not tensor.isfinite().all():
-                raise PreludeError(f"the prelude made {name} with numbers that are not finite")
+                raise ConditionError(f"the prelude made {name} with numbers that are not finite")
         return tuple(results[name] for name in self.outputs)
 
     def examples(

@@ -138,20 +138,25 @@ class Chain(_Frozen):
     def times(
         self, steps: int, time: TimeCard, event_shape: Sequence[int | str], sizes: Mapping[str, int]
     ) -> list[float]:
-        """Return the t of a grid of N steps, from 0 to 1; sizes do not matter.
+        """Return the t of a grid of N steps, to 1 from where these steps start; sizes do not matter.
 
         Raises:
-            ValueError: these steps start elsewhere than `time` does.
+            ValueError: these steps start at more noise than `time` does.
         """
         levels = self.levels(steps, time.shape)
         if time.stop_level is not None:  # a call there would change nothing
             levels = [u for u in levels if u > time.stop_level]
-        if abs(levels[0] - time.levels[0]) > 1e-6 * time.shape.steps:
+        if levels[0] > time.levels[0] + 1e-6 * time.shape.steps:
             raise ValueError(
                 f"{steps} steps of this scheduler start at {levels[0]:g}, but the model was imported to start at "
-                f"{time.levels[0]:g}; take other steps, or import it with a --solver of {steps} steps"
+                f"{time.levels[0]:g}; take fewer steps, or import it with a --solver of {steps} steps"
             )
-        return [0.0, *(time.time_of(time.own(u)) for u in levels[1:]), 1.0]
+        return [*(time.time_of(time.own(u)) for u in levels), 1.0]
+
+    def start_time(self, steps: int, time: TimeCard) -> float | None:
+        """Return the network's own time at which a grid of N steps starts; None for that of `time`."""
+        first = self.levels(steps, time.shape)[0]
+        return None if time.time_of(time.own(first)) == 0.0 else time.own(first)
 
     def levels(self, steps: int, chain: Steps) -> list[float]:
         """Return the steps of the chain at which N calls take place, noisiest first."""

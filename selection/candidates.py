@@ -74,12 +74,13 @@ def candidates(
 def _family(point: Point) -> tuple[bool, object]:
     """Return what methods share that are alike on all grids: Runge-Kutta, Adams-Bashforth, or one exponential form."""
     method = SolverSpec.parse(point.solver).method
-    return method.multistep_order > 0, method.exponential
+    return method.multistep_order > 0, method.exponential is not None
 
 
 def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
     """Yield methods (or methods on a grid) with ever more steps, fewest calls first."""
-    names = [*(name for name in catalogue.solvers() if name not in SIMILAR), EDM]
+    usable = (name for name, entry in catalogue.solvers().items() if name not in SIMILAR and not entry.stochastic)
+    names = [*usable, EDM]
     queue = [(_nfe(name, place, dtype), name, place) for name in names for place in _first(name)]
     heapq.heapify(queue)
     records = {name: Record() for name in names}

@@ -219,7 +219,7 @@ class Field:
         velocity, conditions = copy.deepcopy(self.velocity).double(), self.conditions
         if isinstance(conditions, dict):
             assert self.takes is not None  # noqa: S101  (named conditions are those of a card)
-            kinds = {name: entry.given_to(torch.float64) for name, entry in self.takes.entries.items()}
+            kinds = {name: entry.network_dtype(torch.float64) for name, entry in self.takes.entries.items()}
             conditions = {name: rows.to(kinds[name]) for name, rows in conditions.items()}
         elif conditions is not None and conditions.is_floating_point():
             conditions = conditions.double()

@@ -185,7 +185,7 @@ def measure(
     shape, sizes = _shape_of(card, sizes, examples)
     samples = samples or (_SAMPLES if np.prod(shape) <= _LARGE else _FEW)
     x0 = noise(SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape))
-    takes = card.conditioning
+    takes = card.network_conditions
     strengths: list[float | None] = list(dict.fromkeys(float(g) for g in guidances))
     rows = None
     if takes is None:
@@ -269,7 +269,7 @@ def read_examples(path: Path) -> dict[str, NDArray[Any]]:
 
 def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], samples: int) -> Any:
     """Return a row for each sample of the conditions as the network takes them, examples in turn."""
-    card, takes = checkpoint.card, checkpoint.card.conditioning
+    card, takes = checkpoint.card, checkpoint.card.network_conditions
     requested = card.request_conditions
     assert takes is not None and requested is not None  # noqa: S101, PT018  (it has conditions)
     turns = {name: array[np.arange(samples) % len(array)] for name, array in examples.items()}

@@ -74,7 +74,7 @@ class Asked(BaseModel):
     """What a request for samples said besides model, solver, seed and number, where it is not the default.
 
     Attributes:
-        t_span, condition, guidance, x0, decode, trace, noise_scale: as in a request.
+        t_span, start_time, condition, guidance, x0, decode, trace, noise_scale: as in a request.
         shape: sizes of the free axes, by name.
         hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, conditions by name, and
             guidance with these.
@@ -84,6 +84,7 @@ class Asked(BaseModel):
 
     t_span: tuple[float, float] | None = Field(default=None, strict=False)
     noise_scale: float | None = None
+    start_time: float | None = None
     condition: Any = None
     guidance: Any = None
     x0: Any = None
@@ -192,11 +193,12 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
     if "condition" in arrays and arrays["condition"].dtype.kind == "f":  # standardised, so not as it came
         hashes["condition"] = digest_of(arrays["condition"])
     values = {name: array.tolist() for name, array in arrays.items() if name not in hashes}
-    takes = model.conditioning
+    takes = model.request_conditions
     if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
         values["condition"] = class_names(takes, job.conditions or {})[ONE]
     usual = {
-        "t_span": (job.plan.t_span, (0.0, 1.0)),
+        "start_time": (job.start_time, None),
+        "t_span": (job.plan.t_span, (0.0, 1.0) if job.start_time is None else job.plan.t_span),
         "noise_scale": (job.noise_scale, 1.0),
         "guidance": (None if "guidance" in hashes else document_of(job.guidance, _droppable(model, job)), None),
         "shape": (dict(job.sizes), {}),
@@ -208,7 +210,7 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
 
 
 def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:
-    return () if model.conditioning is None else model.conditioning.droppable(job.negative or ())
+    return () if model.request_conditions is None else model.request_conditions.droppable(job.negative or ())
 
 
 LIBRARIES = ("torch", "numpy", "scipy", "numba", "llvmlite")

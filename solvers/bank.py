@@ -26,16 +26,23 @@ ROW = np.dtype(
         ("restart", np.int64),  # the row after an accepted step under error control
         ("fsal", np.int64),  # 1 if the last velocity of such a step is the first of the next
         ("dense", np.int64),  # index of the dense output, or -1
+        ("query_x", np.float64),  # weights of the state and of the noise of the step, beyond the state itself: in the
+        ("query_z", np.float64),  # query
+        ("advance_x", np.float64),  # and in the advance; all zero unless the path is stochastic
+        ("advance_z", np.float64),
     ]
 )
 """One row of the bank, see `plan.Rows`; here, `next` and `restart` are absolute indices."""
+
+MIX = ("query_x", "query_z", "advance_x", "advance_z")
+"""Columns of `Rows.mix`."""
 
 A, B, E, STIFF, BEND = range(5)
 """Places of a row's weights in `Bank.weights`: of the query, the advance, the error and the stiffness signal."""
 
 
 @dataclass
-class Space:
+class RangeAllocator:
     """A first-fit allocator of ranges of indices; the total grows as needed."""
 
     size: int = 0
@@ -99,7 +106,7 @@ class Bank:
         self.rows: NDArray[Any] = np.zeros(0, dtype=ROW)
         self.times = np.zeros(0)
         self.curves = np.zeros((0, slots, 0))
-        self._row_space, self._time_space = Space(), Space()
+        self._row_space, self._time_space = RangeAllocator(), RangeAllocator()
         self._rows: dict[int, _Loaded] = {}
         self._grids: dict[int, _Loaded] = {}
 
@@ -154,7 +161,7 @@ class Bank:
         self._leave(self._grids, id(times), self._time_space)
 
     @staticmethod
-    def _leave(table: dict[int, _Loaded], key: int, space: Space) -> None:
+    def _leave(table: dict[int, _Loaded], key: int, space: RangeAllocator) -> None:
         loaded = table[key]
         loaded.users -= 1
         if not loaded.users:
@@ -180,6 +187,8 @@ class Bank:
             records[name] = ((table != 0) * (np.arange(width) + 1)).max(axis=1)
         records["next"], records["restart"], records["fsal"] = first + rows.next, first + rows.restart, rows.fsal
         records["dense"], records["keep"] = dense, rows.keep
+        for column, name in enumerate(MIX):
+            records[name] = 0.0 if rows.mix is None else rows.mix[:, column]
         return first
 
     def _curve(self, dense: NDArray[np.float64]) -> int:

@@ -18,7 +18,7 @@ from solvers.tuned import TUNED
 
 @dataclass(frozen=True)
 class Solver:
-    """One entry: a Runge-Kutta tableau, an Adams-Bashforth method with its starter, or DPM-Solver++ or UniPC.
+    """One entry: a Runge-Kutta, Adams-Bashforth or stochastic method, or DPM-Solver++ or UniPC.
 
     Attributes:
         name: the name in requests.
@@ -26,6 +26,7 @@ class Solver:
         multistep_order: the order of a multistep method, 0 for a Runge-Kutta method.
         reference: publication of the method.
         exponential: the method, if it is DPM-Solver++ or UniPC.
+        stochastic: whether its paths have noise of their own; without it they are those of the tableau.
     """
 
     name: str
@@ -33,16 +34,17 @@ class Solver:
     multistep_order: int = 0
     reference: str = ""
     exponential: Exponential | None = None
+    stochastic: bool = False
 
     @property
     def order(self) -> int:
-        """The order of the solution."""
+        """The order of the solution; of a stochastic method the weak order, that of expectations."""
         return self.multistep_order or self.tableau.order
 
     @property
     def adaptive(self) -> bool:
         """Whether there is an error estimate, so that tolerances can be given."""
-        return not self.multistep_order and self.tableau.adaptive
+        return not self.multistep_order and not self.stochastic and self.tableau.adaptive
 
     @property
     def controller(self) -> str:
@@ -51,7 +53,9 @@ class Solver:
 
     @property
     def kind(self) -> str:
-        """`adaptive` (with fixed steps too, if steps are given), `fixed` or `multistep`."""
+        """`adaptive` (with fixed steps too, if steps are given), `fixed`, `multistep` or `stochastic`."""
+        if self.stochastic:
+            return "stochastic"
         return "multistep" if self.multistep_order else "adaptive" if self.adaptive else "fixed"
 
     @property
@@ -96,12 +100,12 @@ class Solver:
     def stability_limit(self) -> float | None:
         """The largest z with |R(-x)| <= 1 for all x in [0, z]: y' = -y is stable for h up to z.
 
-        None for DPM-Solver++ and UniPC: their weights depend on t, not on h alone.
+        None for DPM-Solver++, UniPC and stochastic methods: their weights depend on t, not on h alone.
 
         Found from the stability polynomial (Hairer & Wanner II, IV.2) or, for multistep methods, from the roots of
         the characteristic polynomial (Hairer I, III.9 and Hairer & Wanner II, V.1).
         """
-        if self.exponential:
+        if self.exponential or self.stochastic:
             return None
         grows = self._multistep_grows if self.multistep_order else self._polynomial_grows
         first = next(x for x in np.arange(1, 400) / 50 if grows(float(x)))
@@ -221,4 +225,9 @@ for _name, _method, _order, _source in (
     ("unipc3", Exponential(3, corrects=True), 2, "Zhao et al. 2023, UniPC of order 3, arXiv:2302.04867"),
 ):
     _add(Solver(_name, _SOLVERS["euler"].tableau, _order, f"{_source}; in flow form", _method))
+for _name, _drift, _source in (
+    ("sde", "euler", "Maruyama 1955; Ma et al. 2024, SiT, arXiv:2401.08740"),
+    ("sde_heun", "heun2", "Kloeden & Platen 1992, section 15.1, for noise that does not depend on the state"),
+):
+    _add(Solver(_name, _SOLVERS[_drift].tableau, reference=_source, stochastic=True))
 _LEARNED = Solver(TUNED, _SOLVERS["euler"].tableau, 1, "Shaul et al. 2024, arXiv:2403.01329")

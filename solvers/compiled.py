@@ -67,7 +67,7 @@ def _copy(shipped: Path, target: Path) -> None:
         return
 
 
-class _File(IndexDataCacheFile):
+class _IndexFile(IndexDataCacheFile):
     """The files of one function, with a hash behind each: damaged machine code would end the process."""
 
     def _dump(self, obj: Any) -> bytes:
@@ -87,7 +87,7 @@ class _Cache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         plain = self._cache_file
-        self._cache_file = _File(plain._cache_path, self._impl.filename_base, plain._source_stamp)
+        self._cache_file = _IndexFile(plain._cache_path, self._impl.filename_base, plain._source_stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +22,7 @@ from solvers.lanes import Admission, Finished, Lanes
 from solvers.plan import Plan, resolve
 from solvers.saving import check_save_at
 from solvers.state import Velocity, widened
+from solvers.stochastic import Diffusion
 from solvers.trace import Trace, quantiles_by_bin
 from solvers.tuned import TunedPlans
 
@@ -75,6 +76,7 @@ def integrate(
     t_span: Sequence[float] = (0.0, 1.0),
     grid: GridSpec = "uniform",
     start: str | None = None,
+    diffusion: Diffusion | Mapping[str, Any] | None = None,
     error_control: str = "sample",
     controller: str | None = None,
     first_step: float | None = None,
@@ -82,6 +84,7 @@ def integrate(
     max_nfe: int = 10_000,
     save_at: TimesSpec | None = None,
     tuned: TunedPlans | None = None,
+    seed: int = 0,
     progress: bool = False,
 ) -> Solution:
     """Solve dx/dt = velocity(x, t) for many samples at once, each on its own.
@@ -95,12 +98,14 @@ def integrate(
             `t` or `time` is called as velocity(t, x), as in torchdiffeq and SciPy.
         x0: (samples, *event) starting states, floating point; may be empty. Those of half precision are summed in
             float32, and the results rounded once.
-        solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_step, max_nfe: see
-            `solvers.resolve`.
+        solver, steps, rtol, atol, t_span, grid, start, diffusion, error_control, controller, first_step, max_step,
+            max_nfe: see `solvers.resolve`.
         save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid points,
             up to rounding (see `solvers.grids`); under error control dopri5 and tsit5 use their own dense output (of
             order 4), bosh3 cubic Hermite interpolation. None of them takes another call.
         tuned: plans tuned for this velocity, so that `solver` can be `tuned-6` or `ab4-9/tuned`.
+        seed: chooses the noise of stochastic solvers (`sde`, `sde_heun`), in [0, 2^63); that of sample i is the same in
+            the service, and independent of its starting noise of the same seed.
         progress: show a progress bar on stderr, with the share of the span that the slowest sample has covered.
 
     Raises:
@@ -115,13 +120,13 @@ def integrate(
         )
         warnings.warn(text, stacklevel=3)  # the caller of the function that no_grad wraps
     plan = resolve(
-        solver=solver, steps=steps, rtol=rtol, atol=atol, grid=grid, start=start, error_control=error_control,
-        controller=controller, first_step=first_step, max_step=max_step, max_nfe=max_nfe, t_span=t_span,
-        dtype=x0.dtype, tuned=tuned,
+        solver=solver, steps=steps, rtol=rtol, atol=atol, grid=grid, start=start, diffusion=diffusion,
+        error_control=error_control, controller=controller, first_step=first_step, max_step=max_step, max_nfe=max_nfe,
+        t_span=t_span, dtype=x0.dtype, tuned=tuned,
     )  # fmt: skip
     points = check_save_at(plan, save_at)
     field, wide = widened(_in_our_order(velocity), x0)
-    solution = _drive(lambda x, t, _: field(x, t), wide, plan, points, progress)
+    solution = _drive(lambda x, t, _: field(x, t), wide, plan, points, progress, seed=seed)
     saved = None if solution.saved is None else solution.saved.to(x0.dtype)
     return replace(solution, x=solution.x.to(x0.dtype), saved=saved)
 
@@ -155,7 +160,12 @@ def integrate_indexed(
         save_at: the times that `solvers.saving.check_save_at` returned.
         progress: show a progress bar.
         step_ends: whether the velocity also receives where the step ends; its times are then (rows, 2). Only on grids.
+
+    Raises:
+        SolverError: the plan is stochastic; this is for measurements and pairs, which follow the ODE.
     """
+    if plan.spec.method.stochastic:
+        raise SolverError("solver", f"{plan.spec} is stochastic, and this follows the ODE: use a solver without noise")
     return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, plan, save_at, progress, step_ends)
 
 
@@ -166,9 +176,10 @@ def _drive(
     save_at: NDArray[np.float64] | None,
     progress: bool,
     step_ends: bool = False,
+    seed: int = 0,
 ) -> Solution:
     lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(plan.rows.slots, 2), step_ends=step_ends)
-    lanes.admit([Admission(plan, x0, save_at=save_at)])
+    lanes.admit([Admission(plan, x0, save_at=save_at, seed=seed)])
     results = _Results(x0, plan, save_at)
     results.take(lanes.collect(), lanes)
     bar_format = "{l_bar}{bar}| {n:.3f} of the span [{elapsed}<{remaining}]"

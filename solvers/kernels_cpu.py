@@ -1,7 +1,8 @@
 """Kernels for the CPU: compiled loops over states x (n, D) and velocities K (n, S, D), one lane at a time.
 
 `lanes` are the lanes' records (n,), `index` (m,) the lanes to work on; `weights` (R, 5, S), `rows` (R,) and `times`
-(G,) are the bank's. Tensors that live for one call are passed by address, see `compiled.array_at`.
+(G,) are the bank's; `order` (D,) is that of the noise of steps, see `draws.stir`. Tensors
+that live for one call are passed by address, see `compiled.array_at`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from solvers.clocks import (
     take_out,
 )
 from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
+from solvers.draws import stir
 from solvers.errors import RUNNING
 from solvers.plan import CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID
 from solvers.state import Attempts, States
@@ -69,12 +71,26 @@ def _halved(values: Numbers) -> float:
 
 
 @compiled
+def _stir(out: Data, x: Data, of_x: float, of_z: float, lane: Any, order: Index) -> None:
+    """Add of_x x + of_z z to a sum (D,); z is the noise of the lane's running step."""
+    stir(out, x, of_x, of_z, lane.seed, lane.sample, lane.step - lane.first - 1, order)
+
+
+@compiled
 def query(
-    lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, x_address: int, t_address: int, packed: bool
+    lanes: Records,
+    x: Data,
+    k: Data,
+    weights: Numbers,
+    rows: Records,
+    order: Index,
+    x_address: int,
+    t_address: int,
+    packed: bool,
 ) -> None:
     """Write x + h sum_s a[s] K[s] (n, D) and t + c h (n,) to the tensors at two addresses.
 
-    If they are `packed`, lanes that have ended have no rows in them.
+    Rows of stochastic methods add noise, see `draws.stir`. If they are `packed`, lanes that have ended have no rows.
     """
     out, t, m = array_at(x_address, x.shape, x.dtype), array_at(t_address, len(lanes), x.dtype), 0
     for j in range(len(lanes)):
@@ -82,6 +98,8 @@ def query(
             continue
         t[m], row = query_time(lanes[j], rows), lanes[j].row
         _weighted(weights[row, A], lanes[j].h, rows[row].used, k[j], out[m])
+        if rows[row].query_x != 0.0 or rows[row].query_z != 0.0:
+            _stir(out[m], x[j], rows[row].query_x, rows[row].query_z, lanes[j], order)
         for d in range(x.shape[1]):
             out[m, d] = x[j, d] + out[m, d]
         m += 1
@@ -95,6 +113,7 @@ def receive(
     weights: Numbers,
     rows: Records,
     times: Numbers,
+    order: Index,
     v_address: int,
     kinds: Index,
     packed: bool,
@@ -115,18 +134,21 @@ def receive(
         kinds[j] = next_row(lane, rows)
         present |= 1 << kinds[j]
         if kinds[j] == END_FIXED:
-            ended += end_step(lane, _advance(lane, x[j], k[j], weights, rows, after), times)
+            ended += end_step(lane, _advance(lane, x[j], k[j], weights, rows, order, after), times)
     return present, ended
 
 
 @compiled
-def _advance(lane: Any, x: Data, k: Data, weights: Numbers, rows: Records, after: Data) -> bool:
-    """Advance a state x (D,) by h sum_s b[s] K[s] if the result is finite, and return whether it is.
+def _advance(lane: Any, x: Data, k: Data, weights: Numbers, rows: Records, order: Index, after: Data) -> bool:
+    """Advance a state x (D,) by h sum_s b[s] K[s], and noise, if the result is finite, and return whether it is.
 
     `after` (D,) is scratch space.
     """
     _weighted(weights[lane.done, B], lane.h, rows[lane.done].advance_used, k, after)
-    keep = rows[lane.done].keep
+    row = rows[lane.done]
+    if row.advance_x != 0.0 or row.advance_z != 0.0:
+        _stir(after, x, row.advance_x, row.advance_z, lane, order)
+    keep = row.keep
     if keep >= 0:
         for d in range(len(x)):
             k[keep, d] = after[d]
@@ -309,12 +331,13 @@ class HostStates(States):
 
     def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
         x, t = torch.empty_like(self.x), self.x.new_empty(len(lanes))
-        query(lanes, self._x, self._k, bank.weights, bank.rows, x.data_ptr(), t.data_ptr(), False)
+        query(lanes, self._x, self._k, bank.weights, bank.rows, self.order, x.data_ptr(), t.data_ptr(), False)
         return x, t
 
     def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
         v = v.contiguous().resolve_neg()
-        return receive(lanes, self._x, self._k, bank.weights, bank.rows, bank.times, v.data_ptr(), kinds, False)
+        loaded = bank.weights, bank.rows, bank.times
+        return receive(lanes, self._x, self._k, *loaded, self.order, v.data_ptr(), kinds, False)
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
         m = len(index)

@@ -15,6 +15,7 @@ from torch import Tensor
 from solvers.bank import BEND, STIFF, A, B, Bank, E
 from solvers.clocks import end_steps, next_rows, of_kind, query_times
 from solvers.compiled import Flags, Index, Numbers, Records
+from solvers.draws import noise_of
 from solvers.plan import END_FIXED
 from solvers.state import Attempts, States
 
@@ -68,7 +69,9 @@ class DeviceStates(States):
         used = int(bank.rows["used"][row].max())
         if not used:
             return self.x.clone(), t
-        return self.x + combine(self._like(bank.weights[row, A, :used] * lanes["h"][:, None]), self.k), t
+        total = combine(self._like(bank.weights[row, A, :used] * lanes["h"][:, None]), self.k)
+        self._stir(total, np.arange(len(lanes)), lanes, bank.rows["query_x"][row], bank.rows["query_z"][row])
+        return self.x + total, t
 
     def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
         n, slots, width = self.k.shape
@@ -86,11 +89,22 @@ class DeviceStates(States):
         row = lanes["done"][index]
         weights = bank.weights[row, B, : int(bank.rows["advance_used"][row].max())] * lanes["h"][index, None]
         advance = combine(self._like(weights), k)
+        self._stir(advance, index, lanes, bank.rows["advance_x"][row], bank.rows["advance_z"][row])
         after = x + advance
         self._keep(index, bank.rows["keep"][row], advance)
         good = finite_lanes(after)
         self._move(index, after, good)
         return good
+
+    def _stir(self, total: Tensor, index: Index, lanes: Records, of_x: Numbers, of_z: Numbers) -> None:
+        """Add of_x x + of_z z to sums (m, D) of lanes `index` where these weights (m,) are not 0, see `draws.stir`."""
+        noisy = np.flatnonzero((of_x != 0) | (of_z != 0))
+        if len(noisy):
+            z = np.empty((len(noisy), total.shape[1]), dtype=np.float64)
+            noise_of(lanes, index[noisy], self.order, z)
+            places, state = self._index(noisy), self.x.index_select(0, self._index(index[noisy]))
+            mixed = total.index_select(0, places) + self._like(of_x[noisy, None]) * state
+            total.index_copy_(0, places, mixed + self._like(of_z[noisy, None]) * self._like(z))
 
     def _keep(self, index: Index, slots: Index, advance: Tensor) -> None:
         """Store the advances (m, D) of lanes `index` in slots (m,), -1 for none."""

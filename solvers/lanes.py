@@ -24,8 +24,8 @@ from solvers.errors import CODES, Status
 from solvers.kernels_cpu import HostStates
 from solvers.kernels_torch import DeviceStates
 from solvers.plan import CONTROLLED_KINDS, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, Plan
-from solvers.saving import Saved, save, save_grid, save_passed
-from solvers.state import LANE, SMALLEST_ROOM, Limits, Runner, States, checked, first_record, plain
+from solvers.saving import SavedStates, save, save_grid, save_passed
+from solvers.state import LANE, SMALLEST_ROOM, RunLimits, Runner, States, checked, first_record, plain
 from solvers.trace import StepLog
 
 _ON_GRIDS = 1 << MID | 1 << END_FIXED
@@ -44,6 +44,8 @@ class Admission:
         owner: an integer chosen by the caller, returned with them when they end.
         first_index: the first one's index within its owner's samples; the others count up from it.
         save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
+        seed, first_sample: choose the noise of stochastic paths, see `draws`: the seed, and the index of the first one
+            in its stream.
     """
 
     plan: Plan
@@ -51,6 +53,8 @@ class Admission:
     owner: int = 0
     first_index: int = 0
     save_at: NDArray[np.float64] | None = None
+    seed: int = 0
+    first_sample: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class Lanes:
         slots: S, the number of velocities kept per lane; by default enough for every solver of the catalogue. A plan
             that needs more, of a method registered later, widens it. Unused slots never change a bit of the result.
         step_ends: whether the network receives, besides the time of a row, where its lane's step ends; only on grids.
+        order: (D,) the place in a state of each number of the noise of a step; None for the same order.
         compiled: use compiled loops (`kernels_cpu`) instead of tensor operations (`kernels_torch`); the default for
             float32 and float64 on the CPU.
     """
@@ -111,6 +116,7 @@ class Lanes:
     slots: int | None = None
     compiled: bool | None = None
     step_ends: bool = False
+    order: Index | None = None
 
     records: Records = field(init=False)
     states: States = field(init=False)
@@ -121,7 +127,7 @@ class Lanes:
         slots = catalogue.slots() if self.slots is None else self.slots
         self.bank = Bank(slots)
         self.log = StepLog()
-        self.saved: list[Saved] = []
+        self.saved: list[SavedStates] = []
         self.saving = 0  # admissions with save times
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
@@ -132,7 +138,7 @@ class Lanes:
             on_host = torch.device(self.device).type == "cpu"
             self.compiled = on_host and self.dtype in (torch.float32, torch.float64)
         kind = HostStates if self.compiled else DeviceStates
-        self.states = kind(self.width, slots, self.dtype, self.device)
+        self.states = kind(self.width, slots, self.dtype, self.device, self.order)
 
     def __len__(self) -> int:
         """Running lanes."""
@@ -164,7 +170,7 @@ class Lanes:
             plain(room)[:before] = plain(self.records)
             self._room, self.records = room, room[:before]
         words, owners, indices = plain(self._room), self._room["owner"], self._room["index"]
-        tickets, saved = list[_Ticket](), list[Saved]()
+        tickets, saved = list[_Ticket](), list[SavedStates]()
         with ExitStack() as undo:
             last = before
             for admission in admissions:
@@ -176,6 +182,9 @@ class Lanes:
                 words[first:last] = tickets[-1].words
                 owners[first:last] = admission.owner
                 indices[first:last] = np.arange(admission.first_index, admission.first_index + last - first)
+                if admission.plan.rows.mix is not None:
+                    noisy = self._room[first:last]
+                    noisy["seed"], noisy["sample"] = admission.seed, admission.first_sample + np.arange(last - first)
                 if admission.plan.times is None:
                     self._room["log"][first:last] = places = self.log.open(last - first)
                     undo.callback(self.log.free, places)
@@ -256,7 +265,7 @@ class Lanes:
         until = ~(1 << MID) & _ALL_KINDS if self.saving else 0
         if self.states.arrays is None:
             raise TypeError("states on a device have no runner")
-        kinds, limits = self._room_for_kinds(), Limits(calls, until, more)
+        kinds, limits = self._room_for_kinds(), RunLimits(calls, until, more)
         present, ended, done, full = runner(self.records, *self.states.arrays, self.bank, self.log, kinds, limits)
         if full:
             self.log.move_full(self.records)
@@ -338,7 +347,7 @@ class Lanes:
                 self.bank.release_times(ticket.save_at)
             del self._tickets[number]
 
-    def take_saved(self) -> list[Saved]:
+    def take_saved(self) -> list[SavedStates]:
         """The states saved since the last call."""
         saved, self.saved = self.saved, []
         return saved

@@ -23,6 +23,7 @@ from solvers.errors import SolverError
 from solvers.grids import times
 from solvers.multistep import Exponential, adams_bashforth_weights, exponential_weights
 from solvers.spec import SolverSpec, stated
+from solvers.stochastic import Diffusion, weights
 from solvers.tableaus import Tableau
 from solvers.tuned import TUNED, TunedPlan, TunedPlans
 
@@ -60,6 +61,8 @@ class Rows:
         fsal: whether the last velocity of an accepted step is the first of the next.
         dense: (S, degree) dense output, column j the coefficients of theta^(j+1); or None.
         origin: the slot that keeps the starting state; -1 for none.
+        mix: (R, 4) weights of the state and of the noise z of the step: in the query, beyond the state itself, then in
+            the advance; None for zeros.
     """
 
     a: NDArray[np.float64]
@@ -76,6 +79,7 @@ class Rows:
     fsal: bool
     dense: NDArray[np.float64] | None
     origin: int = -1
+    mix: NDArray[np.float64] | None = None
 
     @property
     def slots(self) -> int:
@@ -260,6 +264,9 @@ def rows_on(points: NDArray[np.float64], spec: SolverSpec, method: Solver, learn
     """Return the rows of a solver with fixed steps on the times (N + 1,) of a grid."""
     if learned is not None and learned.weights is not None:
         return tuned_rows(learned.times, learned.weights, learned.x0_weights)
+    if method.stochastic:
+        assert isinstance(spec.diffusion, Diffusion)  # noqa: S101  (that of a stochastic method)
+        return stochastic_rows(points, method.tableau, spec.diffusion)
     if method.exponential:
         return exponential_rows(points, method.exponential)
     if method.multistep_order:
@@ -406,6 +413,21 @@ def exponential_rows(times: NDArray[np.float64], method: Exponential) -> Rows:
     return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), n % v, np.full(len(n), END_FIXED), v + (n + 1) % s)
 
 
+def stochastic_rows(times: NDArray[np.float64], tableau: Tableau, diffusion: Diffusion) -> Rows:
+    """Return the rows of Euler-Maruyama or stochastic Heun over a whole grid; without noise, those of the tableau.
+
+    Args:
+        times: (N + 1,) the grid, ascending and within [0, 1].
+        tableau: Euler's or Heun's.
+        diffusion: the noise.
+    """
+    stages, steps = tableau.used_stages, len(times) - 1
+    rows = weights(times, stages, diffusion)
+    slot = np.tile(np.arange(stages), steps)
+    kind = np.where(slot == stages - 1, END_FIXED, MID)
+    return _plan_rows(rows.a, rows.b, np.tile(tableau.c[:stages], steps), slot, kind, mix=rows.mix)
+
+
 def tuned_rows(
     times: NDArray[np.float64], weights: NDArray[np.float64], x0_weights: NDArray[np.float64] | None = None
 ) -> Rows:
@@ -428,6 +450,7 @@ def _plan_rows(
     kind: NDArray[np.int64],
     keep: NDArray[np.int64] | None = None,
     origin: int = -1,
+    mix: NDArray[np.float64] | None = None,
 ) -> Rows:
     """Return rows that follow one another over a whole grid."""
     return Rows(
@@ -445,4 +468,5 @@ def _plan_rows(
         fsal=False,
         dense=None,
         origin=origin,
+        mix=mix,
     )

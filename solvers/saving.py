@@ -60,7 +60,7 @@ def check_save_at(plan: Plan, save_at: TimesSpec | None, name: str = "save_at") 
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedStates:
     """States at save times: owner (n,), index (n,), place in the owner's save_at (n,), x (n, D)."""
 
     owner: NDArray[np.int64]
@@ -69,14 +69,14 @@ class Saved:
     x: Tensor
 
 
-def save(records: Records, index: Index, x: Tensor) -> Saved:
+def save(records: Records, index: Index, x: Tensor) -> SavedStates:
     """Save states x (m, D) of lanes `index` (m,) for each one's next save time, and move their records past it."""
     chosen = records.take(index)
     records["save"][index] += 1
-    return Saved(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x)
+    return SavedStates(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x)
 
 
-def save_grid(records: Records, states: States, bank: Bank, index: Index) -> list[Saved]:
+def save_grid(records: Records, states: States, bank: Bank, index: Index) -> list[SavedStates]:
     """Save the states of those lanes `index` (m,), which just completed a step on a grid, that reached a save time.
 
     Save times are points of the grid, see `check_save_at`, and steps end there exactly.
@@ -89,7 +89,7 @@ def save_grid(records: Records, states: States, bank: Bank, index: Index) -> lis
     return [save(records, index[due], states.x[torch.from_numpy(index[due]).to(states.x.device)])]
 
 
-def save_passed(records: Records, states: States, bank: Bank, index: Index, after: Tensor) -> list[Saved]:
+def save_passed(records: Records, states: States, bank: Bank, index: Index, after: Tensor) -> list[SavedStates]:
     """Save the states at all save times that a step under error control has passed, by its dense output.
 
     Args:
@@ -99,7 +99,7 @@ def save_passed(records: Records, states: States, bank: Bank, index: Index, afte
         index: (m,) the lanes that completed the step.
         after: (m, D) their states at its end.
     """
-    saved: list[Saved] = []
+    saved: list[SavedStates] = []
     while True:
         chosen = records.take(index)
         place = chosen["save"]

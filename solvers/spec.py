@@ -5,7 +5,8 @@
     adaptive:  NAME[@RTOL[/ATOL]][+OPTION...]    dopri5   dopri5@1e-5   dopri5@1e-5/1e-6   tsit5@1e-4+batch
 
 GRID is a grid's name, with its parameters in parentheses where it has any, or times in parentheses. OPTION is a value
-of `start`, `controller` or `error_control`, or `first_step=`, `max_step=` or `max_nfe=` with a number. Case and
+of `start`, `controller` or `error_control`; `first_step=`, `max_step=` or `max_nfe=` with a number; or the schedule of
+a stochastic method, with its scale and temperature in parentheses unless they are 1: `sde-50+flow_grpo(0.7)`. Case and
 surrounding spaces do not matter; `rk4:20` and `rk4_20` are the same as `rk4-20`. This is the only place that reads or
 writes such text: other programs send it as it was typed, and show the `text` of a response.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -37,6 +38,7 @@ from solvers.grids import (
     snapped,
 )
 from solvers.multistep import STARTS
+from solvers.stochastic import SCHEDULES, Diffusion
 from solvers.tuned import TUNED
 
 DEFAULT_TOLERANCE = 1e-5
@@ -63,6 +65,7 @@ class Option:
 
 OPTIONS = {
     "start": Option(STARTS, adaptive=False),
+    "diffusion": Option(tuple(SCHEDULES), adaptive=False),
     "controller": Option(tuple(CONTROLLERS)),
     "error_control": Option(ERROR_CONTROLS),
     "first_step": Option(),
@@ -83,6 +86,7 @@ class SolverSpec:
         rtol, atol: tolerances of error control, 1e-5 by default; None with fixed steps.
         grid: the grid of fixed steps, see `grids.normalise`.
         start: `ramp` (default) or `rk`, the start-up of multistep methods; None for others.
+        diffusion: the noise of stochastic methods, see `Diffusion.of` for other forms; None for other methods.
         error_control: `sample` (each sample its own steps) or `batch` (one step size for all).
         controller: `paper`, `i` or `pi`; the method's own by default, None with fixed steps.
         first_step: size of the first step, positive, at most the span; None for the automatic one.
@@ -100,6 +104,7 @@ class SolverSpec:
     atol: float | None = None
     grid: GridSpec = "uniform"
     start: str | None = None
+    diffusion: Diffusion | Mapping[str, Any] | str | None = None
     error_control: str = "sample"
     controller: str | None = None
     first_step: float | None = None
@@ -120,6 +125,18 @@ class SolverSpec:
             self._check_tuned(method, span)
         if self.start is not None and not method.starts:
             raise SolverError("start", f"start is for Adams-Bashforth methods; {self.solver} has none; leave it out")
+        if self.diffusion is not None and not method.stochastic:
+            raise SolverError(
+                "diffusion", f"diffusion is for sde and sde_heun; {self.solver} has no noise; leave it out"
+            )
+        if method.stochastic:
+            self._fill(diffusion=Diffusion.of({} if self.diffusion is None else self.diffusion))
+            if not 0 <= span[0] < span[1] <= 1:
+                raise SolverError(
+                    "solver",
+                    f"{self.solver} is stochastic and goes from noise to data only, between t = 0 and 1, not from "
+                    f"{span[0]:g} to {span[1]:g}; use another solver",
+                )
         if method.exponential and not 0 <= min(span) < max(span) <= 1:
             raise SolverError(
                 "t_span", f"{self.solver} is for times from 0 to 1; its span is {span[0]:g} to {span[1]:g}"
@@ -205,9 +222,9 @@ class SolverSpec:
             own = {"steps": self.steps, "grid": settings_of(self.grid)}  # type: ignore[arg-type]  (checked)
         if self.method.learned:  # its times are its own
             del own["grid"]
-        for name, option in OPTIONS.items():
-            if self.start is not None if name == "start" else self.adaptive or not option.adaptive:
-                own[name] = getattr(self, name)
+        own |= {name: getattr(self, name) for name in OPTIONS if _takes(self.method, name, self.adaptive)}
+        if isinstance(self.diffusion, Diffusion):
+            own["diffusion"] = self.diffusion.settings
         return {"name": self.solver, **own, "text": str(self)}
 
     @classmethod
@@ -253,11 +270,11 @@ class SolverSpec:
             text += f"-{self.steps}"
             if self.grid != "uniform":
                 text += f"/{grid_text(self.grid)}"  # type: ignore[arg-type]  (checked)
-        usual = DEFAULTS | {"start": STARTS[0], "controller": self.method.controller}
+        usual = DEFAULTS | {"start": STARTS[0], "controller": self.method.controller, "diffusion": Diffusion()}
         words = []
         for name, option in OPTIONS.items():
             if (value := getattr(self, name)) not in (None, usual[name]):
-                words.append(value if option.words else f"{name}={value if option.whole else number_text(value)}")
+                words.append(str(value) if option.words else f"{name}={value if option.whole else number_text(value)}")
         return "+".join([text, *words])
 
 
@@ -280,10 +297,10 @@ _WHOLE = "[0-9]{1,18}"
 _TEXT = re.compile(
     rf"(?P<solver>[a-z_][a-z0-9_]*)"
     rf"(?:[-:](?P<steps>{_WHOLE})(?:/(?P<grid>{GRID_TEXT}))?|@(?P<rtol>{NUMBER})(?:/(?P<atol>{NUMBER}))?)?"
-    rf"(?P<options>(?:\+[a-z_]+(?:={NUMBER})?)*)"
+    rf"(?P<options>(?:\+[a-z_]+(?:={NUMBER}|\({NUMBER}(?:,{NUMBER})?\))?)*)"
 )
 _STEPS = re.compile(rf"^([a-z_][a-z0-9_]*)_({_WHOLE})(?=[/+]|$)")
-_OPTION = re.compile(rf"\+([a-z_]+)(?:=({NUMBER}))?")
+_OPTION = re.compile(rf"\+([a-z_]+)(=(?:{NUMBER})|\([^)]*\))?")
 
 
 def read_solver(text: str) -> dict[str, Any]:
@@ -323,16 +340,17 @@ def _with_hyphen(match: re.Match[str]) -> str:
 
 
 def _option(text: str, word: str, value: str) -> tuple[str, Any]:
+    if word in SCHEDULES and value[:1] != "=":
+        return "diffusion", word + value
     if word in _WORDS and not value:
         return _WORDS[word], word
-    option = OPTIONS.get(word)
+    option, value, shown = OPTIONS.get(word), value.removeprefix("="), f"+{word}{value}"
     if option and not option.words and value and (not option.whole or re.fullmatch(_WHOLE, value)):
         return word, int(value) if option.whole else float(value)
     words = ", ".join(f"+{name}" for name in _WORDS)
     raise SolverError(
         "solver",
-        f"solver {text!r}: +{word}{value and '='}{value} is not an option; use {words}, +first_step=0.01, "
-        "+max_step=0.05 or +max_nfe=500",
+        f"solver {text!r}: {shown} is not an option; use {words}, +first_step=0.01, +max_step=0.05 or +max_nfe=500",
     )
 
 
@@ -342,18 +360,24 @@ def parameters(solver: catalogue.Solver) -> dict[str, object]:
     if solver.adaptive:
         own |= {"rtol": "number", "atol": "number"}
     for name, option in OPTIONS.items():
-        if solver.starts if name == "start" else solver.adaptive or not option.adaptive:
+        if _takes(solver, name, solver.adaptive):
             words = sorted(option.words, key=lambda word: word != solver.controller) if option.words else []
             own[name] = words or ("integer" if option.whole else "number")
     return own
 
 
+def _takes(solver: catalogue.Solver, name: str, adaptive: bool) -> bool:
+    """Whether one of `OPTIONS` is for a solver, under error control or not."""
+    own = {"start": bool(solver.starts), "diffusion": solver.stochastic}
+    return own.get(name, adaptive or not OPTIONS[name].adaptive)
+
+
 def _normal(name: str, value: Any) -> Any:
-    return normalise(value) if name == "grid" else value
+    return normalise(value) if name == "grid" else Diffusion.of(value) if name == "diffusion" else value
 
 
 def _shown(name: str, value: Any) -> str:
-    return grid_text(normalise(value)) if name == "grid" else str(value)
+    return grid_text(normalise(value)) if name == "grid" else str(_normal(name, value))
 
 
 def _checked_span(t_span: Sequence[float]) -> tuple[float, float]:

@@ -50,14 +50,16 @@ LANE = np.dtype(
         ("rejected", np.int16),  # 1 right after a rejection
         ("bad", np.int16),  # non-finite attempts in a row
         ("group", np.int64),  # lanes under one error norm, -1 for a lane on its own
-        ("log", np.int64),  # place in the step log, -1 on a grid
-        ("first", np.int64),  # first time of the grid
+        ("log", np.int32),  # place in the step log, -1 on a grid
+        ("first", np.int32),  # first time of the grid
         ("ticket", np.int64),
         ("owner", np.int64),
         ("index", np.int64),
         ("save", np.int64),  # next time to save at, absolute in the bank
-        ("save_first", np.int64),
-        ("save_end", np.int64),
+        ("save_first", np.int32),
+        ("save_end", np.int32),
+        ("seed", np.int64),  # these two choose the noise of a stochastic path
+        ("sample", np.int64),  # index in the stream of the seed
     ]
 )
 """One lane: its clock, tolerances and owner."""
@@ -145,7 +147,7 @@ class Attempts:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """When a runner must stop.
 
     Attributes:
@@ -163,7 +165,14 @@ class Runner(Protocol):
     """A network that runs lanes: query, network and receive in a loop, within one compiled call."""
 
     def __call__(
-        self, lanes: Records, x: NDArray[Any], k: NDArray[Any], bank: Bank, log: StepLog, kinds: Index, limits: Limits
+        self,
+        lanes: Records,
+        x: NDArray[Any],
+        k: NDArray[Any],
+        bank: Bank,
+        log: StepLog,
+        kinds: Index,
+        limits: RunLimits,
     ) -> tuple[int, int, int, bool]:
         """Run lanes until all have ended, a place of the log is full or a limit is met; the same bits as call by call.
 
@@ -194,11 +203,15 @@ class States(ABC):
 
     Attributes:
         arrays: x (n, D) and K (n, S, D) for a `Runner`; None for states that are not in host memory.
+        order: (D,) the place in a state of each number of the noise of a step, see `draws.stir`.
     """
 
     arrays: tuple[NDArray[Any], NDArray[Any]] | None = None
 
-    def __init__(self, width: int, slots: int, dtype: torch.dtype, device: torch.device | str) -> None:
+    def __init__(
+        self, width: int, slots: int, dtype: torch.dtype, device: torch.device | str, order: Index | None = None
+    ) -> None:
+        self.order = np.zeros(0, dtype=np.int64) if order is None else order
         self._room_x = torch.empty((0, width), dtype=dtype, device=device)
         self._room_k = torch.empty((0, slots, width), dtype=dtype, device=device)
         self._hold(0)

@@ -103,7 +103,7 @@ def evaluate_by_class(
         raise UsageError(
             f"{path} is a field of average velocity, which --by-class does not support; evaluate it without --by-class"
         )
-    conditioning = checkpoint.conditioning
+    conditioning = checkpoint.network_conditions
     nullable = conditioning is not None and conditioning.nullable
     guidances = _guidances(nullable, guidances)
     data, note = data_of(checkpoint, data_dir)
@@ -174,7 +174,7 @@ def _sampled(
     guidance: float | None,
 ) -> tuple[ClassRow, Samples]:
     """Sample from the noise x0 at one guidance (None: no condition); return the verdict, and the samples."""
-    conditioning = checkpoint.conditioning
+    conditioning = checkpoint.network_conditions
     assert conditioning is not None and conditioning.single is not None  # noqa: S101, PT018
     assert conditioning.single.classes is not None  # noqa: S101  (_names has checked)
     if guidance is None:

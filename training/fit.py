@@ -271,7 +271,8 @@ def _publish(trainer: Trainer, data: DataSet, models_dir: Path) -> Path:
     }
     try:
         return save(
-            models_dir, recipe.name, network, data.decoder, dataset=data.card, training=record, seed=recipe.seed
-        )
+            models_dir, recipe.name, network, data.decoder, dataset=data.card, training=record, seed=recipe.seed,
+            noise_independent=recipe.coupling == "independent" and recipe.reflow is None and recipe.student is None,
+        )  # fmt: skip
     except CheckpointError as error:
         raise TrainingError(f"{error}; the trained state is kept, run the same command to publish it") from None

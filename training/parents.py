@@ -14,7 +14,7 @@ from torch import Tensor
 from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.conditions import NamedCondition
-from models.decoder import Column, Decoder, Inverse
+from models.decoder import ColumnCard, Decoder, Inverse
 from models.guidance import Guided
 from training.config import ParentConfig, Recipe, ReflowConfig, StartConfig
 from training.dataset import DataSet
@@ -109,7 +109,7 @@ class ParentVelocity:
     """The velocity of a parent at one guidance, as a function of states, times and the data's conditions."""
 
     def __init__(self, parent: Checkpoint, guidance: float | None) -> None:
-        condition = parent.card.conditioning
+        condition = parent.card.network_conditions
         self._velocity = parent.velocity
         self._guided = None if guidance is None or condition is None else Guided(parent.velocity, condition)
         self._guidance = guidance
@@ -171,7 +171,7 @@ def _decoder(theirs: Decoder, own: Decoder) -> Decoder:
     if theirs.config.columns is None or own.config.columns is None:
         return theirs
     columns = [
-        Column(
+        ColumnCard(
             name=old.name,
             kind=old.kind if new.kind != "number" and old.kind == new.kind else _wider(old, new),
             low=min(old.low, new.low),
@@ -185,7 +185,7 @@ def _decoder(theirs: Decoder, own: Decoder) -> Decoder:
     return decoder
 
 
-def _wider(old: Column, new: Column) -> Any:
+def _wider(old: ColumnCard, new: ColumnCard) -> Any:
     """Return the kind of a column that has the values of both."""
     return "number" if "number" in (old.kind, new.kind) else "whole"
 

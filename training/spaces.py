@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from models.conditions import NamedCondition
-from models.decoder import Column, Decoder
+from models.decoder import ColumnCard, Decoder
 from training.data_config import VectorsData
 from training.errors import DataError
 
@@ -99,7 +99,7 @@ def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) 
 def standardised(
     train: NDArray[np.float64],
     held_out: NDArray[np.float64],
-    columns: tuple[Column, ...],
+    columns: tuple[ColumnCard, ...],
     path: str,
     robust: bool = False,
 ) -> SampleSpace:
@@ -142,7 +142,7 @@ def standardised(
     return SampleSpace(scaled[0], scaled[1], decoder, "scaling", {"scaling": f"each column to {to}"})
 
 
-def _transformed(rows: NDArray[np.float64], columns: Sequence[Column]) -> NDArray[np.float64]:
+def _transformed(rows: NDArray[np.float64], columns: Sequence[ColumnCard]) -> NDArray[np.float64]:
     """Return rows (n, columns) with the logarithms of the columns that have a transform."""
     rows = rows.copy()
     for place, column in enumerate(columns):
@@ -179,7 +179,7 @@ def _constants(train: NDArray[np.float64], kind: type[np.floating]) -> tuple[tor
 
 def columns_of(
     names: Sequence[str], train: NDArray[np.float64], held_out: NDArray[np.float64], config: VectorsData
-) -> tuple[Column, ...]:
+) -> tuple[ColumnCard, ...]:
     """Describe the columns of rows (n, columns): which are whole, and of which the logarithm is learned.
 
     More columns than a card has room for are not described, and so not rounded.
@@ -207,7 +207,7 @@ def columns_of(
     transforms = ["log1p" if kind == "log" and least[k] == 0 else kind for k, kind in enumerate(transforms)]
     described = zip(names, kinds, low.tolist(), high.tolist(), transforms, strict=True)
     return tuple(
-        Column.model_validate({"name": name, "kind": kind, "low": low, "high": high, "transform": transform})
+        ColumnCard.model_validate({"name": name, "kind": kind, "low": low, "high": high, "transform": transform})
         for name, kind, low, high, transform in described
     )
 

@@ -304,7 +304,7 @@ def _conditions(
         return conditions, None, None
     pairs = np.random.default_rng(0).permutation(samples)  # classes repeat in turn; strengths must not repeat with them
     strengths = torch.tensor(list(itertools.islice(itertools.cycle(guidance), samples)), dtype=checkpoint.dtype)
-    return conditions, checkpoint.card.conditioning, strengths[torch.from_numpy(pairs)]
+    return conditions, checkpoint.card.network_conditions, strengths[torch.from_numpy(pairs)]
 
 
 @contextmanager

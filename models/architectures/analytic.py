@@ -38,7 +38,6 @@ class GaussianConfig(NetworkConfig):
     s: float = Field(default=0.5, gt=0.0, allow_inf_nan=False)
 
     def build(self) -> Gaussian:
-        """See `NetworkConfig`."""
         return Gaussian(self)
 
 
@@ -79,7 +78,6 @@ class MixtureConfig(NetworkConfig):
     conditional: bool = False
 
     def build(self) -> Mixture:
-        """See `NetworkConfig`."""
         return Mixture(self)
 
 

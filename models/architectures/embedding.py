@@ -51,7 +51,7 @@ def span_linear(time_width: int, width: int) -> nn.Linear:
 def _label_or_vector(entry: NamedCondition) -> NamedCondition:
     label = entry.classes is not None and not entry.shape and entry.null in (None, entry.classes)
     fixed = len(entry.sizes) == len(entry.shape) == 1
-    if label or (entry.classes is None and fixed and entry.moved and entry.null in (None, "nan")):
+    if label or (entry.classes is None and fixed and entry.is_standardised and entry.null in (None, "nan")):
         return entry
     raise ValueError(
         "condition must be one label, with the null `classes` or none, or a vector that the network takes in the dtype "

@@ -79,7 +79,6 @@ class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
     condition: EmbeddedCondition | None = None
 
     def build(self) -> ResidualMLP:
-        """See `NetworkConfig`."""
         return ResidualMLP(self)
 
 

@@ -86,7 +86,6 @@ class UNetConfig(UNetSize, NetworkConfig, strict=False):
         return [self.hidden if level == 0 else 2 * self.hidden for level in range(self.levels)]
 
     def build(self) -> UNet:
-        """See `NetworkConfig`."""
         return UNet(self)
 
 

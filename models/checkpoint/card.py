@@ -3,7 +3,9 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -137,6 +139,8 @@ class Card(Frozen):
         decoder: how samples become data.
         dataset: what the network was trained on.
         training: the training recipe and its metrics.
+        noise_independent: whether it was trained on noise that is independent of the data; False, which alone is
+            written, after a coupling of the two, a reflow or the like.
         noise: scheme of the starting noise (see `models.noise`): one for states of fixed shape, one for free axes.
         seed: seed of the training.
         libraries: versions of the libraries that wrote the checkpoint.
@@ -162,6 +166,7 @@ class Card(Frozen):
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]
     training: dict[str, JsonValue]
+    noise_independent: bool = True
     noise: Literal["philox-ndtri-v1", "philox-ndtri-free-v1"] = SCHEME
     seed: int = Field(ge=0, lt=1 << 63)
     libraries: dict[str, str]
@@ -169,31 +174,18 @@ class Card(Frozen):
     card_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
-    def _conditions_fit(self) -> Self:
-        if self.conditions:
-            NamedConditions(self.conditions).check_entries()
+    def _parts_agree(self) -> Self:
+        NamedConditions(self.conditions).check_entries()
         if self.prelude is not None:
             self.prelude.request_conditions(self.conditions)
-        return self
-
-    @model_validator(mode="after")
-    def _states_are_wider(self) -> Self:
         if self.compute is not None and self.dtype != "float32":
             raise ValueError(f"compute is {self.compute}, with states of {self.dtype}; they must be float32")
-        return self
-
-    @model_validator(mode="after")
-    def _field_fits(self) -> Self:
         if self.field.takes_ends and not self.time.straight:
             raise ValueError("a field of average velocity needs the straight path, but time has another convention")
         if self.sampling is not None and (
             why := self.field.check_solver(SolverSpec.parse(self.sampling.solver).solver)
         ):
             raise ValueError(f"sampling: {why}")
-        return self
-
-    @model_validator(mode="after")
-    def _shapes_agree(self) -> Self:
         for name in ("event_shape", "data_shape"):
             mine, decoders = getattr(self, name), getattr(self.decoder, name)
             if mine != decoders:
@@ -216,6 +208,8 @@ class Card(Frozen):
         if self.sampling is not None and self.sampling.scheduler is not None:
             self.sampling.scheduler.check(self.time, self.event_shape, self.axes)
             self.authors_solver(self.typical)
+            if (start := self.start_time()) is not None:
+                raise ValueError(f"the steps of the scheduler start at {start:g}; time must start there, too")
         needed = FREE_SCHEME if mine else SCHEME
         if self.noise != needed:
             raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")
@@ -224,7 +218,7 @@ class Card(Frozen):
     @model_validator(mode="after")
     def _rows_fit_into_memory(self) -> Self:
         """Loading a checkpoint evaluates a few rows, however small its files are."""
-        takes = self.conditioning
+        takes = self.network_conditions
         entries = () if takes is None else takes.sized(self.typical).entries.values()
         conditions = sum(math.prod(entry.sizes) for entry in entries)
         for what, numbers, most in (
@@ -244,7 +238,7 @@ class Card(Frozen):
     def _condition_axes(self) -> dict[str, Axis]:
         """The free axes of conditions."""
         axes: dict[str, Axis] = {}
-        for takes in (self.conditioning, self.request_conditions):
+        for takes in (self.network_conditions, self.request_conditions):
             axes |= {} if takes is None else takes.axes
         return axes
 
@@ -264,7 +258,25 @@ class Card(Frozen):
         steps = sampling.steps if steps is None else steps
         assert steps is not None  # noqa: S101  (a scheduler needs fixed steps)
         times = sampling.scheduler.times(steps, self.time, self.event_shape, sizes)
-        return str(SolverSpec(**(read_solver(sampling.solver) | {"steps": steps, "grid": times})))
+        own = {"steps": steps, "grid": times, "t_span": (times[0], times[-1])}
+        return str(SolverSpec(**(read_solver(sampling.solver) | own)))
+
+    def start_time(self, steps: int | None = None) -> float | None:
+        """The network's own time at which the scheduler starts its steps, or others; None for that of `time`."""
+        if self.sampling is None or not isinstance(self.sampling.scheduler, Chain):
+            return None
+        return self.sampling.scheduler.start_time(steps or self.sampling.steps or 1, self.time)
+
+    @property
+    def no_score(self) -> str:
+        """Why the score of its path does not follow from its velocity; empty if it does."""
+        if self.field.takes_ends:
+            return "is a field of average velocity (`field` of its card)"
+        if not self.noise_independent:
+            return "was trained on noise that depends on the data (`noise_independent` of its card)"
+        if not self.time.from_standard_noise:
+            return "starts from states that are not standard normal noise, or ends before data (`time` of its card)"
+        return ""
 
     @property
     def typical(self) -> dict[str, int]:
@@ -284,21 +296,21 @@ class Card(Frozen):
         return sized(self.data_shape, sizes or {})
 
     @property
-    def conditioning(self) -> NamedConditions | None:
+    def network_conditions(self) -> NamedConditions | None:
         """What the network is conditioned on, without the nulls in the weights file; None if it is unconditional."""
         return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else None
 
     @property
     def condition(self) -> NamedCondition | None:
         """The label or vector that is its only condition, of which there are examples; None for any others."""
-        entry = None if self.conditioning is None or self.prelude is not None else self.conditioning.single
+        entry = None if self.network_conditions is None or self.prelude is not None else self.network_conditions.single
         return entry if entry is not None and not entry.free and len(entry.shape) < 2 else None
 
     @property
     def request_conditions(self) -> NamedConditions | None:
         """The conditions that requests give: those of the network, unless a prelude makes some of them from others."""
         if self.prelude is None:
-            return self.conditioning
+            return self.network_conditions
         return NamedConditions(self.prelude.request_conditions(self.conditions), bounds=self.axes)
 
     @property
@@ -337,6 +349,8 @@ class Card(Frozen):
                 del fields[name]
         if self.field is FieldKind.VELOCITY:
             del fields["field"]
+        if self.noise_independent:
+            del fields["noise_independent"]
         return fields
 
 
@@ -352,6 +366,28 @@ def _json(fields: dict[str, JsonValue]) -> bytes:
     return json.dumps(fields, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
+@contextmanager
+def opened_file(path: Path, advice: Callable[[], str] = lambda: "") -> Iterator[BufferedReader]:
+    """Open a file of a checkpoint; errors of reading it, also within the block, are those of the checkpoint.
+
+    Args:
+        path: the file.
+        advice: makes more words for a missing file.
+
+    Raises:
+        CheckpointError: it is missing or not a regular file; an UnreadableCheckpoint if it cannot be read now.
+    """
+    try:
+        with open_regular(path) as file:
+            yield file
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{path}: is missing{advice()}") from None
+    except NotRegular as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except OSError as error:
+        raise UnreadableCheckpoint(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
 def read_card(folder: Path) -> Card:
     """Read and check the card of a checkpoint folder; its `card_sha256` is filled in if the file has none.
 
@@ -360,15 +396,8 @@ def read_card(folder: Path) -> Card:
             UnreadableCheckpoint if reading fails.
     """
     path = folder / CARD_FILE
-    try:
-        with open_regular(path) as file:
-            content = file.read(_MAX_CARD_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path}: is missing{_explain_missing(folder)}") from None
-    except NotRegular as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    except OSError as error:
-        raise UnreadableCheckpoint(f"{path}: cannot be read: {error.strerror or error}") from None
+    with opened_file(path, lambda: _explain_missing(folder)) as file:
+        content = file.read(_MAX_CARD_BYTES + 1)
     if len(content) > _MAX_CARD_BYTES:
         raise CheckpointError(f"{path}: is larger than {_MAX_CARD_BYTES} bytes, the limit for a card")
     try:

@@ -23,7 +23,7 @@ from models.checkpoint.card import (
     UnreadableCheckpoint,
     read_card,
 )
-from models.checkpoint.plans import PlansError, read_plans
+from models.checkpoint.plans import tuned_plans
 from models.checkpoint.weights import finite, lacks_memory, read_weights
 from models.compute import HALVES, Cast, to_half
 from models.conditions import NamedCondition, NamedConditions
@@ -71,9 +71,9 @@ class Checkpoint:
     half: Literal["bfloat16", "float16"] | None = None
 
     @property
-    def conditioning(self) -> NamedConditions | None:
+    def network_conditions(self) -> NamedConditions | None:
         """The conditioning of the network; None if it is unconditional."""
-        return self._with_nulls(self.card.conditioning)
+        return self._with_nulls(self.card.network_conditions)
 
     @property
     def request_conditions(self) -> NamedConditions | None:
@@ -82,7 +82,7 @@ class Checkpoint:
 
     def examples(self, rows: int, device: torch.device | str = "cpu") -> Condition | None:
         """Make conditions for some rows as the network takes them, distinct where possible; None if it takes none."""
-        takes = self.conditioning
+        takes = self.network_conditions
         if takes is None:
             return None
         shown = takes.sized({}).examples(rows, self.dtype, device)
@@ -121,37 +121,28 @@ def load(
     """
     path = Path(path)
     card = read_card(path)
-    pair = _empty(card, path / CARD_FILE)
-    _fill(pair, read_weights(path / WEIGHTS_FILE, card.weights_sha256, pair.state_dict()), path / WEIGHTS_FILE)
+    modules = _empty(card, path / CARD_FILE)
+    _fill(modules, read_weights(path / WEIGHTS_FILE, card.weights_sha256, modules.state_dict()), path / WEIGHTS_FILE)
     try:
-        pair.to(device)
+        modules.to(device)
     except (RuntimeError, AssertionError) as error:
         raise UnreadableCheckpoint(f"{path}: cannot be moved to device {str(device)!r}: {first_line(error)}") from None
-    pair.eval().requires_grad_(False)
-    nulls = {name: tensor.cpu() for name, tensor in pair.nulls.named_buffers()}
+    modules.eval().requires_grad_(False)
+    nulls = {name: tensor.cpu() for name, tensor in modules.nulls.named_buffers()}
     half = card.compute
     if half is not None and compute == "float32" and card.architecture.name != PROGRAM:
-        pair.velocity.float()
+        modules.velocity.float()
         half = None
-    network = pair.velocity if half is None else Cast(pair.velocity, HALVES[half])
+    network = modules.velocity if half is None else Cast(modules.velocity, HALVES[half])
     velocity = adapt(network, card.time)
     digest = f"sha256:{card.card_sha256}"
-    plans = _plans(path, card.weights_sha256)
-    checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls, pair.prelude, half)
+    plans = tuned_plans(path, card.weights_sha256)
+    checkpoint = Checkpoint(velocity, modules.decoder, card, path, digest, *plans, nulls, modules.prelude, half)
     _check_finite(checkpoint, torch.device(device))
     return checkpoint
 
 
-def _plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
-    """Return the plans beside the weights, and why they cannot be used; a checkpoint is valid without them."""
-    try:
-        stored = read_plans(folder, weights_sha256)
-    except PlansError as error:
-        return None, str(error)
-    return (None if stored is None else stored.tuned()), ""
-
-
-class _Pair(nn.Module):
+class _Modules(nn.Module):
     """The modules with tensors in the weights file, under `velocity.`, `decoder.`, `prelude.` and `nulls.`."""
 
     def __init__(
@@ -171,32 +162,34 @@ class _Pair(nn.Module):
         return (key.startswith("velocity.") and self.velocity.may_hold_infinities) or key.startswith(programs)
 
 
-def _empty(card: Card, file: Path) -> _Pair:
+def _empty(card: Card, file: Path) -> _Modules:
     """Build what the card describes on the meta device, which allocates nothing."""
     try:
         with torch.device("meta"):
             network = build(card.architecture.name, card.architecture.config)
-            pair = _Pair(network, Decoder(card.decoder), card.prelude, card.stored_nulls)
+            modules = _Modules(network, Decoder(card.decoder), card.prelude, card.stored_nulls)
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
-    if card.event_shape != (expected := pair.velocity.event_shape):
+    if card.event_shape != (expected := modules.velocity.event_shape):
         raise CheckpointError(
             f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
         )
-    if card.conditioning != (takes := pair.velocity.condition):
-        raise CheckpointError(f"{file}: conditions: found {card.conditioning!r}, the architecture has {takes!r}")
-    if card.field is not pair.velocity.field:
-        raise CheckpointError(f"{file}: field: found {card.field}, the architecture's config has {pair.velocity.field}")
+    if card.network_conditions != (takes := modules.velocity.condition):
+        raise CheckpointError(f"{file}: conditions: found {card.network_conditions!r}, the architecture has {takes!r}")
+    if card.field is not modules.velocity.field:
+        raise CheckpointError(
+            f"{file}: field: found {card.field}, the architecture's config has {modules.velocity.field}"
+        )
     if card.compute is not None:
-        to_half(pair.velocity, card.compute)
+        to_half(modules.velocity, card.compute)
     elif card.architecture.name != PROGRAM:  # the tensors of a program have dtypes of their own
-        pair.velocity.to(DTYPES[card.dtype])
+        modules.velocity.to(DTYPES[card.dtype])
     if card.decoder.program is None:
-        pair.decoder.to(DTYPES[card.data_dtype])
-    return pair
+        modules.decoder.to(DTYPES[card.data_dtype])
+    return modules
 
 
-def _fill(module: _Pair, tensors: dict[str, Tensor], file: Path) -> None:
+def _fill(module: _Modules, tensors: dict[str, Tensor], file: Path) -> None:
     """Put the tensors into a module on the meta device; none of its keys may be missing."""
     for key, tensor in tensors.items():
         if not finite(tensor, module.may_be_infinite(key)):
@@ -212,7 +205,7 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
     card = checkpoint.card
     event = card.event_of(card.typical)
     x = noise(0, 0, _TRIAL_ROWS, event, checkpoint.dtype).to(device)
-    takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized({})
+    takes = None if checkpoint.network_conditions is None else checkpoint.network_conditions.sized({})
     try:
         with torch.no_grad():
             conditions = checkpoint.examples(_TRIAL_ROWS, device)

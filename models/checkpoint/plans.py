@@ -139,6 +139,15 @@ def read_plans(folder: Path, weights_sha256: str) -> Plans | None:
     return _FILE.read(folder, weights_sha256)
 
 
+def tuned_plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
+    """Return the plans of a checkpoint in the form that `solvers` takes, and why existing ones cannot be used."""
+    try:
+        plans = read_plans(folder, weights_sha256)
+    except PlansError as error:
+        return None, str(error)
+    return (None if plans is None else plans.tuned()), ""
+
+
 def write_plans(folder: Path, plans: Plans) -> Path:
     """Write plans beside the weights, atomically, in place of earlier ones.
 

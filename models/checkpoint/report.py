@@ -19,7 +19,7 @@ class ReportError(Exception):
     """A report cannot be read, trusted or written; the message names the file and the fault."""
 
 
-class Report(Bound):
+class StoredReport(Bound):
     """The report of a checkpoint.
 
     Attributes:
@@ -29,7 +29,7 @@ class Report(Bound):
     parts: dict[str, JsonValue]
 
 
-_FILE = BoundFile(REPORT_FILE, Report, ReportError, "measure it again")
+_FILE = BoundFile(REPORT_FILE, StoredReport, ReportError, "measure it again")
 
 
 def read_report(folder: Path, card: Card) -> dict[str, JsonValue]:
@@ -54,4 +54,4 @@ def add_to_report(folder: Path, card: Card, parts: Mapping[str, Any]) -> Path:
         earlier = read_report(folder, card)
     except ReportError:
         earlier = {}
-    return _FILE.write(folder, Report(weights_sha256=card.weights_sha256, parts={**earlier, **parts}))
+    return _FILE.write(folder, StoredReport(weights_sha256=card.weights_sha256, parts={**earlier, **parts}))

@@ -60,6 +60,7 @@ def save(
     axes: Mapping[str, Axis] | None = None,
     prelude: Prelude | None = None,
     nulls: Mapping[str, Tensor] | None = None,
+    noise_independent: bool = True,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -80,6 +81,7 @@ def save(
         axes: the allowed sizes of the free axes of the model's states.
         prelude: makes some of the model's conditions from those of requests; None for none.
         nulls: the stored nulls of conditions by name; None takes those of the model.
+        noise_independent: whether it was trained on noise that is independent of the data.
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -113,6 +115,7 @@ def save(
         "noise": FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
         "time": time or TimeCard(),
         "field": model.field,
+        "noise_independent": noise_independent,
         "sampling": sampling,
         "compute": compute,
         "conditions": {} if model.condition is None else dict(model.condition.entries),

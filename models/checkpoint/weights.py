@@ -15,9 +15,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint
+from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint, opened_file
 from models.messages import first_line, printable
-from models.regular import NotRegular, open_regular
 
 _STORED = {
     "I64": "int64", "F64": "float64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16",
@@ -46,7 +45,7 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
             if reading fails or there is not enough memory.
     """
     try:
-        with open_regular(file) as stream:
+        with opened_file(file) as stream:
             _refuse_larger(stream, expected)
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             if digest != sha256:
@@ -59,12 +58,6 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
             if problems is not None:
                 raise CheckpointError(f"{file}: {problems}")
             return _numbers(stream, header, expected)
-    except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{file}: is missing") from None
-    except NotRegular as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
-    except OSError as error:
-        raise UnreadableCheckpoint(f"{file}: cannot be read: {error.strerror or error}") from None
     except MemoryError:
         raise UnreadableCheckpoint(f"{file}: there is not enough memory to read it") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

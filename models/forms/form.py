@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path as Folder
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -25,7 +25,7 @@ from models.shapes import Shape, sized
 from models.velocity import VelocityField
 from solvers.state import Runner
 
-Path = Literal["fused", "onnx", "eager"]
+FormName = Literal["fused", "onnx", "eager"]
 
 MAX_ERROR = 2.0
 """A compiled form is refused if its rms distance from float64 is more than this many times the eager network's."""
@@ -50,7 +50,7 @@ class Form:
     """
 
     velocity: VelocityField
-    path: Path = "eager"
+    path: FormName = "eager"
     reason: str = ""
     failed: bool = False
     independent: bool = False
@@ -71,21 +71,21 @@ class FormKind:
         missing: the refusal of a network that would have this form if something were installed.
     """
 
-    path: Path
+    path: FormName
     refusal: Callable[[object], str | None]
-    make: Callable[[Any, Folder, str], VelocityField]
+    make: Callable[[Any, Path, str], VelocityField]
     failure: str
     name: str
     independent: bool = False
     missing: str = ""
 
 
-_MAKERS: dict[Path, str] = {"fused": "models.forms.fused.{}", "onnx": "models.forms.onnx"}
+_MAKERS: dict[FormName, str] = {"fused": "models.forms.fused.{}", "onnx": "models.forms.onnx"}
 """The module with the `MAKER` of each compiled form of an architecture, in order of preference."""
 
 
 def choose(
-    velocity: nn.Module, condition: NamedConditions | None = None, folder: Folder = Folder(), digest: str = ""
+    velocity: nn.Module, condition: NamedConditions | None = None, folder: Path = Path(), digest: str = ""
 ) -> Form:
     """Return the first compiled form that a loaded network has, verified; else the network itself and the reason.
 
@@ -114,7 +114,7 @@ def _verified(
     velocity: nn.Module,
     network: Network[Any],
     condition: NamedConditions | None,
-    folder: Folder,
+    folder: Path,
     digest: str,
 ) -> Form:
     try:

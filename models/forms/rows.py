@@ -259,7 +259,7 @@ def find_counts(function: RowFunction, trial: Trial, limit: int, least: int = 1)
     """
     while limit > 1:
         lone = max(least, min(_PADDING, limit // 4))
-        counts = _Test(function, trial, limit).counts(least, lone)
+        counts = _BitComparison(function, trial, limit).counts(least, lone)
         if counts:
             return RowCaller(function, limit, counts)
         if limit == least:
@@ -268,7 +268,7 @@ def find_counts(function: RowFunction, trial: Trial, limit: int, least: int = 1)
     return None
 
 
-class _Test:
+class _BitComparison:
     """Calls of some numbers of rows, compared with calls of the most rows."""
 
     def __init__(self, function: RowFunction, trial: Trial, limit: int) -> None:

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--null-class", action="store_true", help="label N means no condition")
     parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, if the file has both")
     parser.add_argument("--noise-at", type=int, choices=(0, 1), help="the network's time at which x is noise")
-    parser.add_argument("--time-scale", type=float, help="largest value of the network's time: 1, or 1000")
+    parser.add_argument("--time-scale", type=float, dest="scale", help="the network's largest time: 1, or 1000")
     parser.add_argument(
         "--sign", type=int, choices=(1, -1), help="1: the network returns dx/dt in its own time; -1: the negative of it"
     )
@@ -87,6 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop", type=float, help="own time of the samples, if they still have noise, such as 0 for its last step"
     )
     parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
+    parser.add_argument(
+        "--noise-independent",
+        choices=("yes", "no"),
+        default="yes",
+        help="no: it was trained on noise that depends on the data (minibatch optimal transport, reflow, a student)",
+    )
     parser.add_argument("--compute", choices=get_args(Compute), help="precision in which the network computes")
     parser.add_argument("--solver", help="solver for requests that name none, such as euler-28/shift(3)")
     parser.add_argument(
@@ -146,9 +152,9 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CheckpointError: the file was refused, or the checkpoint could not be written.
     """
-    given = {"data_shape": options.data_shape, "clip": options.clip, "program": options.decoder}
-    given |= {"mean": options.decoder_mean, "scale": options.decoder_scale}
-    decoder = {name: value for name, value in given.items() if value is not None}
+    decoder = {"data_shape": options.data_shape, "clip": options.clip, "program": options.decoder}
+    decoder |= {"mean": options.decoder_mean, "scale": options.decoder_scale}
+    decoder = {name: value for name, value in decoder.items() if value is not None}
     statistics = {}
     if options.stats is not None:
         statistics = read_statistics(read_config(options.stats, "--stats"), options.normalisation)
@@ -156,40 +162,25 @@ def run(options: argparse.Namespace) -> int:
         if actions is not None and not decoder.keys() & {"mean", "scale", "program"}:
             decoder |= {"mean": actions[0], "scale": actions[1]}
     declared = _declared(options)
-    take = _program if options.program else _weights
-    if options.decoder is not None:
+    if options.decoder is not None or options.program:
         _check_allowed()
-    imported = take(options, declared, decoder, statistics)
+    imported = (_program if options.program else _weights)(options, declared, decoder, statistics)
     print(*imported.report, f"saved: {imported.path}", sep="\n")
     if options.check:
         print(*preview(imported.path), sep="\n")
-    print(*_next_steps(imported.path), sep="\n")
+    if read_card(imported.path).runs_programs:
+        print(f"it holds a program, which a service refuses unless it was started with {ALLOW}=true")
+    print(f"now: pathline sample {options.name}")
     return 0
 
 
-def _next_steps(path: Path) -> list[str]:
-    """Return what to type now."""
-    lines = []
-    if read_card(path).runs_programs:
-        lines.append(f"it holds a program, which a service refuses unless it was started with {ALLOW}=true")
-    return [*lines, f"now: pathline sample {path.parent.name}"]
-
-
 def _declared(options: argparse.Namespace) -> Declared:
+    names = ("noise_at", "scale", "sign", "predicts", "path", "start", "end", "stop", "start_scale", "compute")
     schedule = None if options.schedule is None else read_config(options.schedule, "--schedule")
+    independent = options.noise_independent == "yes"
     declared = Declared(
-        options.noise_at,
-        options.time_scale,
-        options.sign,
-        options.predicts,
-        options.path,
-        schedule,
-        options.start,
-        options.end,
-        options.stop,
-        options.start_scale,
+        **{name: getattr(options, name) for name in names}, schedule=schedule, noise_independent=independent
     )
-    declared = replace(declared, compute=options.compute)
     if options.scheduler is None:
         return replace(declared, sampling=declared.sampled(options.solver, options.own_times))
     if options.own_times is not None:
@@ -205,7 +196,6 @@ def _check_allowed() -> None:
 def _program(
     options: argparse.Namespace, declared: Declared, decoder: dict[str, Any], statistics: Mapping[str, Affine]
 ) -> Imported:
-    _check_allowed()
     return import_program(
         options.file,
         options.models_dir,

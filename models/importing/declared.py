@@ -29,6 +29,7 @@ class Declared:
         noise_at, scale, sign, predicts, path, schedule, start, end, stop, start_scale: see `TimeCard`.
         sampling: the network's default solver.
         compute: the precision that it computes in; None for the program's own, or float32 for weights.
+        noise_independent: whether it was trained on noise that is independent of the data.
     """
 
     noise_at: int | None = None
@@ -43,15 +44,21 @@ class Declared:
     start_scale: float | None = None
     sampling: SamplingCard | None = None
     compute: Compute | None = None
+    noise_independent: bool = True
+
+    @property
+    def convention(self) -> dict[str, Any]:
+        """The declared fields of a `TimeCard`."""
+        values = {name: getattr(self, name, None) for name in TimeCard.model_fields if name != "data_at"}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def changes(self) -> bool:
         """Whether it declares more than the time and the sign of a velocity on the straight path."""
-        more = (self.schedule, self.start, self.end, self.stop, self.start_scale)
-        return (
-            self.predicts not in (None, "velocity")
-            or self.path not in (None, "linear")
-            or any(field is not None for field in more)
+        usual = ("noise_at", "scale", "sign")
+        return any(
+            name not in usual and (name, value) not in (("predicts", "velocity"), ("path", "linear"))
+            for name, value in self.convention.items()
         )
 
     def card(self) -> TimeCard:
@@ -61,10 +68,8 @@ class Declared:
             ForeignError: the declarations contradict each other.
         """
         noise_at = 1 if self.noise_at is None else self.noise_at
-        names = ("scale", "sign", "predicts", "path", "schedule", "start", "end", "stop", "start_scale")
-        fields = {name: value for name in names if (value := getattr(self, name)) is not None}
         try:
-            return TimeCard.model_validate({"noise_at": noise_at, "data_at": 1 - noise_at, **fields})
+            return TimeCard.model_validate({**self.convention, "noise_at": noise_at, "data_at": 1 - noise_at})
         except ValidationError as error:
             raise ForeignError(f"the declared convention is not valid: {_describe_error(error)}") from None
 

@@ -35,7 +35,7 @@ class ForeignError(CheckpointError):
 
 
 @dataclass(frozen=True)
-class Found:
+class ForeignTensor:
     """A tensor of a foreign file.
 
     Attributes:
@@ -47,7 +47,7 @@ class Found:
     tensor: Tensor
 
 
-def read_tensors(path: Path) -> dict[str, Found]:
+def read_tensors(path: Path) -> dict[str, ForeignTensor]:
     """Read all tensors of a file by their full key: the keys of nested containers joined by dots.
 
     Raises:
@@ -56,11 +56,11 @@ def read_tensors(path: Path) -> dict[str, Found]:
     read = _safetensors if path.suffix.lower() == ".safetensors" else _pickle
     with opened(path) as stream:
         content = read(path, stream)
-    found = dict(_walk(content, (), 0, set()))
-    if not found:
+    tensors = dict(_walk(content, (), 0, set()))
+    if not tensors:
         kind = type(content).__name__
         raise ForeignError(f"{path}: holds no tensors, only a {kind}; save model.state_dict() into it")
-    return found
+    return tensors
 
 
 @contextmanager
@@ -133,26 +133,20 @@ def _check(path: Path, stream: BufferedReader, archive: bool) -> None:
                 raise _refused(path, "it would run builtins.bytearray")
 
 
-def _walk(value: Any, path: tuple[str, ...], depth: int, seen: set[int]) -> Iterator[tuple[str, Found]]:
+def _walk(value: Any, path: tuple[str, ...], depth: int, seen: set[int]) -> Iterator[tuple[str, ForeignTensor]]:
     """Walk through nested containers, skipping everything that is neither a container nor a tensor.
 
     A container found in several places, or inside itself, is visited once: containers that share parts can have far too
     many paths to visit.
     """
     if isinstance(value, Tensor):
-        yield ".".join(path), Found(".".join(path[:-1]) if depth else "", value)
+        yield "", ForeignTensor("", value)
+    if depth > _DEEPEST or id(value) in seen or not isinstance(value, Mapping | list | tuple):
         return
-    if depth > _DEEPEST or id(value) in seen:
-        return
-    if isinstance(value, Mapping | list | tuple):
-        seen.add(id(value))
-    if isinstance(value, Mapping):
-        own = ".".join(path)
-        for key, item in value.items():
-            if isinstance(item, Tensor):
-                yield ".".join((*path, str(key))), Found(own, item)
-            else:
-                yield from _walk(item, (*path, str(key)), depth + 1, seen)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _walk(item, (*path, str(index)), depth + 1, seen)
+    seen.add(id(value))
+    group = ".".join(path)
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if isinstance(item, Tensor):
+            yield ".".join((*path, str(key))), ForeignTensor(group, item)
+        else:
+            yield from _walk(item, (*path, str(key)), depth + 1, seen)

@@ -262,7 +262,7 @@ def make_prelude(
         raise ForeignError(f"{file}: {explain(error)}") from None
     except ValueError as error:
         raise ForeignError(f"{file}: {error}") from None
-    inputs = {name: (entry.shape, entry.given_to(dtype)) for name, entry in card.conditions.items()}
+    inputs = {name: (entry.shape, entry.network_dtype(dtype)) for name, entry in card.conditions.items()}
     function = _called_as_pays(card.program, program.tensors, inputs, requested.axes)
     with torch.device("meta"):
         prelude = Prelude(card.model_copy(update={"program": function}))

@@ -55,7 +55,7 @@ def _solver(checkpoint: Checkpoint) -> str:
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
-    takes, conditions = checkpoint.conditioning, checkpoint.examples(count)
+    takes, conditions = checkpoint.network_conditions, checkpoint.examples(count)
     start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype)
 
     def velocity(x: torch.Tensor, t: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:

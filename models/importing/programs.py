@@ -236,7 +236,7 @@ def _conditions(graph: Graph, taken: Mapping[str, str], stated: Stated) -> dict[
         bounds = graph.free.bounds({})
         most = {axis: bounds[axis].max for axis in free_axes(shape)}
         entry = _entry(graph, name, {"dtype": dtype, "shape": shape, "max": most, **stated.get(name, {})})
-        if not entry.moved and entry.dtype != dtype:
+        if not entry.is_standardised and entry.dtype != dtype:
             raise ForeignError(
                 f"{graph.path}: condition {name} is {dtype}, but declared as {entry.dtype} without a scale"
             )

@@ -225,6 +225,7 @@ def _store(
         compute=compute,
         axes=axes,
         prelude=prelude,
+        noise_independent=declared.noise_independent,
     )
     authors = read_card(path).authors_solver(sizes)
     return path, [*report, *lines, *([] if authors is None else [f"solver of requests that name none: {authors}"])]
@@ -242,7 +243,7 @@ def _rows(network: Program, called: nn.Module, bounds: Mapping[str, Axis], dtype
     def trial(rows: int) -> list[Tensor]:
         x = torch.empty((rows, *sized(network.event_shape, sizes)), dtype=dtype, device="meta")
         entries = () if takes is None else takes.entries.values()
-        conditions = [torch.empty((rows, *e.sizes), dtype=e.given_to(dtype), device="meta") for e in entries]
+        conditions = [torch.empty((rows, *e.sizes), dtype=e.network_dtype(dtype), device="meta") for e in entries]
         return [x, network.field.times(x.new_empty(rows)), *conditions]
 
     def call(x: Tensor, t: Tensor, *conditions: Tensor) -> Tensor:

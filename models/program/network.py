@@ -67,7 +67,6 @@ class ProgramConfig(NetworkConfig, StepsConfig):
         return self
 
     def build(self) -> Program:
-        """See `NetworkConfig`."""
         return Program(self)
 
 

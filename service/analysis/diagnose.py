@@ -32,7 +32,7 @@ from service.requests.conditions import CheckedConditions, refuse_corrections
 from service.requests.schemas import BULK, SOLVER, SOLVER_SCHEMA, X0_SCHEMA, Count, Drawn, Solving, Times
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
-from service.requests.solver import WHOLE, compiled, refuse_average, times_of
+from service.requests.solver import WHOLE, compiled, refuse_average, refuse_stochastic, times_of
 from service.requests.tensors import Tensor, array_too
 from service.requests.validation import Validated, check_indices, deadline_of, job_of, seed_of, start_of
 from service.responses.arrays import ARRAY_FORMATS, ENCODERS, Array, ArrayResponse, Encoder
@@ -153,6 +153,7 @@ def validate_diagnose(
     _check_cost(n, times, width, model, settings)
     unspecified = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
     plan = compiled(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
+    refuse_stochastic(plan, "diagnose follows")
     at = times_of(request, "times", plan)
     deadline = deadline_of(request, settings)
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3

@@ -27,7 +27,7 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *card.event_shape)]
-    takes = model.conditioning
+    takes = model.request_conditions
     named = {} if takes is None else {name: takes.entries[name] for name in takes.in_requests}
     for member in ("condition",) if tuple(named) == (ONE,) else ("condition", "negative"):
         for name, entry in named.items():
@@ -57,7 +57,7 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
 
 def _datatype(entry: NamedCondition, number: str) -> str:
     """Return the datatype of a condition; all others of its kind are accepted too."""
-    quantity = entry.moved and entry.torch_dtype.is_floating_point
+    quantity = entry.is_standardised and entry.torch_dtype.is_floating_point
     return number if quantity else _DATATYPES.get(entry.dtype, "FP32")
 
 

@@ -25,7 +25,7 @@ _NOTHING = dict.fromkeys(
 
 
 @dataclass(frozen=True)
-class Fault:
+class LoadFault:
     """Why a version could not be loaded, or why its changed files are left alone.
 
     Attributes:
@@ -55,7 +55,7 @@ class VersionState:
 
     model: ModelVersion | None = None
     facts: tuple[dict[str, Any], dict[str, Any]] | None = None
-    fault: Fault | None = None
+    fault: LoadFault | None = None
     signature: Signature | None = None
 
     def measured(self) -> dict[str, bool]:
@@ -97,7 +97,7 @@ class ModelEntry:
         before = self.state(version).fault
         tries = before.tries + 1 if transient and before is not None and before.transient else 1
         wait = min(RETRY_S * 2.0 ** min(tries - 1, 16), _LONGEST_S)
-        return self.with_state(version, fault=Fault(reason, now + wait, transient, tries))
+        return self.with_state(version, fault=LoadFault(reason, now + wait, transient, tries))
 
     def untried(self, version: int) -> Self:
         """As if a version had never been tried."""
@@ -116,7 +116,7 @@ class ModelEntry:
         return {v: state.model for v, state in self.states.items() if state.model is not None}
 
     @cached_property
-    def broken(self) -> dict[int, Fault]:
+    def broken(self) -> dict[int, LoadFault]:
         """Why versions cannot be loaded, or why their changed files are left alone."""
         return {v: state.fault for v, state in self.states.items() if state.fault is not None}
 

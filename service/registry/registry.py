@@ -22,6 +22,7 @@ import torch
 
 from engine.job import SAMPLE, Draining, Operation, Sizes
 from models.checkpoint.card import CheckpointError, UnreadableCheckpoint, read_card
+from models.checkpoint.plans import tuned_plans
 from models.repository import Repository, RepositoryError, Signature, UnknownModel
 from service.errors import Kind, ProblemError, invalid, shutting_down
 from service.metrics import Metrics
@@ -364,7 +365,9 @@ class Registry:
         if model is None or signature == model.plans_file.signature:
             return
         folder = self._repository.resolve(name, version)
-        model = replace(model, plans_file=PlansFile.read(folder, model.card.weights_sha256, signature))
+        model = replace(
+            model, plans_file=PlansFile.of(folder, *tuned_plans(folder, model.card.weights_sha256), signature)
+        )
         self._memory.add(model)
         self._put(self._table[name].with_model(model))
         _log.info("model %s version %d: tuned plans are now %s", name, version, model.plans_file.describe()["tuned"])

@@ -17,7 +17,6 @@ from engine.job import Sizes
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.loading import load
-from models.checkpoint.plans import PlansError, read_plans
 from models.checkpoint.report import ReportError, read_report
 from models.compute import HALVES, missing_instructions
 from models.conditions import NamedConditions
@@ -106,14 +105,10 @@ class PlansFile:
     signature: Signature = ()
 
     @classmethod
-    def read(cls, folder: Path, weights_sha256: str, signature: Signature) -> Self:
-        """Read the file; a fault is logged and recorded, as the model is served without its plans."""
-        plans, fault = None, ""
-        try:
-            stored = read_plans(folder, weights_sha256)
-            plans = None if stored is None else stored.tuned()
-        except PlansError as error:
-            fault = str(error).replace(f"{folder}/", "")
+    def of(cls, folder: Path, plans: TunedPlans | None, fault: str, signature: Signature) -> Self:
+        """Make one from what was read of a folder; a fault is logged, as the model is served without its plans."""
+        fault = fault.replace(f"{folder}/", "")
+        if fault:
             version = f"model {folder.parent.name} version {folder.name}"
             _log.warning("%s is served without its tuned plans: %s", version, fault)
         return cls(plans, fault, signature)
@@ -215,7 +210,7 @@ class ModelVersion:
         return DTYPES[self.card.data_dtype]
 
     @property
-    def conditioning(self) -> NamedConditions | None:
+    def request_conditions(self) -> NamedConditions | None:
         """The conditions that requests give; None if it is unconditional."""
         conditions = self.card.request_conditions
         return None if conditions is None else replace(conditions, stored=self.nulls)
@@ -340,8 +335,8 @@ def load_version(
     card, decoder = checkpoint.card, checkpoint.decoder
     if slow := missing_instructions(str(checkpoint.half), engine.device, card.architecture.name == PROGRAM):
         _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
-    plans_file = PlansFile.read(folder, card.weights_sha256, plans_signature)
-    arena = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
+    plans_file = PlansFile.of(folder, checkpoint.plans, checkpoint.plans_fault, plans_signature)
+    arena = engine.load(name, version, checkpoint)
     if decoder.program is None:
         decode = _row_caller(decoder, decoder.cpu().decode, card.event_shape, checkpoint.dtype)
     else:

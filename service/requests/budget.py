@@ -56,8 +56,9 @@ def _check_alone(request: SampleRequest) -> None:
             f"budget and {beside[0]} contradict each other: a budget lets the service choose the solver; leave one of "
             f"them out{' (budget has its own max_nfe)' if beside[0] == 'max_nfe' else ''}",
         )
-    if request.x0 is not None or tuple(request.t_span) != _FROM_NOISE:
-        name = "x0" if request.x0 is not None else "t_span"
+    starts = {"x0": request.x0, "start_time": request.start_time}
+    if any(each is not None for each in starts.values()) or tuple(request.t_span) != _FROM_NOISE:
+        name = next((name for name, each in starts.items() if each is not None), "t_span")
         raise invalid(
             "budget",
             f"budget does not work with {name}: errors were measured from noise at t = 0 to data at 1; name a solver",

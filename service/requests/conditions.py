@@ -69,7 +69,7 @@ def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes:
     Raises:
         ProblemError: 422 for anything that the model does not accept.
     """
-    takes = model.conditioning
+    takes = model.request_conditions
     if takes is None:
         for name in ("condition", "conditions", "negative", "guidance"):
             if getattr(request, name) is not None:
@@ -120,7 +120,7 @@ def refuse_corrections(checked: CheckedConditions) -> None:
 
 def _prelude_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
     """Return the bytes of one row of the prelude's results, both in the job and in the engine's table."""
-    prelude, takes = model.card.prelude, model.card.conditioning
+    prelude, takes = model.card.prelude, model.card.network_conditions
     if prelude is None or takes is None:
         return 0
     outputs = [takes.sized(sizes).entries[name] for name in prelude.program.outputs]

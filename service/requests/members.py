@@ -15,8 +15,12 @@ from pydantic.fields import FieldInfo
 from service.requests.schemas import SOLVER_FIELDS, Mark, SampleRequest
 from solvers.spec import OPTIONS
 
-_TYPES = {"seed": "SupportsIndex | None", "budget": "Budget | Mapping[str, float] | str | None"}
-"""Types that the SDK accepts beyond those of JSON."""
+_TYPES = {
+    "seed": "SupportsIndex | None",
+    "budget": "Budget | Mapping[str, float] | str | None",
+    "diffusion": "Mapping[str, Any] | str | None",
+}
+"""Types that the SDK accepts beyond those of JSON, or that its schema says less simply."""
 
 _JSON = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "object": "Mapping[str, Any]"}
 
@@ -52,11 +56,12 @@ def members(body: type[BaseModel]) -> Mapping[str, Member]:
 
 
 def described() -> dict[str, dict[str, dict[str, object]]]:
-    """Return fields of a request for samples as ``GET /v1/solvers`` does: settings of solvers, and other numbers."""
+    """Return fields of a request for samples that ``GET /v1/solvers`` lists: of solvers, and numbers with a default."""
     about = {
         name: {part: getattr(member, part) for part in ("kind", "about", "default", "choices")}
         for name, member in members(SampleRequest).items()
-        if name in SOLVER_FIELDS or (member.bulk and member.kind in ("integer", "number"))
+        if name in SOLVER_FIELDS
+        or (member.bulk and member.kind in ("integer", "number") and member.default is not None)
     }
     del about["solver"]
     return {
@@ -68,7 +73,8 @@ def described() -> dict[str, dict[str, dict[str, object]]]:
 def _member(name: str, schema: Mapping[str, Any], field: FieldInfo) -> Member:
     forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
     kinds = ["object" if "$ref" in form else form.get("type", "any") for form in forms]
-    choices = tuple(schema.get("enum", OPTIONS[name].words if name in OPTIONS else ()))
+    words = OPTIONS[name].words if name in OPTIONS and kinds == ["string"] else ()
+    choices = tuple(schema.get("enum", words))
     return Member(
         kind=kinds[0] if len(kinds) == 1 else "any",
         about=field.description or schema.get("description", ""),

@@ -135,14 +135,36 @@ class GuidanceRequest(Body):
     )
 
 
-def _kind_of_guidance(value: Any) -> str:
-    return "{}" if isinstance(value, dict | GuidanceRequest) else ""
+def _object_or_not(value: Any) -> str:
+    return "{}" if isinstance(value, dict | Body) else ""
 
 
 AnyGuidance = Annotated[
-    Annotated[Finite, Tag("")] | Annotated[GuidanceRequest, Tag("{}")], Discriminator(_kind_of_guidance)
+    Annotated[Finite, Tag("")] | Annotated[GuidanceRequest, Tag("{}")], Discriminator(_object_or_not)
 ]
 """A number or an object; the tags stay out of error messages."""
+
+
+class DiffusionRequest(Body):
+    """The noise of a stochastic solver, sqrt(w) dW in dx = [v + w/2 score] dt + sqrt(w) dW."""
+
+    scale: Annotated[float, Field(ge=0, le=100)] = Field(
+        default=1.0, description="factor of sqrt(w); with 0 the steps are those of the ODE solver"
+    )
+    schedule: Literal["linear", "flow_grpo", "constant"] = Field(
+        default="linear",
+        description="w by time: scale^2 (1 - t); scale^2 (1 - t) / t, bounded at 0.05; or scale^2, falling to 0 "
+        "from t = 0.95 on",
+    )
+    temperature: Annotated[float, Field(ge=0, le=100)] = Field(
+        default=1.0, description="factor of the noise alone: below 1 for more typical samples"
+    )
+
+
+AnyDiffusion = Annotated[
+    Annotated[str, Tag("")] | Annotated[DiffusionRequest, Tag("{}")], Discriminator(_object_or_not)
+]
+"""Text or an object."""
 
 
 class Named(Body):
@@ -213,6 +235,10 @@ class Solving(Subject):
         default=None,
         description="how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)",
     )
+    diffusion: AnyDiffusion | None = Field(
+        default=None,
+        description="noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale",
+    )
     error_control: Annotated[str, Mark.SINGLE] = Field(
         default="sample", description="sample: each sample has its own step sizes; batch: all share them"
     )
@@ -252,6 +278,11 @@ class SampleRequest(Solving, Drawn, Named):
 
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), Mark.SINGLE] = None
     noise_scale: NoiseScale = 1.0
+    start_time: Finite | None = Field(
+        default=None,
+        description="time of the first call as the network counts it, such as step 801 or a sigma, with the noise that "
+        "its authors start from there; that of its card if omitted",
+    )
     t_span: Annotated[
         tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), Mark.SINGLE
     ] = Field(default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1")

@@ -16,7 +16,7 @@ from selection.choice import Choice
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
 from service.requests.budget import choices, stored, tuning
-from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, SampleRequest, Solving
+from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, DiffusionRequest, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
 from solvers.errors import SolverError
@@ -24,6 +24,7 @@ from solvers.grids import distinct_texts, snapped
 from solvers.plan import Plan
 from solvers.saving import check_save_at
 from solvers.spec import DEFAULT_TOLERANCE, read_solver
+from solvers.stochastic import Diffusion
 from solvers.tuned import TUNED
 
 WHOLE = (0.0, 1.0)
@@ -42,7 +43,11 @@ def plan_of(
     """
     if request.budget is None:
         usual = _authors_solver(request, model, t_span, settings)
-        return request, None, compiled(request, model, t_span, settings, usual=usual)
+        if usual is not None and (own := model.card.start_time(request.steps)) is not None:
+            request, t_span = request.model_copy(update={"start_time": own}), (model.card.time.begin(own)[0], 1.0)
+        plan = compiled(request, model, t_span, settings, usual=usual)
+        _check_score(request, model, plan)
+        return request, None, plan
     refused: ProblemError | None = None
     for choice in choices(request, model, settings):
         named = request.model_copy(update={"solver": choice.point.solver})
@@ -81,7 +86,7 @@ def compiled(
     """
     check_limit("steps", request.steps or 0, settings.max_steps)
     check_limit("max_nfe", request.max_nfe, settings.max_nfe)
-    members = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
+    members = tuple((name, _setting(request, name)) for name in _APART if name in request.model_fields_set)
     solver = request.solver
     if model.card.field.takes_ends:
         solver, steps = _of_average(request, model, t_span)
@@ -108,6 +113,11 @@ def compiled(
         raise invalid("grid", "grid has an integer too large for double precision") from None
 
 
+def _setting(request: Solving, name: str) -> Any:
+    value = getattr(request, name)
+    return Diffusion(**value.model_dump()) if isinstance(value, DiffusionRequest) else value
+
+
 def _about_plans(error: SolverError, request: Solving, model: ModelVersion, settings: Settings) -> str:
     """Return more about tuned plans, if the request asked for one that does not exist: why, or how to get some."""
     if f"{TUNED!r}" not in str(error):
@@ -124,7 +134,8 @@ def _authors_solver(
 ) -> str | None:
     """Return the solver of a model's card, if the request names none: it has no solver fields but `max_nfe`.
 
-    It is for the whole span from noise to data. If a scheduler makes its grid, a request may give the number of steps.
+    It is for the whole span from noise to data. If a scheduler makes its grid, a request may give the number of steps,
+    which then start where the scheduler starts them.
 
     Raises:
         ProblemError: 422 if the scheduler has no grid with that many steps.
@@ -132,10 +143,13 @@ def _authors_solver(
     fields = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
     named = {name for name in fields if getattr(request, name) is not None}
     sampling = model.card.sampling
-    if sampling is None or t_span != WHOLE or named - ({"steps"} if sampling.scheduler else set[str]()):
+    if sampling is None or named - ({"steps"} if sampling.scheduler else set[str]()):
         return None
     check_limit("steps", request.steps or 0, settings.max_steps)
     try:
+        own = request.start_time
+        if t_span != WHOLE and (own is None or own != model.card.start_time(request.steps)):
+            return None
         return model.card.authors_solver(dict(model.sizes), request.steps)
     except ValueError as error:
         raise invalid("steps", str(error)) from None
@@ -221,8 +235,16 @@ def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
     """Return the span of a request, with ends that mean 0 or 1 replaced by exactly those.
 
     Raises:
-        ProblemError: 422 if it leaves [0, 1].
+        ProblemError: 422 if it leaves [0, 1], and for a start time that is not on the path or beside another start.
     """
+    if request.start_time is not None:
+        if request.x0 is not None or tuple(request.t_span) != WHOLE:
+            other = "x0" if request.x0 is not None else "t_span"
+            raise invalid("start_time", f"start_time and {other} both say where to start; leave one of them out")
+        try:
+            return model.card.time.begin(request.start_time)[0], 1.0
+        except ValueError as error:
+            raise invalid("start_time", f"start_time is {request.start_time:g}; {error}, for {model.name!r}") from None
     if tuple(request.t_span) == WHOLE:
         return WHOLE
     start, end = snapped(np.asarray(request.t_span), WHOLE, WHOLE).tolist()
@@ -230,6 +252,43 @@ def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
         first, last, _, _ = distinct_texts(start, end, *WHOLE)
         raise invalid("t_span", f"t_span = [{first}, {last}] leaves [0, 1], where model {model.name!r} is defined")
     return start, end
+
+
+def _check_score(request: SampleRequest, model: ModelVersion, plan: Plan) -> None:
+    """Refuse stochastic solvers where the score does not follow from the velocity, see `solvers.stochastic`.
+
+    Raises:
+        ProblemError: 422 with the reason.
+    """
+    if not plan.spec.method.stochastic:
+        return
+    if plan.t_span[0] != 0 and request.x0 is None:
+        raise invalid(
+            "solver", f"solver is {plan.spec}, which starts at t = 0, or from x0; give x0, or leave the start out"
+        )
+    if why := model.card.no_score:
+        raise invalid(
+            "solver",
+            f"solver is {plan.spec}, whose steps need the score of the path, and it follows from the velocity only for "
+            f"standard normal noise that is independent of the data: model {model.name!r} {why}; use a solver without "
+            "noise",
+        )
+
+
+def refuse_stochastic(plan: Plan, does: str) -> None:
+    """Refuse operations that follow the ODE.
+
+    Args:
+        plan: the compiled solver.
+        does: the operation, as in "diagnose follows".
+
+    Raises:
+        ProblemError: 422 for a stochastic solver.
+    """
+    if plan.spec.method.stochastic:
+        raise invalid(
+            "solver", f"solver is {plan.spec}, which is stochastic; {does} the ODE: use a solver without noise"
+        )
 
 
 def times_of(request: Solving, name: str, plan: Plan) -> NDArray[np.float64]:

@@ -62,6 +62,7 @@ class _Needs(NamedTuple):
         save_at: times at which to save states.
         max_bytes: upper bound on the response.
         memory: bytes that it holds until its response is sent.
+        start_time: see `Job`.
     """
 
     checked: CheckedConditions
@@ -70,6 +71,7 @@ class _Needs(NamedTuple):
     save_at: NDArray[np.float64] | None
     max_bytes: int
     memory: int
+    start_time: float | None
 
 
 _MANY = "ask for fewer at a time, with first_index for the next; iter_samples and bulk of the Python client do so"
@@ -110,7 +112,7 @@ def validate_sample(
         if key is not None and of_sizes is model:
             _remember(model, key, needs)
         model = of_sizes
-    checked, choice, _, save_at, max_bytes, memory = needs
+    checked, choice, _, save_at, max_bytes, memory, start_time = needs
     if plan.batch and request.first_index != 0:
         raise invalid(
             "first_index",
@@ -131,6 +133,7 @@ def validate_sample(
         seed=seed_of(request.seed),
         first_index=request.first_index,
         noise_scale=request.noise_scale,
+        start_time=start_time,
         x0=start_of(request.x0, n, model),
         save_at=save_at,
         partial=request.on_timeout == "partial",
@@ -165,7 +168,7 @@ def _needed(
         ProblemError: as in `validate_sample`.
     """
     t_span = span_of(request, model)
-    if t_span[0] != 0 and request.x0 is None:
+    if t_span[0] != 0 and request.x0 is None and request.start_time is None:
         raise invalid(
             "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
         )
@@ -178,7 +181,7 @@ def _needed(
     max_bytes = response_bytes(request, model, plan, encoder)
     check_size(request, max_bytes, encoder, settings.max_answer_bytes)
     memory = memory_bytes(request, model, plan, encoder, max_bytes, checked)
-    return request, model, plan, _Needs(checked, choice, ref(plan), save_at, max_bytes, memory)
+    return request, model, plan, _Needs(checked, choice, ref(plan), save_at, max_bytes, memory, request.start_time)
 
 
 def job_of(

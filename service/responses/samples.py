@@ -204,12 +204,12 @@ def _class_of(model: ModelVersion, job: Job) -> _Class:
 
     Null is no class. A model with several conditions has an object instead, with these for each condition.
     """
-    if model.conditioning is None or job.conditions is None:
+    if model.request_conditions is None or job.conditions is None:
         return {}
-    classes = class_names(model.conditioning, job.conditions)
+    classes = class_names(model.request_conditions, job.conditions)
     if not classes:
         return {}
-    return {"class": classes if len(model.conditioning.inputs) > 1 else next(iter(classes.values()))}
+    return {"class": classes if len(model.request_conditions.inputs) > 1 else next(iter(classes.values()))}
 
 
 def decoder_of(model: ModelVersion, decode: bool) -> Decode | None:

@@ -71,7 +71,7 @@ function requestField(name, { default: usual }) {
 
 /** Fill one <fieldset> with the controls of a setting. */
 function build(side, solvers) {
-  const kinds = { adaptive: "Error control or fixed steps", fixed: "Fixed steps", multistep: "Multistep" };
+  const kinds = { adaptive: "Error control or fixed steps", fixed: "Fixed steps", multistep: "Multistep", stochastic: "Stochastic" };
   const groups = Object.entries(kinds).map(([kind, title]) => {
     const those = solvers.filter((solver) => solver.kind === kind);
     return make("optgroup", { label: title }, ...those.map((s) => option(s.name, `${s.name} · order ${s.order}`)));
@@ -226,7 +226,7 @@ export class Form {
       if (solver && fixed && $(`${side}-steps`).value === "") $(`${side}-steps`).value = "20";
       const parameters = Object.keys(gridParameters($(`${side}-grid`).value));
       const explicit = $(`${side}-grid`).value === "times";
-      const both = ["start", "max_nfe"]; // not only for error control
+      const both = ["start", "diffusion", "max_nfe"]; // not only for error control
       const shown = (name) => {
         if (name.startsWith("grid_")) return takes.grid && fixed && parameters.includes(name.slice(5));
         if (name === "mode") return takes.rtol;

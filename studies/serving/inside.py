@@ -30,7 +30,9 @@ from studies.serving.workloads import WORKLOADS
 def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
     """Return the seconds of the cheapest network row over batches of many sizes, and the size of that batch."""
     shape, best = checkpoint.card.event_of(), (float("inf"), 0)
-    velocity = choose(checkpoint.velocity, checkpoint.card.conditioning, checkpoint.path, checkpoint.digest).velocity
+    velocity = choose(
+        checkpoint.velocity, checkpoint.card.network_conditions, checkpoint.path, checkpoint.digest
+    ).velocity
     with torch.inference_mode():
         for rows in (32, 64, 128, 256, 512, 1024, 2048):
             x, t = noise(0, 0, rows, shape, checkpoint.dtype), torch.full((rows,), 0.5, dtype=checkpoint.dtype)
@@ -46,7 +48,7 @@ def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
 def one_solve(checkpoint: Checkpoint, repetitions: int = 40) -> float:
     """Return the median seconds of RK4-20 for 16 samples in this process: noise, solve and decoding."""
     shape, times = checkpoint.card.event_of(), []
-    form = choose(checkpoint.velocity, checkpoint.card.conditioning, checkpoint.path, checkpoint.digest)
+    form = choose(checkpoint.velocity, checkpoint.card.network_conditions, checkpoint.path, checkpoint.digest)
     velocity = field_rows(form.velocity, shape, checkpoint.dtype, independent=form.independent)
     with torch.inference_mode():
         for seed in range(repetitions):

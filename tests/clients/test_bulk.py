@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import pickle
@@ -513,3 +514,37 @@ def test_samples_of_another_kind_are_not_written(
     service.change = other
     with pytest.raises(BulkConflict, match=f"its {change} is .*; restore it, or start a new job"):
         client.bulk("moons", to=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"total": 2**70}, pathline.InvalidValue, "total=1180591620717411303424 is not allowed"),
+        ({"total": 64, "first_index": 2**63 - 63}, pathline.InvalidValue, "total=64 .* of indices below"),
+        ({"total": 64, "first_index": -1}, pathline.InvalidValue, "first_index=-1"),
+        ({"total": 64, "shard_rows": 64.0}, TypeError, r"shard_rows=64\.0"),
+        ({"total": 64, "shard_rows": "64"}, TypeError, "shard_rows='64'"),
+        *(({"counts": counts}, pathline.InvalidValue, "counts is neither") for counts in ("abc", 3, [(1, 2, 3)])),
+        ({"model": None, "total": 64}, TypeError, "model=None is not allowed"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named_before_anything_is_sent(
+    client: Client, service: FakeService, tmp_path: Path, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        client.bulk(options.pop("model", "moons"), to=tmp_path / "job", **options)
+    assert not (tmp_path / "job").exists()
+    assert not service.seen
+
+
+def test_a_disk_that_is_full_is_named_and_leaves_no_part(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: Any) -> None:
+        raise OSError("8192 requested and 96 written")  # as NumPy says it, without a number
+
+    monkeypatch.setattr("pathline.bulk_folder.Npy.write", short)
+    with pytest.raises(OSError, match=r"not written .8192 requested and 96 written.*; make room") as caught:
+        client.bulk("moons", 64, to=tmp_path, **JOB)
+    assert caught.value.errno == errno.ENOSPC
+    assert [path.name for path in (tmp_path / "shards").iterdir()] == []

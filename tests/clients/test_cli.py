@@ -18,7 +18,7 @@ import numpy as np
 import pathline
 import pytest
 from pathline._decode import decode_npz
-from pathline._picture import draw
+from pathline._plot import draw
 from pathline._request import sample_request
 from pathline.cli import main
 from pathline.cli.arguments import conditions, parse

@@ -349,3 +349,20 @@ def test_what_requests_give_is_told_of_a_model() -> None:
     described = model_of({"name": "m", "serving": 1, "served": [{"version": 1, "conditions": conditions, "card": {}}]})
     assert listed.conditions == described.conditions == conditions
     assert model_of({"name": "m", "version": 1}).conditions == {}
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf"), 1e300])
+def test_a_timeout_is_one_that_sockets_take(timeout: float) -> None:
+    with pytest.raises(ValueError, match="use seconds above 0, at most 1,000,000"):
+        Client("http://there", timeout=timeout)
+
+
+def test_names_and_versions_of_other_types_are_refused_by_name(client: Client, service: FakeService) -> None:
+    for call in (client.model, client.frontier, client.sample, client.diagnose, client.compare):
+        with pytest.raises(TypeError, match="model=3 is not allowed; use the name of a model"):
+            call(3)  # type: ignore[arg-type]  (that is the point)
+    with pytest.raises(TypeError, match="version='3'"):
+        client.frontier("moons", "3")  # type: ignore[arg-type]  (that is the point)
+    with pytest.raises(pathline.InvalidValue, match="/nowhere"):
+        client.replay("/nowhere")
+    assert not service.seen

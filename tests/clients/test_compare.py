@@ -66,5 +66,5 @@ def test_what_the_service_refuses_and_what_is_no_comparison(service: FakeService
         client.compare("moons", ["rk5"])
     body = b'event: start\ndata: {}\n\nevent: completed\ndata: {"points": []}\n\n'
     service.replies = [(200, {"content-type": "text/event-stream"}, body)]
-    with pytest.raises(ProtocolError, match="the response has no 'choice'"):
+    with pytest.raises(ProtocolError, match="there is no 'choice'"):
         client.compare("moons")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pathline import Client, SampleResult
 from pathline._decode import decode_npz
-from pathline._request import SampleRequest, sample_request
+from pathline._request import Request, sample_request
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LAST_SEED = 2**63 - 1
 
 
-def answer(service: FakeService, **options: Any) -> tuple[bytes, SampleRequest]:
+def answer(service: FakeService, **options: Any) -> tuple[bytes, Request]:
     request = sample_request("moons", 5, {**options, "seed": LAST_SEED})
     return service.answer("POST", "/v1/sample", {}, request.body)[2], request
 
@@ -83,7 +83,7 @@ def drop(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (drop("samples"), "the response has no 'samples'"),
+        (drop("samples"), "there is no 'samples'"),
         (drop("seed"), "no 'seed'"),
         (drop("checkpoint"), "no 'checkpoint'"),
         (lambda arrays, meta: meta.update(seed=7), f"for seed=7, but seed={LAST_SEED} was requested"),
@@ -93,7 +93,7 @@ def drop(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
         (lambda arrays, meta: arrays.update(nfe=np.zeros(())), r"nfe has shape \(\)"),
         (lambda arrays, meta: arrays.update(trace_h=np.zeros(7)), "columns of different length"),
         (lambda arrays, meta: arrays.update(samples=np.array([None] * 5)), "not a plain array"),
-        (lambda arrays, meta: meta.update(latency=3), "has latency = '3', which is no Mapping"),
+        (lambda arrays, meta: meta.update(latency=3), "latency = '3' is no Mapping"),
     ],
 )
 def test_what_was_not_promised_is_refused(

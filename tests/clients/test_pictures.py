@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from pathline import Client
-from pathline._picture import MAX_PIXELS, draw
+from pathline._plot import MAX_PIXELS, draw
 from PIL import Image
 
 if TYPE_CHECKING:

@@ -55,8 +55,8 @@ def kept(engine: Engine) -> int:
 def expected(
     checkpoint: Checkpoint, condition: Any, guidance: float | None, seed: int = 0, **solver: Any
 ) -> torch.Tensor:
-    assert checkpoint.conditioning is not None
-    guided = Guided(checkpoint.velocity, checkpoint.conditioning)
+    assert checkpoint.network_conditions is not None
+    guided = Guided(checkpoint.velocity, checkpoint.network_conditions)
     n = len(condition)
     strength = None if guidance is None else torch.full((n,), guidance)
     return integrate(lambda x, t: guided(x, t, condition, strength), noise(0, 0, n, (2,)), **solver).x

@@ -55,7 +55,7 @@ def given(length: int, samples: int, seed: int = 0) -> dict[str, Any]:
 
 
 def job(checkpoint: Checkpoint, samples: int, values: dict[str, Any], seed: int = 0, **more: Any) -> Job:
-    takes = checkpoint.conditioning
+    takes = checkpoint.network_conditions
     assert takes is not None
     fields = {key: more.pop(key) for key in ("guidance", "negative", "own") if key in more}
     all_of = Values(takes, values, samples, torch.float32, optional=more.pop("optional", ()))

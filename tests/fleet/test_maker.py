@@ -75,4 +75,4 @@ def test_a_size_that_is_missing_or_not_allowed_is_said(repository: Path, fleet: 
             ({"T": 3}, "no free axis"),
         ):
             with pytest.raises(UsageError, match=message):
-                maker.plan({"solver": "rk4-2"} | ({} if shape is None else {"shape": shape}))
+                maker.job({"solver": "rk4-2"} | ({} if shape is None else {"shape": shape}))

@@ -68,7 +68,7 @@ def test_a_network_computes_in_half_precision_and_answers_in_float32(compute: An
 @pytest.mark.parametrize("compute", HALVES)
 def test_rows_keep_their_bits_where_they_are_measured_to(compute: Any, tmp_path: Path) -> None:
     checkpoint = load(stored(networks()[0], tmp_path, compute))
-    field = field_rows(checkpoint.velocity, (2,), torch.float32, condition=checkpoint.conditioning)
+    field = field_rows(checkpoint.velocity, (2,), torch.float32, condition=checkpoint.network_conditions)
     x, t, given = torch.randn(37, 2), torch.rand(37), torch.randn(37, 3)
     with torch.no_grad():
         together = field(x, t, given)

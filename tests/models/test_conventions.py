@@ -135,7 +135,7 @@ def test_the_velocity_is_the_exact_one_of_the_straight_path(time: TimeCard) -> N
 def test_samples_are_those_of_the_exact_flow_from_the_start_of_its_authors(time: TimeCard) -> None:
     a0, b0 = time.first_state
     z0 = torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    solve: dict[str, Any] = {"solver": "dopri5", "rtol": 1e-9, "atol": 1e-9, "max_nfe": 100_000}
+    solve: dict[str, Any] = {"solver": "dopri5", "rtol": 1e-7, "atol": 1e-7, "max_nfe": 100_000}
     found = integrate(adapt(Exact(time), time), z0, **solve)
 
     def velocity(z: Tensor, t: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def test_samples_are_those_of_the_exact_flow_from_the_start_of_its_authors(time:
 
     expected = integrate(velocity, z0, **solve)
     # A chain of steps has kinks in its noise, and one with an end stops short of the data.
-    torch.testing.assert_close(found.x, expected.x, rtol=0, atol=1e-7 if time.sigmas[1] == 0 else 2e-3)
+    torch.testing.assert_close(found.x, expected.x, rtol=0, atol=1e-5 if time.sigmas[1] == 0 else 2e-3)
 
 
 @pytest.mark.parametrize("predicts", ["eps", "x0"])

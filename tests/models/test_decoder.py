@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.decoder import Column, Decoder, DecoderConfig, DecoderError, Inverse, InverseError
+from models.decoder import ColumnCard, Decoder, DecoderConfig, DecoderError, Inverse, InverseError
 from models.noise import noise
 from models.program.function import FunctionConfig
 
@@ -251,10 +251,10 @@ def test_free_axes_that_make_no_sense(fields: dict, named: str) -> None:
 def table_decoder(**changes: Any) -> Decoder:
     """A decoder of the columns x (a number), c (always 0.0016), n (whole, 1 to 9) and b (yes or no)."""
     columns = (
-        Column(name="x", low=-2, high=2),
-        Column(name="c", low=0.0016, high=0.0016),
-        Column(name="n", kind="whole", low=1, high=9),
-        Column(name="b", kind="yes-no", low=0, high=1),
+        ColumnCard(name="x", low=-2, high=2),
+        ColumnCard(name="c", low=0.0016, high=0.0016),
+        ColumnCard(name="n", kind="whole", low=1, high=9),
+        ColumnCard(name="b", kind="yes-no", low=0, high=1),
     )
     scale, shift = torch.tensor([2.0, 1.0, 2.5, 0.4]), torch.tensor([0.5, 0.0016, 5.0, 0.3])
     constants = torch.tensor([1]), torch.tensor([0.0016])
@@ -295,7 +295,7 @@ def test_what_a_decoder_rounds_is_in_its_config_and_tensors(dtype: Any) -> None:
 
 
 def test_rounded_states_are_not_their_own_data() -> None:
-    columns = (Column(name="n", kind="whole", low=0, high=3),)
+    columns = (ColumnCard(name="n", kind="whole", low=0, high=3),)
     identity = DecoderConfig(event_shape=(1,), data_shape=(1,), columns=columns)
     assert not identity.reshapes_only
     assert Decoder.identity((1,)).config.reshapes_only

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from models.decoder import Column, Decoder, DecoderConfig, Inverse
+from models.decoder import ColumnCard, Decoder, DecoderConfig, Inverse
 
 COLUMNS = (
-    Column(name="price", low=1.0, high=9.0, transform="log"),
-    Column(name="x", low=-1.0, high=1.0),
-    Column(name="rooms", kind="whole", low=0.0, high=30.0, transform="log1p"),
+    ColumnCard(name="price", low=1.0, high=9.0, transform="log"),
+    ColumnCard(name="x", low=-1.0, high=1.0),
+    ColumnCard(name="rooms", kind="whole", low=0.0, high=30.0, transform="log1p"),
 )
 
 

@@ -13,8 +13,8 @@ from models.checkpoint.card import CheckpointError, read_card
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
 from models.condition_values import Distinct
-from models.conditions import NamedCondition, NamedConditions
-from models.prelude import Prelude, PreludeCard, PreludeError, combinations
+from models.conditions import ConditionError, NamedCondition, NamedConditions
+from models.prelude import Prelude, PreludeCard, combinations
 from models.program.function import FunctionConfig
 from models.program.network import ProgramConfig
 
@@ -112,8 +112,8 @@ def test_a_checkpoint_has_its_prelude(tmp_path: Path) -> None:
     found = load(saved(tmp_path, card()))
     assert isinstance(found.request_conditions, NamedConditions)
     assert set(found.request_conditions.entries) == {"image", "state"}
-    assert isinstance(found.conditioning, NamedConditions)
-    assert set(found.conditioning.entries) == {"tokens", "state"}
+    assert isinstance(found.network_conditions, NamedConditions)
+    assert set(found.network_conditions.entries) == {"tokens", "state"}
     made = found.examples(3)
     assert isinstance(made, dict)
     shown = found.request_conditions.examples(3, torch.float32)
@@ -158,7 +158,7 @@ def test_a_result_of_another_shape_is_named(tmp_path: Path) -> None:
     found: Checkpoint = load(saved(tmp_path, card()))
     assert found.prelude is not None
     other = NamedConditions({"tokens": NamedCondition(shape=(9,)), "state": STATE})
-    with pytest.raises(PreludeError, match=r"made tokens as .* the network takes .* of shape .9."):
+    with pytest.raises(ConditionError, match=r"made tokens as .* the network takes .* of shape .9."):
         found.prelude.call(other, torch.zeros(1, 4))
 
 

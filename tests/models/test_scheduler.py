@@ -74,17 +74,22 @@ def test_an_axis_that_occurs_twice_counts_twice() -> None:
     )
 
 
-def test_a_chain_has_one_start() -> None:
+def test_a_chain_starts_where_its_steps_do_unless_that_is_noisier() -> None:
     declared = Declared().scheduled({"_class_name": DDIM, **STABLE}, "euler-50")
     assert (declared.start, declared.predicts, declared.stop) == (981.0, "eps", None)
     sampling = declared.sampling
     assert sampling is not None
     assert isinstance(sampling.scheduler, Chain)
-    assert len(sampling.scheduler.times(50, declared.card(), (2,), {})) == 51
+    scheduler, time = sampling.scheduler, declared.card()
+    assert len(scheduler.times(50, time, (2,), {})) == 51
+    assert scheduler.start_time(50, time) is None
+    assert scheduler.start_time(20, time) == 951.0
+    grid = scheduler.times(20, time, (2,), {})
+    assert (len(grid), grid[0]) == (21, time.begin(951.0)[0])
     with pytest.raises(
-        ValueError, match="20 steps of this scheduler start at 951, but the model was imported to start"
+        ValueError, match="100 steps of this scheduler start at 991, but the model was imported to start"
     ):
-        sampling.scheduler.times(20, declared.card(), (2,), {})
+        scheduler.times(100, time, (2,), {})
 
 
 def test_declared_conventions_come_first() -> None:

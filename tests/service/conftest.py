@@ -220,6 +220,25 @@ class Running:
         return await self.http.post("/v1/sample", json={"model": "moons", **body}, headers=_headers)
 
 
+@pytest.fixture(scope="session")
+async def _started(repository: Path, anyio_backend: str) -> AsyncIterator[Running]:
+    app = create_app(Settings(models_dir=repository, watch_s=0), engine := FakeEngine())
+    async with calling(app) as http:
+        yield Running(http, engine, app.state.service)
+
+
+@pytest.fixture
+def shared(_started: Running) -> Running:
+    """The service of all tests that only send it requests and edit its engine, which is as new for each.
+
+    Not for tests of counters, or of versions that are loaded.
+    """
+    engine = _started.engine
+    vars(engine).update(vars(FakeEngine(alive=True, loaded=engine.loaded, arenas=engine.arenas)))
+    _started.service.refused.clear()
+    return _started
+
+
 @pytest.fixture
 async def running(settings: Settings, engine: FakeEngine) -> AsyncIterator[Running]:
     app = create_app(settings, engine)

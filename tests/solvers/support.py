@@ -18,7 +18,7 @@ from solvers.integrate import Velocity
 from solvers.lanes import Admission, Lanes
 from solvers.tuned import TunedPlan, TunedPlans
 
-ONE_STEP = tuple(name for name, entry in catalogue.solvers().items() if not entry.multistep_order)
+ONE_STEP = tuple(name for name, entry in catalogue.solvers().items() if not (entry.multistep_order or entry.stochastic))
 MULTISTEP = tuple(name for name, entry in catalogue.solvers().items() if entry.starts)
 EXPONENTIAL = tuple(name for name, entry in catalogue.solvers().items() if entry.exponential)
 ADAPTIVE = tuple(name for name, entry in catalogue.solvers().items() if entry.adaptive)

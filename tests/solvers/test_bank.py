@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers import resolve
-from solvers.bank import Bank, Space
+from solvers.bank import Bank, RangeAllocator
 from solvers.lanes import Admission, Lanes
 from tests.solvers.support import decay, ones, run
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=60))
 def test_stretches_never_overlap_and_join_again(moves: list[tuple[bool, int]]) -> None:
-    space, held = Space(), {}
+    space, held = RangeAllocator(), {}
     for take, count in moves:
         if take or not held:
             first = space.take(count)

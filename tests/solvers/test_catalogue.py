@@ -23,7 +23,8 @@ ENTRIES = list(catalogue.solvers().values())
 
 def test_the_standard_names() -> None:
     kinds = {"fixed": "euler midpoint heun2 ralston2 rk4 rk4_38", "adaptive": "bosh3 dopri5 tsit5"}
-    for kind, names in (kinds | {"multistep": "ab2 ab3 ab4 dpmpp_2m unipc2 unipc3"}).items():
+    kinds |= {"multistep": "ab2 ab3 ab4 dpmpp_2m unipc2 unipc3", "stochastic": "sde sde_heun"}
+    for kind, names in kinds.items():
         assert [catalogue.find(name).kind for name in names.split()] == [kind] * len(names.split())
 
 
@@ -33,7 +34,8 @@ def test_entries_describe_themselves(entry: catalogue.Solver) -> None:
     assert shown["name"] == entry.name
     assert shown["order"] == entry.order
     assert shown["reference"]
-    assert (shown["stability_limit"] is None) if entry.exponential else (shown["stability_limit"] > 0)
+    unlimited = entry.exponential or entry.stochastic
+    assert (shown["stability_limit"] is None) if unlimited else (shown["stability_limit"] > 0)
     assert (shown["embedded_order"] is not None) == entry.adaptive
     assert set(parameters(entry)) >= {"steps", "grid", "max_nfe"}
 
@@ -59,11 +61,11 @@ def test_stability_limits(name: str, limit: float) -> None:
 def test_observed_orders(width: int, grid: Any) -> None:
     """Regression of log error on log steps, for every method with fixed steps, all of them in one set of lanes.
 
-    DPM-Solver++ and UniPC have tests of their own, as their order depends on the span.
+    DPM-Solver++, UniPC and stochastic methods have tests of their own.
     """
     x0 = torch.linspace(0.6, 1.2, 5).double()[:, None].expand(5, width)
     exact = fall_exact(x0, 1.0)
-    classical = [entry for entry in ENTRIES if not entry.exponential]
+    classical = [entry for entry in ENTRIES if not (entry.exponential or entry.stochastic)]
     jobs = [
         (entry, steps)
         for entry in classical

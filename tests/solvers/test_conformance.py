@@ -128,7 +128,7 @@ def test_a_field_that_raises_outside_its_span_is_never_asked_there(dtype: torch.
 
     x0 = torch.linspace(-2, 2, 9, dtype=dtype)[:, None]
     for name, entry in catalogue.solvers().items():
-        for t_span in ((0.0, 1.0), (1.0, 0.0)):
+        for t_span in ((0.0, 1.0),) if entry.stochastic else ((0.0, 1.0), (1.0, 0.0)):
             assert set(integrate(guarded, x0, solver=name, steps=7, t_span=t_span).status) == {Status.SUCCESS}
             if entry.adaptive:
                 assert set(integrate(guarded, x0, solver=name, t_span=t_span).status) == {Status.SUCCESS}

@@ -61,7 +61,7 @@ def test_text_that_is_refused(text: str) -> None:
         ("rk4-3/(0,x,1)", "write comma-separated numbers in parentheses"),
         ("rk4-4/(0,0.5,1)", "steps = 4, but the grid has 2 intervals"),
         ("dopri5+i+pi", "says controller twice; leave one of them out"),
-        ("dopri5+fast", r"\+fast is not an option; use \+ramp, \+rk, \+paper, .*\+max_nfe=500"),
+        ("dopri5+fast", r"\+fast is not an option; use \+ramp, \+rk, \+linear, .*\+paper, .*\+max_nfe=500"),
         ("rk4-20+batch", "error_control is for error control"),
         ("rk4-20+rk", "start is for Adams-Bashforth methods"),
         ("dopri5@1e999", "rtol must be a finite number, got inf"),

@@ -33,48 +33,34 @@ def test_shares_of_a_batch_are_whole():
         assert [row for part in parts for row in part] == list(range(rows))
 
 
-THREADS = """
+SCRIPT = """
 import os, sys
 from pathlib import Path
-import torch
-from training.devices import Group
+from training.__main__ import main
 
-group = Group.join(torch.device("cpu"))
-parameter = torch.nn.Parameter(torch.ones(3))
-parameter.sum().backward()
-group.sum([parameter], torch.zeros(()))
-torch.optim.Adam([parameter]).step()
-group.leave()
+assert main(sys.argv[2:]) == 0
 names = sorted(Path(task, "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
-Path(sys.argv[1], str(group.rank)).write_text(" ".join(name for name in names if "gloo" in name))
+Path(sys.argv[1], os.environ["RANK"]).write_text(" ".join(name for name in names if "gloo" in name))
 """
-
-
-def test_no_thread_of_the_group_outlives_it(tmp_path: Path):
-    """Such a thread may abort the process at its end: torchrun would report a failure after a run that went well."""
-    script = tmp_path / "threads.py"
-    script.write_text(THREADS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [*command, str(script), str(tmp_path)],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(root)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert [(tmp_path / rank).read_text() for rank in "01"] == ["", ""]
+"""Trains as ``python -m training`` does, and writes which threads of the group are left."""
 
 
 def test_torchruns_two_processes_follow_the_losses_of_one_with_the_doubled_batch(tmp_path: Path):
+    """No thread of the group is left: it may abort the process at its end, and torchrun would report a failure."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
     data, config = tmp_path / "points.npy", tmp_path / "recipe.toml"
     np.save(data, np.random.default_rng(0).normal(size=(321, 2)))
     config.write_text(RECIPE.format(path=data))
     places = ["--models-dir", str(tmp_path / "two"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
     places += ["--seconds", "0"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "training", "fit", "vectors", "--config", str(config), *places]
+    command = [*launcher, str(script), str(tmp_path), "fit", "vectors", "--config", str(config), *places]
     # Each of the two takes 32 of the 64 samples of a batch.
-    two = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    two = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert two.returncode == 0, two.stderr
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["", ""]
     assert two.stdout.count("training 1,730 parameters") == 1  # only the first process prints and writes
     assert [path.name for path in (tmp_path / "two" / "tiny").iterdir()] == ["1"]
     assert list((tmp_path / "runs").iterdir()) == []

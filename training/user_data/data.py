@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models.decoder import Column
+from models.decoder import ColumnCard
 from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
 from training.dataset import DataSet, Rows, split
@@ -146,7 +146,7 @@ def _only_trained(read: Read, held_out: Rows) -> list[str]:
     return [f"no sample is held out of {listed(small)}, so nothing is measured on them"]
 
 
-def _far(read: Read, config: VectorsData, columns: Sequence[Column]) -> list[str]:
+def _far(read: Read, config: VectorsData, columns: Sequence[ColumnCard]) -> list[str]:
     """Return lines on values that are far from the others of their column, of samples and of conditions."""
     advice = "correct or remove such rows if they are wrong"
     more = ', or use --scale robust (data.scale = "robust"), which scales by median and quartiles'
@@ -165,7 +165,7 @@ def _far(read: Read, config: VectorsData, columns: Sequence[Column]) -> list[str
     return lines
 
 
-def _logs(columns: Sequence[Column], train: NDArray[np.float64]) -> list[str]:
+def _logs(columns: Sequence[ColumnCard], train: NDArray[np.float64]) -> list[str]:
     """Return a line that names the columns of which the logarithm is learned."""
     logs = [
         f"{column.name} (skewness {skewness(values):.1f})"
@@ -180,7 +180,7 @@ def _logs(columns: Sequence[Column], train: NDArray[np.float64]) -> list[str]:
     ]
 
 
-def _kept(columns: Sequence[Column], held_out: NDArray[np.float64]) -> list[str]:
+def _kept(columns: Sequence[ColumnCard], held_out: NDArray[np.float64]) -> list[str]:
     """Return lines that name the columns that are rounded, and those that vary in held-out rows only."""
     if not columns:
         return [f"more than {MAX_COLUMNS:,} columns are neither named in the card nor rounded"]

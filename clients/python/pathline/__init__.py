@@ -11,8 +11,8 @@
 which can be imported from here.
 """
 
-from pathline import _analysis
-from pathline._analysis import *  # noqa: F403 - its own list says what is public
+from pathline import _analysis, errors
+from pathline._analysis import *  # noqa: F403 - their own lists say what is public
 from pathline._async_client import AsyncClient
 from pathline._bulk import BulkResult
 from pathline._calls import VERSION
@@ -25,67 +25,37 @@ from pathline._info import Axis, ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import Budget
 from pathline._results import Failure, Latency, SampleResult, Trace
 from pathline._retry import RetryPolicy
-from pathline.errors import (
-    AccessDenied,
-    APIError,
-    BulkConflict,
-    BulkIncomplete,
-    DeadlineExceeded,
-    InvalidRequest,
-    InvalidValue,
-    NotFound,
-    PathlineError,
-    ProtocolError,
-    ReplayDiffers,
-    RequestTimeout,
-    ServerError,
-    TransportError,
-    Unavailable,
-)
+from pathline.errors import *  # noqa: F403
 
 __version__ = VERSION
 
 __all__ = [
-    "APIError",
-    "AccessDenied",
     "AsyncClient",
     "Axis",
     "Budget",
-    "BulkConflict",
-    "BulkIncomplete",
     "BulkResult",
     "Client",
     "Comparison",
     "ComparisonRow",
     "Completed",
-    "DeadlineExceeded",
     "Event",
     "Failure",
     "Frontier",
     "FrontierCurve",
     "FrontierPoint",
-    "InvalidRequest",
-    "InvalidValue",
     "Latency",
     "ModelInfo",
     "ModelList",
-    "NotFound",
-    "PathlineError",
     "Progress",
-    "ProtocolError",
-    "ReplayDiffers",
-    "RequestTimeout",
     "RetryPolicy",
     "SampleOptions",
     "SampleResult",
-    "ServerError",
     "ServiceLoad",
     "SolverInfo",
     "SolverOptions",
     "Started",
     "State",
     "Trace",
-    "TransportError",
-    "Unavailable",
 ]
 __all__ += _analysis.__all__
+__all__ += errors.__all__

@@ -78,5 +78,5 @@ def _members(document: Mapping[str, Any], what: str) -> dict[str, Any]:
             f"{what}: has no {lacking[0]}; give the whole response, only its samples may be missing", "answer"
         )
     saved = found.pop("saved", None)
-    times = saved["t"] if isinstance(saved, Mapping) else document.get("saved_t")
+    times = saved.get("t") if isinstance(saved, Mapping) else document.get("saved_t")
     return found if times is None else {**found, "saved": {"t": times}}

@@ -13,7 +13,7 @@ from pathline._calls import configured
 from pathline._calls import headers as all_headers
 from pathline._flow import Call, Do, Emit, Flow, FlowRun, Together, Wait
 from pathline._operations import Operations
-from pathline._pools import OwnPools, Pools, TransportPool
+from pathline._pools import Pools
 from pathline._response import Intake, Response, reading, sending
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
@@ -61,15 +61,11 @@ class AsyncClient(Operations):
         self._route = route_to(self._calls.url) if transport is None else Route()
         base, every = self._calls.url, all_headers(api_key, headers, self._calls.login)
 
-        def through(transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
-            return httpx.AsyncClient(base_url=base, headers=every, transport=transport, trust_env=False)
+        def http() -> httpx.AsyncClient:
+            pool = self._route.async_transport() if transport is None else transport
+            return httpx.AsyncClient(base_url=base, headers=every, transport=pool, trust_env=False)
 
-        route = self._route
-        self._pools: Pools = (
-            OwnPools(lambda: through(route.async_transport()))
-            if transport is None
-            else TransportPool(through(transport))
-        )
+        self._pools = Pools(http, own=transport is None)
 
     def __repr__(self) -> str:
         return f"AsyncClient({self.base_url!r})"
@@ -152,7 +148,7 @@ class AsyncClient(Operations):
             run.close()
 
     async def _send(self, call: Call) -> httpx.Response:
-        http = await self._pools.here()
+        http = await self._pools.http()
         request = http.build_request(
             call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
         )

@@ -25,10 +25,10 @@ from pathline._conditions import NAMED, ONE, shape_of
 from pathline._events import Progress
 from pathline._fields import BulkOptions
 from pathline._flow import Do, Flow, Together, Wait
-from pathline._picture import needed
-from pathline._request import chosen_seed, integer, plain_options, sample_request
+from pathline._plot import needed
+from pathline._request import SEED_LIMIT, chosen_seed, integer, plain_options, sample_request
 from pathline._results import SampleResult
-from pathline._typed import understood
+from pathline._typed import typed, understood
 from pathline.bulk_folder import (
     BLOCK,
     FIELDS,
@@ -146,21 +146,28 @@ class BulkArguments:
             InvalidValue: A number is out of range, or options contradict each other.
             ImportError: The format is Parquet and pyarrow is not installed.
         """
+        if not isinstance(model, str):
+            raise TypeError(f"model={model!r} is not allowed; use the name of a model")
         members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
         table = None if counts is None else _table(counts)
         for name in ("condition", "conditions"):
             if table is not None and name in members:
                 raise InvalidValue(f"{name} and counts are both given; give one of them", name)
         total = None if total is None else integer("total", total)
-        if total is not None and total < 1:
-            raise InvalidValue(f"total={total} is not allowed; ask for at least 1 sample", "total")
+        first = integer("first_index", members.get("first_index", 0))
+        if not 0 <= first < SEED_LIMIT:
+            raise InvalidValue(f"first_index={first} is not allowed; use an integer from 0 to 2**63 - 1", "first_index")
+        if total is not None and not 1 <= total <= SEED_LIMIT - first:
+            raise InvalidValue(
+                f"total={total} is not allowed; ask for 1 sample or more, of indices below 2**63", "total"
+            )
         if table is not None and total not in (None, table.total):
             raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave out total", "total")
         if format not in (None, *FORMATS):
             raise InvalidValue(f"format={format!r} is not allowed; use one of {', '.join(FORMATS)}", "format")
         if format == "parquet":
             needed("pyarrow", "bulk")
-        if shard_rows is not None and (shard_rows < BLOCK or shard_rows % BLOCK):
+        if shard_rows is not None and (integer("shard_rows", shard_rows) < BLOCK or shard_rows % BLOCK):
             raise InvalidValue(f"shard_rows={shard_rows} is not allowed; use a multiple of {BLOCK}", "shard_rows")
         for name, number in (("workers", workers), ("tries", tries)):
             if integer(name, number) < 1:
@@ -224,7 +231,10 @@ class BulkArguments:
 
 
 def _table(counts: Counts) -> Table:
-    pairs = list(counts.items()) if isinstance(counts, Mapping) else [tuple(pair) for pair in counts]
+    try:
+        pairs = [(condition, count) for condition, count in (counts.items() if isinstance(counts, Mapping) else counts)]
+    except (TypeError, ValueError):
+        raise InvalidValue("counts is neither a mapping nor pairs; use {7: 100} or [(7, 100)]", "counts") from None
     if not pairs:
         raise InvalidValue("counts is empty; give at least one condition and its number of samples", "counts")
     plain = plain_options({"condition": [condition for condition, _ in pairs]}, ("condition",))["condition"]
@@ -422,21 +432,8 @@ class BulkJob:
                 "shards"
             )
         yield Do(self._folder.store.clear)
-        spec = self.spec
-        return BulkResult(
-            Path(self._folder.address),
-            spec.model,
-            spec.version,
-            spec.checkpoint,
-            spec.seed,
-            spec.first_index,
-            summary.rows,
-            spec.shape,
-            summary.nfe,
-            summary.status,
-            summary.fingerprint,
-            summary.deterministic,
-        )
+        totals = {**vars(summary), "fingerprint": summary.fingerprint}
+        return typed(BulkResult, {**vars(self.spec), **totals}, folder=Path(self._folder.address))
 
 
 def _passes(error: PathlineError) -> bool:
@@ -610,19 +607,19 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         rows = min(4 * rows, most)
     info = yield from calls.model(arguments.model)
     row_bytes = first.samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
+    rate, least_bytes = rows / seconds, max(row_bytes, 1)
     with understood("the description of the model"):
-        return replace(
-            spec,
-            version=first.version,
-            checkpoint=first.checkpoint,
-            path=info.served(first.version).get("path") or "",
-            noise=first.extra.get("noise", ""),
-            shape=first.samples.shape[1:],
-            dtype=str(first.samples.dtype),
-            columns=tuple(column["name"] for column in first.extra.get("columns") or ()),
-            shard_rows=arguments.shard_rows
-            or shard_rows(rows / seconds, arguments.total, arguments.workers, max(row_bytes, 1)),
-        )
+        decided = {
+            "version": first.version,
+            "checkpoint": first.checkpoint,
+            "path": info.served(first.version).get("path") or "",
+            "noise": first.extra.get("noise", ""),
+            "shape": first.samples.shape[1:],
+            "dtype": str(first.samples.dtype),
+            "columns": [column["name"] for column in first.extra.get("columns") or ()],
+            "shard_rows": arguments.shard_rows or shard_rows(rate, spec.total, arguments.workers, least_bytes),
+        }
+        return typed(JobSpec, {**vars(spec), **decided})
 
 
 def _labels(info: Any, version: int) -> dict[Any, int]:

@@ -21,7 +21,7 @@ from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
 from pathline._fields import ReplayOptions, SampleOptions
 from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
-from pathline._request import Pages, Request, SampleRequest, operation_request, replay_request, sample_request
+from pathline._request import Pages, Request, integer, operation_request, replay_request, sample_request
 from pathline._response import Response, came, problem
 from pathline._results import SampleResult
 from pathline._retry import RequestAttempts, RetryPolicy
@@ -40,6 +40,8 @@ except PackageNotFoundError:  # copied, not installed, as in the server's image
 AGENT = f"pathline-python/{VERSION}"
 DEFAULT_URL = "http://127.0.0.1:8000"
 SERVICE_TIMEOUT_S = 30.0  # the service's limit for a request without timeout_s
+
+_LONGEST_S = 1e6  # of a timeout: sockets take no more than some platforms' time_t
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,11 @@ class Calls:
         """
         return self._sample(sample_request(model, num_samples, options, self.url), progress)
 
-    def sampled(self, request: SampleRequest) -> Flow[SampleResult]:
+    def sampled(self, request: Request) -> Flow[SampleResult]:
         """Draw the samples of a request."""
         return self._requested(request, _decode.decode_npz)
 
-    def _sample(self, request: SampleRequest, progress: bool | Follow | None) -> Flow[SampleResult]:
+    def _sample(self, request: Request, progress: bool | Follow | None) -> Flow[SampleResult]:
         return self._followed(request, progress) if progress else self.sampled(request)
 
     def replay(self, answer: Replayable, **options: Unpack[ReplayOptions]) -> Flow[SampleResult]:
@@ -107,7 +109,7 @@ class Calls:
             PathlineError: See `pathline.errors`.
             TypeError, InvalidValue: As for `sample`.
         """
-        return self._requested(replay_request(answer_of(answer), options, self.url), _decode.decode_replay)
+        return self._requested(replay_request(answer_of(answer), options, self.url), _decode.decode_npz)
 
     def iter_samples(
         self,
@@ -142,7 +144,7 @@ class Calls:
         with following(progress or (lambda _: None)) as tell:
             done, forecast = 0, _events.Forecast()
             for request in pages:
-                before, part = done / pages.total, request.num_samples / pages.total
+                before, part = done / pages.total, (request.num_samples or 0) / pages.total
 
                 def overall(page: _events.Progress, before: float = before, part: float = part) -> None:
                     share = before + part * page.share
@@ -180,7 +182,7 @@ class Calls:
         """
         return Stream(self._streamed(sample_request(model, num_samples, options, self.url)))
 
-    def _streamed(self, request: SampleRequest) -> Flow[None]:
+    def _streamed(self, request: Request) -> Flow[None]:
         response = yield from self._retried(lambda: self._opened(request))
         reader = _events.Reader(response, request)
         while (part := (yield ReadMore())) is not None:
@@ -188,7 +190,7 @@ class Calls:
                 yield Emit(event)
         reader.close()
 
-    def _followed(self, request: SampleRequest, progress: bool | Follow) -> Flow[SampleResult]:
+    def _followed(self, request: Request, progress: bool | Follow) -> Flow[SampleResult]:
         """Draw samples as a stream and return its result."""
         last = _events.Progress(0, 0.0)
 
@@ -213,7 +215,7 @@ class Calls:
                 error.share = last.share
                 raise
 
-    def _opened(self, request: SampleRequest) -> Flow[Response]:
+    def _opened(self, request: Request) -> Flow[Response]:
         headers = {"Accept": _events.ACCEPT, "Cache-Control": "no-store", "Content-Type": request.media}
         call = self._call("POST", "/v1/sample/stream", headers, request)
         response = yield replace(call, stream=True)
@@ -306,7 +308,7 @@ class Calls:
             NotFound: It has not been measured; the message names the command that does so.
             PathlineError: See `pathline.errors`.
         """
-        query = "" if version is None else f"?version={version:d}"
+        query = "" if version is None else f"?version={integer('version', version)}"
         return self._get(f"{_path_of(name)}/frontier{query}", _frontier.frontier_of)
 
     def load(self) -> Flow[_info.ServiceLoad]:
@@ -332,7 +334,7 @@ class Calls:
         allowed = 0.0
         if request is not None:
             limit = request.settings.get("timeout_s")
-            allowed = SERVICE_TIMEOUT_S if limit is None else float(limit)
+            allowed = SERVICE_TIMEOUT_S if limit is None else min(float(limit), _LONGEST_S)
         timeout = httpx.Timeout(self.timeout, read=self.timeout + allowed)
         content = None if request is None else request.body
         return Call(method, path, {**headers, "X-Request-ID": uuid.uuid4().hex}, content, timeout)
@@ -351,6 +353,8 @@ class Calls:
 
 
 def _path_of(model: str) -> str:
+    if not isinstance(model, str):
+        raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     if not model.strip("."):
         raise ValueError(f"{model!r} cannot be the name of a model; models() lists the models")
     return f"/v1/models/{quote(model, safe='')}"
@@ -411,8 +415,8 @@ def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Ca
         TypeError: The URL is not a string.
         ValueError: The timeout is not above 0.
     """
-    if not timeout > 0:
-        raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0")
+    if not 0 < timeout <= _LONGEST_S:
+        raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0, at most {_LONGEST_S:,.0f}")
     base, login = base_url(url)
     return Calls(base, timeout, retry or RetryPolicy(), login)
 

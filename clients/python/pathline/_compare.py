@@ -18,6 +18,7 @@ from pathline._files import save
 from pathline._flow import Flow
 from pathline._page import page_url
 from pathline._request import Request, operation_request
+from pathline._table import html_table, text_table
 from pathline._typed import member_of, typed, understood
 
 if TYPE_CHECKING:
@@ -174,12 +175,7 @@ class Comparison:
 
     def table(self) -> str:
         """Return the table alone, without the verdict."""
-        rows = [_HEAD, *map(_cells, self.shown)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [self._title()]
-        for row in rows:
-            cells = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-            lines.append("  ".join(("  " + row[0].ljust(widths[0]), *cells)).rstrip())
+        lines = [self._title(), *(f"  {line}" for line in text_table([_HEAD, *map(_cells, self.shown)]))]
         more = len(self.rows) - len(self.shown)
         return "\n".join([*lines, *([f"  and {more} that cheaper or more accurate ones beat"] if more else [])])
 
@@ -189,13 +185,9 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in _HEAD)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) + "</tr>" for row in self.shown
-        )
         title = f'<a href="{escape(self.url)}" target="_blank">{escape(self._title())}</a>'
         advice = "".join(f"<p>{escape(text)}</p>" for text in (self.verdict, self.tuned) if text)
-        return f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>{advice}"
+        return html_table(title, _HEAD, list(map(_cells, self.shown))) + advice
 
 
 _HEAD = ("solver", "nfe", "p50", "p95", "interval of p95", "worst", "failed", "ms", "measured")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pathline._request import Request, SampleRequest
+from pathline._request import Request
 from pathline._response import MAX_BYTES
 from pathline._results import (
     ArrayResult,
@@ -36,28 +36,13 @@ _ELSEWHERE = {"shape", "saved", "nfe_per_sample"}
 """Members of a response that a result has in its arrays."""
 
 
-def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
+def decode_npz(content: bytes, request: Request) -> SampleResult:
     """Turn the bytes of a response into a result and check that it belongs to this request.
 
     Raises:
         ProtocolError: It is damaged or incomplete, or belongs to another request.
     """
-    return read(content, lambda entries, meta: _result(entries, meta, request))
-
-
-def decode_replay(content: bytes, request: Request) -> SampleResult:
-    """Turn the bytes of a replay into a result; what was requested is in the earlier response.
-
-    Raises:
-        ProtocolError: It is damaged or incomplete.
-    """
-
-    def build(entries: Mapping[str, np.ndarray], meta: Any) -> SampleResult:
-        seed, first = int(member_of(meta, "seed")), int(member_of(meta, "first_index"))
-        count, model = len(member_of(entries, "samples")), str(member_of(meta, "model"))
-        return _result(entries, meta, SampleRequest(model, "sample", {}, b"", "", request.url, count, seed, first, 1.0))
-
-    return read(content, build)
+    return read(content, lambda arrays, meta: _result(arrays, meta, request))
 
 
 def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> T:
@@ -107,44 +92,41 @@ def built(kind: type[R], arrays: Mapping[str, np.ndarray], meta: Any, **own: Any
     )
 
 
-def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: SampleRequest) -> SampleResult:
+def _result(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: Request) -> SampleResult:
     """Build a result from the arrays and the metadata of a response.
 
     Raises:
         ProtocolError: Something is missing, or it belongs to another request.
     """
-    _check_request(meta, request)
+    requested = {"model": request.model or None, "seed": request.seed, "first_index": request.first_index}
+    for key, expected in requested.items():
+        value = meta.get(key, expected) if key == "first_index" else member_of(meta, key)
+        if expected is not None and value != expected:
+            raise ProtocolError(f"the response is for {key}={value!r}, but {key}={expected!r} was requested")
+    count = len(member_of(arrays, "samples")) if request.num_samples is None else request.num_samples
     for name, kinds in {"samples": "f", "nfe": "iu", "t": "f", "status": "U"}.items():
-        array = member_of(entries, name)
-        if array.shape[:1] != (request.num_samples,) or (array.ndim > 1 and name != "samples"):
-            raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were requested")
+        array = member_of(arrays, name)
+        if array.shape[:1] != (count,) or (array.ndim > 1 and name != "samples"):
+            raise ProtocolError(f"{name} has shape {array.shape}, but {count} samples were requested")
         if array.dtype.kind not in kinds:
             raise ProtocolError(f"{name} is an array of {array.dtype}")
     names = {each.name for each in fields(SampleResult)}
     return built(
         SampleResult,
-        entries,
+        arrays,
         meta,
-        nfe_per_sample=entries["nfe"].astype(np.int64, copy=False),
-        status_per_sample=entries["status"],
-        trace=_trace(entries, meta),
-        saved_t=np.asarray(meta["saved"]["t"], np.float64) if "saved" in entries else None,
+        nfe_per_sample=arrays["nfe"].astype(np.int64, copy=False),
+        status_per_sample=arrays["status"],
+        trace=_trace(arrays, meta),
+        saved_t=np.asarray(meta["saved"]["t"], np.float64) if "saved" in arrays else None,
         page=(request.url, request.settings),
         extra={name: value for name, value in meta.items() if name not in names | _ELSEWHERE},
     )
 
 
-def _check_request(meta: Any, request: SampleRequest) -> None:
-    requested = {"model": request.model, "seed": request.seed, "first_index": request.first_index}
-    for key, expected in requested.items():
-        found = meta.get(key, expected) if key == "first_index" else member_of(meta, key)
-        if found != expected:
-            raise ProtocolError(f"the response is for {key}={found!r}, but {key}={expected!r} was requested")
-
-
-def _trace(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
+def _trace(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
     kinds = {"sample": np.int64, "t": np.float64, "h": np.float64, "error": np.float64, "accepted": np.bool_}
-    columns = {name: np.asarray(entries.get(f"trace_{name}", ()), dtype=kind) for name, kind in kinds.items()}
+    columns = {name: np.asarray(arrays.get(f"trace_{name}", ()), dtype=kind) for name, kind in kinds.items()}
     if len({len(column) for column in columns.values()}) != 1:
         raise ProtocolError(f"the trace has columns of different length: { {k: len(c) for k, c in columns.items()} }")
     summary = meta.get("trace")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pathline._decode import decode_npz, states_of
-from pathline._request import SampleRequest
+from pathline._request import Request
 from pathline._response import Response, problem_of
 from pathline._results import SampleResult
 from pathline._typed import parsed, understood
@@ -167,7 +167,7 @@ class Documents:
 class Reader(Documents):
     """Turns the bytes of a stream of samples into events; unknown kinds are skipped."""
 
-    def __init__(self, response: Response, request: SampleRequest) -> None:
+    def __init__(self, response: Response, request: Request) -> None:
         super().__init__(response)
         self._request, self._forecast = request, Forecast()
 

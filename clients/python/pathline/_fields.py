@@ -36,6 +36,7 @@ class SolverOptions(TypedDict, total=False):
         grid: How fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the
             name and its parameters, or a list of times.
         start: How a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk).
+        diffusion: Noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale.
         error_control: sample: each sample has its own step sizes; batch: all share them.
         controller: Rule that turns the error of a step into the size of the next: paper, i or pi.
         first_step: Size of the first step of error control; automatic by default.
@@ -57,6 +58,7 @@ class SolverOptions(TypedDict, total=False):
     atol: float | None
     grid: str | Sequence[float] | np.ndarray | Mapping[str, Any] | None
     start: Literal["ramp", "rk"] | None
+    diffusion: Mapping[str, Any] | str | None
     error_control: Literal["sample", "batch"] | None
     controller: Literal["paper", "i", "pi"] | None
     first_step: float | None
@@ -72,6 +74,8 @@ class SampleOptions(SolverOptions, total=False):
         first_index: Index of the first sample in the seed's stream.
         x0: Start states instead of noise, shape (num_samples, *event_shape).
         noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
+        start_time: Time of the first call as the network counts it, such as step 801 or a sigma, with the noise that
+            its authors start from there; that of its card if omitted.
         t_span: Where to start and end; noise is at 0, data at 1.
         trace: How much to report about the steps.
         save_at: Times at which to report the states, too.
@@ -84,6 +88,7 @@ class SampleOptions(SolverOptions, total=False):
     first_index: int | None
     x0: Any
     noise_scale: float | None
+    start_time: float | None
     t_span: tuple[float, float] | None
     trace: Literal["none", "summary", "full"] | None
     save_at: Sequence[float] | np.ndarray | None
@@ -188,11 +193,14 @@ class BulkOptions(TypedDict, total=False):
         grid: How fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the
             name and its parameters, or a list of times.
         start: How a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk).
+        diffusion: Noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale.
         controller: Rule that turns the error of a step into the size of the next: paper, i or pi.
         first_step: Size of the first step of error control; automatic by default.
         max_step: Longest step under error control, in units of t; unbounded by default.
         max_nfe: Maximum velocity evaluations of a sample.
         noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
+        start_time: Time of the first call as the network counts it, such as step 801 or a sigma, with the noise that
+            its authors start from there; that of its card if omitted.
         decode: Turn latent states into data.
     """
 
@@ -211,11 +219,13 @@ class BulkOptions(TypedDict, total=False):
     atol: float | None
     grid: str | Sequence[float] | np.ndarray | Mapping[str, Any] | None
     start: Literal["ramp", "rk"] | None
+    diffusion: Mapping[str, Any] | str | None
     controller: Literal["paper", "i", "pi"] | None
     first_step: float | None
     max_step: float | None
     max_nfe: int | None
     noise_scale: float | None
+    start_time: float | None
     decode: bool | None
 
 
@@ -284,6 +294,7 @@ FIELDS: dict[str, RequestField] = {
     "atol": RequestField("number", "absolute tolerance: the error allowed in a step where the state is close to 0", bulk=True),
     "grid": RequestField("any", "how fixed steps are spaced: a name (uniform, shift, sway, power, logit_normal, karras), an object with the name and its parameters, or a list of times", default="uniform", bulk=True),
     "start": RequestField("string", "how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)", choices=("ramp", "rk"), bulk=True),
+    "diffusion": RequestField("any", "noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale", bulk=True),
     "error_control": RequestField("string", "sample: each sample has its own step sizes; batch: all share them", default="sample", choices=("sample", "batch")),
     "controller": RequestField("string", "rule that turns the error of a step into the size of the next: paper, i or pi", choices=("paper", "i", "pi"), bulk=True),
     "first_step": RequestField("number", "size of the first step of error control; automatic by default", bulk=True),
@@ -291,6 +302,7 @@ FIELDS: dict[str, RequestField] = {
     "max_nfe": RequestField("integer", "maximum velocity evaluations of a sample", default=10000, bulk=True, low=1),
     "x0": RequestField("array", "start states instead of noise, shape (num_samples, *event_shape)"),
     "noise_scale": RequestField("number", "factor of the starting noise, its temperature: below 1 for more typical samples", default=1.0, bulk=True),
+    "start_time": RequestField("number", "time of the first call as the network counts it, such as step 801 or a sigma, with the noise that its authors start from there; that of its card if omitted", bulk=True),
     "t_span": RequestField("array", "where to start and end; noise is at 0, data at 1", default=(0.0, 1.0)),
     "trace": RequestField("string", "how much to report about the steps", default="summary", choices=("none", "summary", "full")),
     "save_at": RequestField("array", "times at which to report the states, too"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -131,10 +132,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(target)
     except PathlineError:  # some of them are OSErrors too, but not about this file
         raise
-    except OSError as error:
+    except OSError as error:  # without a number for an array that NumPy could write in part
+        reason = error.strerror or error
         raise OSError(
-            error.errno,
-            f"not written ({error.strerror}), and the partial file was removed; make room, or choose another place",
+            error.errno or errno.ENOSPC,
+            f"not written ({reason}), and the partial file was removed; make room, or choose another place",
             str(path),
         ) from error
     finally:

@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pathline import _plot
+from pathline._table import html_table, text_table
 from pathline._typed import member_of, typed
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ class FrontierCurve:
 
     def table(self) -> str:
         """Return the best solvers as a text table."""
-        rows = [f"{'solver':<24} {'NFE':>7} {'p50':>9} {'p95':>9} {'promised':>9} {'worst':>9}"]
+        rows = [["solver", "NFE", "p50", "p95", "promised", "worst"]]
         for point in self.best:
-            errors = (f"{100 * error:.2g} %" for error in (point.p50, point.p95, point.p95_high, point.worst))
-            rows.append(f"{point.solver:<24} {point.nfe_most:>7} {' '.join(f'{error:>9}' for error in errors)}")
-        return "\n".join(rows)
+            errors = (point.p50, point.p95, point.p95_high, point.worst)
+            rows.append([point.solver, str(point.nfe_most), *(f"{100 * error:.2g} %" for error in errors)])
+        return "\n".join(text_table(rows))
 
     def chart(self) -> str:
         """Return all solvers as a text chart with logarithmic axes: `o` is one of the best, `.` any other."""
@@ -140,14 +141,15 @@ class Frontier:
         return f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.reference}{given}"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("guidance", "solver", "nfe", "p95", "promised"))
-        rows = "".join(
-            f"<tr><td>{'' if curve.guidance is None else f'{curve.guidance:g}'}</td><td>{escape(point.solver)}</td>"
-            f"<td>{point.nfe_most}</td><td>{100 * point.p95:.2g} %</td><td>{100 * point.p95_high:.2g} %</td></tr>"
+        rows = [
+            [
+                "" if curve.guidance is None else f"{curve.guidance:g}",
+                *(point.solver, str(point.nfe_most), f"{100 * point.p95:.2g} %", f"{100 * point.p95_high:.2g} %"),
+            ]
             for curve in self.curves
             for point in curve.best
-        )
-        return f"<table><caption>{escape(self._title())}</caption><tr>{head}</tr>{rows}</table>"
+        ]
+        return html_table(escape(self._title()), ("guidance", "solver", "nfe", "p95", "promised"), rows)
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with one row for each measured solver and guidance; needs pandas."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Protocol
 
 import httpx
 
@@ -51,86 +50,53 @@ class _Pool:
             await self.http.aclose()
 
 
-class Pools(Protocol):
-    """Provides the httpx client to use."""
-
-    async def here(self) -> httpx.AsyncClient:
-        """Return the client of the running event loop."""
-        ...
-
-    def is_foreign(self) -> bool:
-        """Whether the client may have connections of another loop."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close the connections; they cannot be used after that."""
-        ...
-
-
-class OwnPools:
-    """A pool for each event loop.
+class Pools:
+    """Provides the httpx client to use in an event loop.
 
     Args:
         make: Makes an httpx client with its own pool.
+        own: Whether each loop gets one; else all share one on a transport of the user, which may or may not work in a
+            second loop.
     """
 
-    def __init__(self, make: Callable[[], httpx.AsyncClient]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], httpx.AsyncClient], own: bool) -> None:
+        self._make, self._shared = make, None if own else make()
         self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
+        self._first: asyncio.AbstractEventLoop | None = None  # the first loop that used the shared one
         self._closed = False
 
-    async def here(self) -> httpx.AsyncClient:
+    async def http(self) -> httpx.AsyncClient:
         """Return the httpx client of the running loop.
 
         Raises:
             RuntimeError: The client was closed.
         """
+        loop = asyncio.get_running_loop()
+        if self._shared is not None:
+            self._first = self._first or loop
+            return self._shared
         if self._closed:
             raise RuntimeError("this AsyncClient is closed; create another")
-        loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None or pool.http.is_closed:
-            for ended in [each for each in self._pools if each.is_closed()]:
+            for ended in [other for other in self._pools if other.is_closed()]:
                 del self._pools[ended]
             pool = self._pools[loop] = _Pool(loop, self._make())
             await pool.hold()
         return pool.http
 
     def is_foreign(self) -> bool:
-        """Return False, because each loop has its own client."""
-        return False
+        """Whether the client may have connections of another loop."""
+        return self._shared is not None and self._first not in (None, asyncio.get_running_loop())
 
     async def aclose(self) -> None:
         """Close the connections of this loop; those of other loops are closed when the loops end."""
         self._closed = True
+        if self._shared is not None:
+            # Connections of a loop that has ended cannot be closed in another one.
+            with suppress(*([RuntimeError] if self.is_foreign() else [])):
+                await self._shared.aclose()
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         self._pools.clear()
         if pool is not None:
             await pool.aclose()
-
-
-class TransportPool:
-    """A client on a transport of the user, which may or may not work in a second loop.
-
-    Args:
-        http: The client.
-    """
-
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
-        self._loop: asyncio.AbstractEventLoop | None = None  # the first that used it
-
-    async def here(self) -> httpx.AsyncClient:
-        """Return the httpx client."""
-        self._loop = self._loop or asyncio.get_running_loop()
-        return self._http
-
-    def is_foreign(self) -> bool:
-        """Whether another loop used it first."""
-        return self._loop not in (None, asyncio.get_running_loop())
-
-    async def aclose(self) -> None:
-        """Close the client."""
-        # Connections of a loop that has ended cannot be closed in another one.
-        with suppress(*([RuntimeError] if self.is_foreign() else [])):
-            await self._http.aclose()

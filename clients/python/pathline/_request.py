@@ -79,11 +79,12 @@ class Request:
 
     Attributes:
         model: Name of the model.
-        operation: The last part of the address: ``sample``, ``encode``, ``log_prob`` or ``diagnose``.
+        operation: The last part of the address: ``sample``, ``replay``, ``encode``, ...
         settings: The members of the body, except states.
         body: The body: JSON, or npz if it has arrays.
         media: Its content type.
         url: Base URL of the service.
+        num_samples, seed, first_index: What a response with samples must say; None where it may say anything.
     """
 
     model: str
@@ -92,23 +93,9 @@ class Request:
     body: bytes = field(repr=False)
     media: str
     url: str
-
-
-@dataclass(frozen=True)
-class SampleRequest(Request):
-    """A request for samples.
-
-    Attributes:
-        num_samples: How many.
-        seed: The seed; drawn by the client if none was given.
-        first_index: Index of the first sample in the seed's stream.
-        t_end: Time at which the samples end.
-    """
-
-    num_samples: int
-    seed: int
-    first_index: int
-    t_end: float
+    num_samples: int | None = None
+    seed: int | None = None
+    first_index: int | None = None
 
 
 def replay_request(answer: Mapping[str, Any], options: Mapping[str, Any], url: str = "") -> Request:
@@ -127,7 +114,7 @@ def replay_request(answer: Mapping[str, Any], options: Mapping[str, Any], url: s
     return Request("", "replay", _settings(body), *_encoded(body), url)
 
 
-def sample_request(model: str, num_samples: int | None, options: Mapping[str, Any], url: str = "") -> SampleRequest:
+def sample_request(model: str, num_samples: int | None, options: Mapping[str, Any], url: str = "") -> Request:
     """Check what can be checked without the service, and build the request. Only given options are sent.
 
     Args:
@@ -141,15 +128,15 @@ def sample_request(model: str, num_samples: int | None, options: Mapping[str, An
         InvalidValue: A number is out of range or not finite.
     """
     members = plain_options(options, _SAMPLE, ("num_samples",))
+    if not isinstance(model, str):
+        raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     if num_samples is None:
         x0 = members.get("x0")
         num_samples = len(x0) if isinstance(x0, list) else FIELDS["num_samples"].default
     count, seed = integer("num_samples", num_samples), chosen_seed(options.get("seed"))
     first = integer("first_index", members.get("first_index", 0))
     body = _encoded({"model": model, "num_samples": count, **members, "seed": seed})
-    span = members.get("t_span")
-    end = span[1] if isinstance(span, list) and len(span) == 2 else 1.0
-    return SampleRequest(model, "sample", _settings(members), *body, url, count, seed, first, end)
+    return Request(model, "sample", _settings(members), *body, url, count, seed, first)
 
 
 def operation_request(
@@ -220,7 +207,7 @@ class Pages:
         self._places = list[tuple[str, str]]()  # of conditions with one value for each sample
         self._page(0)  # so that a bad value is reported here
 
-    def __iter__(self) -> Iterator[SampleRequest]:
+    def __iter__(self) -> Iterator[Request]:
         return map(self._page, range(0, self.total, self._batch))
 
     @property
@@ -247,7 +234,7 @@ class Pages:
         if solver is not None and self._options.pop("budget", None) is not None:
             self._options["solver"] = solver
 
-    def _page(self, done: int) -> SampleRequest:
+    def _page(self, done: int) -> Request:
         count = min(self._batch, self.total - done)
         options = slice_of(self._options, self._places, slice(done, done + count))
         return sample_request(self._model, count, {**options, "first_index": self._start + done}, self._url)

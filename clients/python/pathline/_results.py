@@ -15,7 +15,7 @@ import numpy as np
 from pathline import _plot
 from pathline._files import save
 from pathline._page import page_url
-from pathline._picture import draw
+from pathline._plot import draw
 
 if TYPE_CHECKING:
     from os import PathLike

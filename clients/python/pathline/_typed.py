@@ -21,7 +21,8 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "bool": bool,
     "np.ndarray": np.ndarray,
     "Mapping": Mapping,
-    "tuple": list,
+    "Sequence": (list, tuple),
+    "tuple": (list, tuple),
     "list": list,
 }
 
@@ -87,7 +88,7 @@ def member_of(document: Any, name: str, annotation: str = "") -> Any:
         ProtocolError: It is missing, or has another type than the annotation says.
     """
     if not isinstance(document, Mapping) or name not in document:
-        raise ProtocolError(f"the response has no {name!r}; is the service older than this SDK?")
+        raise ProtocolError(f"there is no {name!r}; is the service older than this SDK?")
     return _checked(document[name], annotation, name)
 
 
@@ -96,8 +97,12 @@ def _checked(value: Any, annotation: str, name: str) -> Any:
     if base not in _KINDS or (value is None and annotation.endswith("| None")):
         return value
     if not isinstance(value, _KINDS[base]) or (isinstance(value, bool) and base != "bool"):
-        raise ProtocolError(f"the response has {name} = {str(value)[:100]!r}, which is no {annotation}")
-    if base == "tuple":
-        items: Any = value
-        return tuple(_checked(item, inner.partition(",")[0] + "]", name) for item in items)
-    return float(value) if base == "float" and isinstance(value, (int, float)) else value
+        raise ProtocolError(f"{name} = {str(value)[:100]!r} is no {annotation}")
+    content: Any = value
+    if base == "Mapping":
+        of = inner.removesuffix("]").partition(", ")[2]
+        return {key: _checked(item, of, f"{name}.{key}") for key, item in content.items()} if of != "Any" else content
+    if inner:
+        items = [_checked(item, inner.removesuffix("]").removesuffix(", ..."), name) for item in content]
+        return tuple(items) if base == "tuple" else items
+    return float(content) if base == "float" else content

@@ -22,17 +22,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pathline._fields import FIELDS as REQUEST_FIELDS
 from pathline._files import replacing
-from pathline._picture import needed
+from pathline._plot import needed
 from pathline._response import printable
-from pathline._typed import parsed
-from pathline.errors import BulkConflict, InvalidValue
+from pathline._typed import parsed, typed
+from pathline.errors import BulkConflict, InvalidValue, ProtocolError
+
+D = TypeVar("D", "JobSpec", "Receipt")
 
 BLOCK = 64
 """ShardRows hashed together; shards start at multiples of it."""
@@ -143,19 +145,11 @@ class JobSpec:
     bulk: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("shape", "columns"):
-            if isinstance(getattr(self, name), list):  # from JSON
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not isinstance(self.shape, tuple) or not isinstance(self.request, dict) or not isinstance(self.arrays, dict):
-            raise ValueError("shape must be a list, request and arrays objects")
-        texts = (self.model, self.checkpoint, self.path, self.noise, self.plan, self.table, self.dtype, self.format)
-        numbers = (self.version, self.threads, self.seed, self.first_index, self.total, self.shard_rows, *self.shape)
-        if not isinstance(self.columns, tuple) or not all(isinstance(text, str) for text in (*texts, *self.columns)):
-            raise ValueError("a text is missing")
         if self.dtype not in ("float32", "float64"):
             raise ValueError("the dtype is not float32 or float64")
-        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or self.total < 1:
-            raise ValueError("a number is missing or out of range")
+        numbers = (self.version, self.threads, self.seed, self.first_index, self.total, self.shard_rows, *self.shape)
+        if not all(0 <= number < 1 << 63 for number in numbers) or self.total < 1:
+            raise ValueError("a number is out of range")
         if self.bulk != 1 or self.shard_rows < BLOCK or self.shard_rows % BLOCK:
             raise ValueError(f"bulk is {self.bulk!r} and shard_rows {self.shard_rows}; 1 and a multiple of {BLOCK}")
         if self.shards > _MAX_SHARDS:
@@ -167,14 +161,8 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, content: bytes) -> JobSpec:
-        """Read what `to_json` wrote; raise a ValueError if it is something else."""
-        members = parsed(content)
-        if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(cls)}:
-            raise ValueError("its members are not those of a job")
-        try:
-            return cls(**members)
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+        """Read what was written of `plain`; raise a ValueError if it is something else."""
+        return _written(cls, content)
 
     def plain(self) -> dict[str, Any]:
         """Return the members as plain values."""
@@ -285,16 +273,7 @@ class Receipt:
     @classmethod
     def from_json(cls, content: bytes) -> Receipt:
         """Read a receipt; raise a ValueError if it is damaged."""
-        members = parsed(content)
-        if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(cls)}:
-            raise ValueError("its members are not those of a receipt")
-        receipt = cls(**members)
-        numbers = (receipt.shard, receipt.first, receipt.rows, receipt.nfe)
-        kinds = (type(receipt.status), type(receipt.failed), type(receipt.deterministic), type(receipt.fingerprint))
-        if kinds != (dict, list, bool, str) or type(receipt.seconds) not in (int, float):
-            raise ValueError("a member has the wrong type")
-        if not all(type(number) is int for number in (*numbers, *receipt.status.values(), *receipt.failed)):
-            raise ValueError("a number is not whole")
+        receipt = _written(cls, content)
         int(receipt.fingerprint, 16)
         return receipt
 
@@ -327,22 +306,6 @@ class Table:
         """Return the member of a sample request that holds the conditions of consecutive samples."""
         places = np.searchsorted(self._ends, np.arange(first, first + rows), side="right")
         return {"condition": [self.conditions[place] for place in places.tolist()]}
-
-
-class Source(Protocol):
-    """An array in memory or in a file, (rows, *shape); its rows are read by slices."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of its values."""
-        ...
-
-    def __getitem__(self, rows: slice, /) -> NDArray[Any]: ...
 
 
 class StoredArray:
@@ -379,6 +342,10 @@ class StoredArray:
             content = file.read((end - first) * row_bytes)
         self._unchanged()
         return np.frombuffer(content, self.dtype).reshape(end - first, *self.shape[1:])
+
+
+Source = NDArray[Any] | StoredArray
+"""An array in memory or in a file, (rows, *shape); its rows are read by slices."""
 
 
 @dataclass(frozen=True)
@@ -685,7 +652,7 @@ class Folder:
             for shard, name, content in zip(part, names, contents, strict=True):
                 try:
                     receipt = Receipt.from_json(content)
-                except (ValueError, TypeError):
+                except ValueError:
                     raise BulkConflict(f"{self.address}/{name}: is damaged; delete it to remake the shard") from None
                 if receipt.shard != shard:
                     other = f"is the receipt of shard {receipt.shard}; delete it to remake the shard"
@@ -774,6 +741,16 @@ class Folder:
     def _write_json(self, name: str, content: Mapping[str, Any], indent: int | None = None) -> None:
         text = json.dumps(content, indent=indent, allow_nan=False).encode()
         self.store.write(name, lambda file: file.write(text))
+
+
+def _written(kind: type[D], content: bytes) -> D:
+    members = parsed(content)
+    if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(kind)}:
+        raise ValueError(f"its members are not those of a {kind.__name__}")
+    try:
+        return typed(kind, members)
+    except ProtocolError as error:
+        raise ValueError(str(error)) from None
 
 
 def _misplaced(spec: JobSpec, receipt: Receipt) -> str:

@@ -46,7 +46,7 @@ from solvers.errors import RUNNING
 from solvers.kernels_cpu import CONTROLLED, control, query, receive
 from solvers.lanes import Admission, Lanes
 from solvers.plan import MID
-from solvers.state import Limits, Runner
+from solvers.state import RunLimits, Runner
 from solvers.trace import StepLog
 
 _BLOCK = 144
@@ -69,11 +69,12 @@ def _run(lanes, states, k, weights, rows, times, log, kinds, limits, addresses, 
     calls, until, more = limits
     sizes, epsilon, parameters, work = constants
     present, left, done, full = 0, len(lanes), 0, False
+    order = np.empty(0, dtype=np.int64)  # that of the noise of steps: there are no free axes
     while done < calls and left and not present & until and not full:
-        query(lanes, states, k, weights, rows, x, t, True)
+        query(lanes, states, k, weights, rows, order, x, t, True)
         if not _evaluate(x, t, vectors, chosen, v, left, sizes, epsilon, parameters, work):
             break
-        present, ended = receive(lanes, states, k, weights, rows, times, v, kinds, True)
+        present, ended = receive(lanes, states, k, weights, rows, times, order, v, kinds, True)
         done += 1
         if present & ~until & CONTROLLED:
             decided, full = control(lanes, states, k, weights, rows, kinds, present & ~until, log)
@@ -110,10 +111,6 @@ def _close_gaps(lanes, kinds, vectors_at, chosen_at, count, sizes):
 
 
 _ALWAYS_WITH_FMA = ("aarch64", "arm64")
-
-
-class FusedError(ValueError):
-    """A network has no fused form."""
 
 
 @compiled
@@ -254,10 +251,10 @@ class FusedResidualMLP:
         """Pack the parameters.
 
         Raises:
-            FusedError: the network has no fused form (see `can_fuse`).
+            VelocityError: the network has no fused form (see `can_fuse`).
         """
         if why := can_fuse(network):
-            raise FusedError(why)
+            raise VelocityError(why)
         self.event_shape, self.condition = network.event_shape, network.condition
         bare, config = network.bare(), network.config
         width = 0
@@ -309,7 +306,7 @@ class FusedResidualMLP:
         bank: Bank,
         log: StepLog,
         kinds: Index,
-        limits: Limits,
+        limits: RunLimits,
     ) -> tuple[int, int, int, bool]:
         x = torch.empty(states.shape)
         t, v = x.new_empty(x.shape[0]), torch.empty_like(x)

@@ -37,7 +37,7 @@ MISSING = "the extra `onnx`, with which onnxruntime evaluates it, is not install
 
 _EXPORT_S = 300.0
 _log = logging.getLogger("pathline")
-_MAX_KEPT = 16
+_MAX_FILES = 16
 
 
 class ExportError(RuntimeError):
@@ -56,10 +56,10 @@ def can_export(network: object) -> str | None:
         return "a network with named conditions is not exported"
     tensors = [*network.parameters(), *network.buffers()]
     states = getattr(network.config, "dtype", "float32")
-    dtypes = {str(each.dtype).removeprefix("torch.") for each in tensors if each.is_floating_point()} | {states}
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors if tensor.is_floating_point()} | {states}
     if dtypes != {"float32"}:
         return f"weights are {', '.join(sorted(dtypes))}; only float32 is exported"
-    if any(each.device.type != "cpu" for each in tensors):
+    if any(tensor.device.type != "cpu" for tensor in tensors):
         return "only networks on the CPU are exported"
     if getattr(network, "rows", (1, None)) != (1, None):
         return "a program with a limit on its rows is not exported"
@@ -75,14 +75,14 @@ def make(network: Network[Any], folder: Path, digest: str) -> OnnxField:
         digest: the checkpoint's hash.
     """
     try:
-        return OnnxField(network, _kept(folder, digest))
+        return OnnxField(network, _exported(folder, digest))
     except ExportError:
         raise
     except Exception as error:  # onnxruntime's errors have no common class
         path = _place(digest)
         _log.warning("%s cannot be used (%s); the network is exported anew", path, first_line(error))
         path.unlink(missing_ok=True)
-        return OnnxField(network, _kept(folder, digest))
+        return OnnxField(network, _exported(folder, digest))
 
 
 MAKER = FormKind(
@@ -109,7 +109,7 @@ class OnnxField:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads must not use the cores
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        self._names = [each.name for each in self._session.get_inputs()]
+        self._names = [entry.name for entry in self._session.get_inputs()]
         self.event_shape, self.condition = network.event_shape, network.condition
         self.alone_on_cpu = getattr(network, "alone_on_cpu", False)
 
@@ -127,7 +127,7 @@ class OnnxField:
         else:
             arguments.append(self.condition.nulls(rows, x.dtype) if condition is None else condition)
             self.condition.check(arguments[-1], rows, x.dtype)
-        feed = {name: each.contiguous().numpy() for name, each in zip(self._names, arguments, strict=True)}
+        feed = {name: tensor.contiguous().numpy() for name, tensor in zip(self._names, arguments, strict=True)}
         return torch.from_numpy(self._session.run(None, feed)[0])
 
 
@@ -151,12 +151,13 @@ def _place(digest: str) -> Path:
     """
     what = [digest, torch.__version__, *(f"{name} {version(name)}" for name in PACKAGES)]
     sources = sorted(Path(__file__).parents[2].rglob("*.py"))
-    name = sha256(b"\0".join([*(each.encode() for each in what), *(each.read_bytes() for each in sources)])).hexdigest()
+    parts = [*(text.encode() for text in what), *(source.read_bytes() for source in sources)]
+    name = sha256(b"\0".join(parts)).hexdigest()
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent / "__pycache__") / "onnx"
     return folder / f"{name[:32]}.onnx"
 
 
-def _kept(folder: Path, digest: str) -> bytes:
+def _exported(folder: Path, digest: str) -> bytes:
     """The exported network of a checkpoint, made at most once."""
     path = _place(digest)
     try:
@@ -172,7 +173,7 @@ def _kept(folder: Path, digest: str) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
         remove_stale(path.parent.glob(".*.part"))  # also those of other versions
-        for old in sorted(path.parent.glob("*.onnx"), key=lambda each: each.stat().st_mtime)[:-_MAX_KEPT]:
+        for old in sorted(path.parent.glob("*.onnx"), key=lambda file: file.stat().st_mtime)[:-_MAX_FILES]:
             old.unlink()
     except OSError as error:
         _log.info("%s: cannot be written (%s); each load exports the network again", path.parent, error.strerror)

@@ -65,7 +65,7 @@ def test_every_number_of_rows_agrees_with_one_thread() -> None:
         assert torch.equal(field(x[begin : begin + rows], t[begin : begin + rows]), whole[begin : begin + rows])
 
 
-@pytest.mark.parametrize("hidden", [3, 10, 31, 50, 130])
+@pytest.mark.parametrize("hidden", [3, 31, 130])
 def test_odd_widths_have_a_form_whose_rows_do_not_depend_on_their_neighbours(hidden: int, threads: int) -> None:
     velocity = network(dim=2, hidden=hidden)
     field = field_rows(velocity, (2,), torch.float32, max_rows=256)

@@ -17,7 +17,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
-from models.decoder import Column, Decoder
+from models.decoder import ColumnCard, Decoder
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
@@ -44,9 +44,9 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(root, "components", three, pca, **about)
     save(root, "flat", three, Decoder.affine(torch.zeros(3).double(), torch.zeros(3).double()), **about)
     columns = (
-        Column(name="x", low=-2, high=2),
-        Column(name="c", low=0.0016, high=0.0016),
-        Column(name="n", kind="whole", low=0, high=4),
+        ColumnCard(name="x", low=-2, high=2),
+        ColumnCard(name="c", low=0.0016, high=0.0016),
+        ColumnCard(name="n", kind="whole", low=0, high=4),
     )
     shift = torch.tensor([0.0, 0.0016, 2.0], dtype=torch.float64)
     table = {"constants": (torch.tensor([1]), shift[1:2]), "columns": columns}

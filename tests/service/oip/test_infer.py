@@ -19,15 +19,15 @@ FIXED = {"num_samples": 3, "seed": 5, "solver": "rk4", "steps": 4}
 X0 = np.array([[0.5, -1.25], [3.0, 4.0]], dtype=np.float32)
 
 
-async def infer(running: Any, model: str = "moons", version: str = "", **body: Any) -> httpx.Response:
-    return await running.http.post(f"/v2/models/{model}{version}/infer", json=body)
+async def infer(shared: Any, model: str = "moons", version: str = "", **body: Any) -> httpx.Response:
+    return await shared.http.post(f"/v2/models/{model}{version}/infer", json=body)
 
 
-async def infer_binary(running: Any, tensors: list[tuple[dict[str, Any], bytes]], **body: Any) -> httpx.Response:
+async def infer_binary(shared: Any, tensors: list[tuple[dict[str, Any], bytes]], **body: Any) -> httpx.Response:
     body["inputs"] = [{**about, "parameters": {"binary_data_size": len(content)}} for about, content in tensors]
     head = json.dumps(body).encode()
     content = b"".join([head, *(content for _, content in tensors)])
-    return await running.http.post("/v2/models/moons/infer", content=content, headers={HEADER: str(len(head))})
+    return await shared.http.post("/v2/models/moons/infer", content=content, headers={HEADER: str(len(head))})
 
 
 def arrays(answer: httpx.Response) -> dict[str, np.ndarray]:
@@ -41,10 +41,10 @@ def x0(data: Any = None, **changed: Any) -> dict[str, Any]:
     return {"name": "x0", "shape": [2, 2], "datatype": "FP32", "data": X0.tolist() if data is None else data} | changed
 
 
-async def test_the_same_job_as_v1_sample(running: Any) -> None:
-    answer = await infer(running, parameters=FIXED, id="mine")
-    other = (await running.post(**FIXED)).json()
-    [job, job_v1] = running.engine.jobs
+async def test_the_same_job_as_v1_sample(shared: Any) -> None:
+    answer = await infer(shared, parameters=FIXED, id="mine")
+    other = (await shared.post(**FIXED)).json()
+    [job, job_v1] = shared.engine.jobs
     assert (job.plan, job.seed, job.num_samples, job.trace) == (job_v1.plan, 5, 3, job_v1.trace)
     body, found = answer.json(), arrays(answer)
     assert (body["model_name"], body["model_version"], body["id"]) == ("moons", "2", "mine")
@@ -68,45 +68,45 @@ async def test_the_same_job_as_v1_sample(running: Any) -> None:
     assert np.isnan(found["trace_error"]).all()
 
 
-async def test_every_parameter_arrives(running: Any) -> None:
+async def test_every_parameter_arrives(shared: Any) -> None:
     parameters = {"seed": 2**63 - 1000, "first_index": 7, "num_samples": 2, "solver": "tsit5", "rtol": 1e-3,
                   "atol": 1e-4, "max_nfe": 500, "trace": "full", "priority": "bulk", "controller": "pi",
                   "max_step": 0.05}  # fmt: skip
-    assert (await infer(running, parameters=parameters)).status_code == 200
-    assert (await running.post(**parameters)).status_code == 200
-    [job, job_v1] = running.engine.jobs
+    assert (await infer(shared, parameters=parameters)).status_code == 200
+    assert (await shared.post(**parameters)).status_code == 200
+    [job, job_v1] = shared.engine.jobs
     for name in ("seed", "first_index", "num_samples", "plan", "trace", "priority", "partial"):
         assert getattr(job, name) == getattr(job_v1, name)
 
 
-async def test_the_name_may_stand_in_the_body_too(running: Any) -> None:
-    assert (await infer(running, parameters=FIXED, model_name="moons")).status_code == 200
+async def test_the_name_may_stand_in_the_body_too(shared: Any) -> None:
+    assert (await infer(shared, parameters=FIXED, model_name="moons")).status_code == 200
 
 
-async def test_grid_by_name_with_its_parameter(running: Any) -> None:
-    await infer(running, parameters={"solver": "euler", "steps": 4, "grid": "shift", "grid.value": 3.0})
-    await running.post(solver="euler", steps=4, grid={"name": "shift", "value": 3.0})
-    assert running.engine.jobs[0].plan is running.engine.jobs[1].plan
+async def test_grid_by_name_with_its_parameter(shared: Any) -> None:
+    await infer(shared, parameters={"solver": "euler", "steps": 4, "grid": "shift", "grid.value": 3.0})
+    await shared.post(solver="euler", steps=4, grid={"name": "shift", "value": 3.0})
+    assert shared.engine.jobs[0].plan is shared.engine.jobs[1].plan
 
 
 @pytest.mark.parametrize("data", [X0.tolist(), X0.reshape(-1).tolist()])
-async def test_x0_sets_the_number_of_samples(running: Any, data: Any) -> None:
-    found = arrays(await infer(running, inputs=[x0(data)], outputs=[{"name": "samples"}]))
+async def test_x0_sets_the_number_of_samples(shared: Any, data: Any) -> None:
+    found = arrays(await infer(shared, inputs=[x0(data)], outputs=[{"name": "samples"}]))
     assert list(found) == ["samples"]
     np.testing.assert_array_equal(found["samples"], X0 + 1)
 
 
-async def test_times_are_tensors(running: Any) -> None:
+async def test_times_are_tensors(shared: Any) -> None:
     tensors = {"grid": [0.0, 0.25, 1.0], "save_at": [0.25, 1.0], "t_span": [0.0, 1.0]}
     inputs = [{"name": k, "shape": [len(v)], "datatype": "FP64", "data": v} for k, v in tensors.items()]
-    found = arrays(await infer(running, parameters={"solver": "euler", "num_samples": 2}, inputs=inputs))
-    assert running.engine.jobs[0].plan.times.tolist() == [0.0, 0.25, 1.0]
+    found = arrays(await infer(shared, parameters={"solver": "euler", "num_samples": 2}, inputs=inputs))
+    assert shared.engine.jobs[0].plan.times.tolist() == [0.0, 0.25, 1.0]
     assert found["saved"].shape == (2, 2, 2)
 
 
-async def test_binary_both_ways(running: Any) -> None:
+async def test_binary_both_ways(shared: Any) -> None:
     about = {"name": "x0", "shape": [2, 2], "datatype": "FP32"}
-    answer = await infer_binary(running, [(about, X0.tobytes())], parameters={"binary_data_output": True})
+    answer = await infer_binary(shared, [(about, X0.tobytes())], parameters={"binary_data_output": True})
     assert answer.headers["content-type"] == BINARY
     length = int(answer.headers[HEADER])
     rest, found = memoryview(answer.content)[length:], {}
@@ -120,9 +120,9 @@ async def test_binary_both_ways(running: Any) -> None:
     assert found["status"] == (b"\x07\x00\x00\x00success") * 2
 
 
-async def test_binary_and_json_in_one_answer(running: Any) -> None:
+async def test_binary_and_json_in_one_answer(shared: Any) -> None:
     outputs = [{"name": "nfe"}, {"name": "samples", "parameters": {"binary_data": True}}]
-    answer = await infer(running, parameters=FIXED, outputs=outputs)
+    answer = await infer(shared, parameters=FIXED, outputs=outputs)
     length = int(answer.headers[HEADER])
     [nfe, samples] = json.loads(answer.content[:length])["outputs"]
     assert nfe["data"] == [50, 51, 52]
@@ -130,10 +130,10 @@ async def test_binary_and_json_in_one_answer(running: Any) -> None:
     assert len(answer.content) == length + 24
 
 
-async def test_a_large_answer_comes_in_pieces(running: Any) -> None:
+async def test_a_large_answer_comes_in_pieces(shared: Any) -> None:
     parameters = {"num_samples": 20_000, "seed": 1, "trace": "none", "solver": "euler", "steps": 1}
-    found = arrays(await infer(running, parameters=parameters, outputs=[{"name": "samples"}]))
-    answer = (await running.post(**parameters)).json()
+    found = arrays(await infer(shared, parameters=parameters, outputs=[{"name": "samples"}]))
+    answer = (await shared.post(**parameters)).json()
     np.testing.assert_array_equal(found["samples"], np.array(answer["samples"], dtype=np.float32))
 
 
@@ -183,13 +183,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_refusals_name_what_is_wrong(running: Any, what: str) -> None:
+async def test_refusals_name_what_is_wrong(shared: Any, what: str) -> None:
     body, message = REFUSED[what]
-    answer = await infer(running, **body)
+    answer = await infer(shared, **body)
     assert answer.status_code == 400
     assert list(answer.json()) == ["error"]
     assert message in answer.json()["error"]
-    assert not running.engine.jobs
+    assert not shared.engine.jobs
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ async def test_refusals_name_what_is_wrong(running: Any, what: str) -> None:
         ({"shape": [0, 2], "datatype": "FP32"}, b"", "num_samples = 0"),
     ],
 )
-async def test_binary_tensors_of_the_wrong_size(running: Any, about: Any, content: bytes, message: str) -> None:
-    answer = await infer_binary(running, [({"name": "x0", **about}, content)])
+async def test_binary_tensors_of_the_wrong_size(shared: Any, about: Any, content: bytes, message: str) -> None:
+    answer = await infer_binary(shared, [({"name": "x0", **about}, content)])
     assert (answer.status_code, message in answer.json()["error"]) == (400, True), answer.text
 
 
@@ -217,20 +217,20 @@ async def test_binary_tensors_of_the_wrong_size(running: Any, about: Any, conten
     ],
 )
 async def test_bodies_that_do_not_fit(
-    running: Any, content: bytes, header: str | None, status: int, message: str
+    shared: Any, content: bytes, header: str | None, status: int, message: str
 ) -> None:
     headers = {} if header is None else {HEADER: header}
-    answer = await running.http.post("/v2/models/moons/infer", content=content, headers=headers)
+    answer = await shared.http.post("/v2/models/moons/infer", content=content, headers=headers)
     assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
 
 
-async def test_other_errors_keep_their_status(running: Any) -> None:
-    http, text = running.http, {"Content-Type": "text/x"}
+async def test_other_errors_keep_their_status(shared: Any) -> None:
+    http, text = shared.http, {"Content-Type": "text/x"}
     found = {
-        "nobody": (await infer(running, "nobody")).status_code,
-        "version": (await infer(running, version="/versions/9")).status_code,
-        "no number": (await infer(running, version="/versions/x")).status_code,
-        "broken": (await infer(running, "broken")).status_code,
+        "nobody": (await infer(shared, "nobody")).status_code,
+        "version": (await infer(shared, version="/versions/9")).status_code,
+        "no number": (await infer(shared, version="/versions/x")).status_code,
+        "broken": (await infer(shared, "broken")).status_code,
         "method": (await http.get("/v2/models/moons/infer")).status_code,
         "address": (await http.get("/v2/nothing")).status_code,
         "media": (await http.post("/v2/models/moons/infer", content=b"{}", headers=text)).status_code,
@@ -238,39 +238,39 @@ async def test_other_errors_keep_their_status(running: Any) -> None:
     assert found == {
         "nobody": 404, "version": 404, "no number": 400, "broken": 503, "method": 405, "address": 404, "media": 415
     }  # fmt: skip
-    running.engine.fail = RuntimeError("boom")
-    answer = await infer(running)
+    shared.engine.fail = RuntimeError("boom")
+    answer = await infer(shared)
     assert (answer.status_code, list(answer.json())) == (500, ["error"])
 
 
-async def test_an_older_version(running: Any) -> None:
-    answer = await infer(running, version="/versions/1", parameters=FIXED)
+async def test_an_older_version(shared: Any) -> None:
+    answer = await infer(shared, version="/versions/1", parameters=FIXED)
     assert answer.json()["model_version"] == "1"
-    assert running.engine.jobs[0].version == 1
+    assert shared.engine.jobs[0].version == 1
 
 
-async def test_bytes_that_are_not_there(running: Any) -> None:
+async def test_bytes_that_are_not_there(shared: Any) -> None:
     content = X0.tobytes()
     body = {"inputs": [x0() | {"parameters": {"binary_data_size": len(content) + 100}}]}
     del body["inputs"][0]["data"]
     head = json.dumps(body).encode()
-    answer = await running.http.post("/v2/models/moons/infer", content=head + content, headers={HEADER: str(len(head))})
+    answer = await shared.http.post("/v2/models/moons/infer", content=head + content, headers={HEADER: str(len(head))})
     assert answer.status_code == 400
     assert answer.json()["error"].endswith("has binary_data_size 116, but only 16 bytes follow")
 
 
-async def test_priority_and_timeout_as_tritons_client_sends_them(running: Any) -> None:
+async def test_priority_and_timeout_as_tritons_client_sends_them(shared: Any) -> None:
     for sent, priority, timeout_s in (
         ({"priority": 1, "timeout": 5_000_000}, "interactive", 5.0),
         ({"priority": 9, "timeout": 0}, "bulk", 30.0),
         ({"priority": "bulk", "timeout_s": 7.0}, "bulk", 7.0),
     ):
         before = time.monotonic()
-        assert (await infer(running, parameters=FIXED | sent)).status_code == 200
-        job = running.engine.jobs[-1]
+        assert (await infer(shared, parameters=FIXED | sent)).status_code == 200
+        job = shared.engine.jobs[-1]
         assert (job.priority, round(job.deadline - before)) == (priority, round(timeout_s))
     for sent in ({"timeout": 1.5}, {"timeout": "1"}, {"timeout": -1}, {"priority": -1}, {"timeout": 9, "timeout_s": 1}):
-        answer = await infer(running, parameters=FIXED | sent)
+        answer = await infer(shared, parameters=FIXED | sent)
         assert (answer.status_code, next(iter(sent)) in answer.json()["error"]) == (400, True)
 
 

@@ -73,30 +73,30 @@ def refuse(wanted: int, deadline: float, conditions: int) -> Hold:
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("place", ["save_at", "grid", "t_span", "times"])
-async def test_times_are_limited_before_they_are_lists(running: Any, path: str, place: str) -> None:
+async def test_times_are_limited_before_they_are_lists(shared: Any, path: str, place: str) -> None:
     content = packed(BODIES[path], np.savez_compressed, **{place: np.zeros(1_000_000, np.int8)})
     assert len(content) < 3_000
     tracemalloc.start()
-    answer = await running.http.post(path, content=content, headers=NPZ)
+    answer = await shared.http.post(path, content=content, headers=NPZ)
     taken = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert answer.status_code == 422, answer.text
     assert place in answer.json()["detail"]
     assert taken < 6_000_000  # the entry and its array; as floats they would take 40 MB
-    assert running.service.bodies.reserved == 0
+    assert shared.service.bodies.reserved == 0
 
 
-async def test_the_claimed_size_is_limited_and_reserved(running: Any) -> None:
+async def test_the_claimed_size_is_limited_and_reserved(shared: Any) -> None:
     large = packed(BODIES["/v1/sample"], np.savez_compressed, x0=np.zeros((17 << 20, 1), np.int8))
-    answer = await running.http.post("/v1/sample", content=large, headers=NPZ)
-    assert (answer.status_code, answer.json()["limit"]) == (413, running.service.settings.max_body_bytes)
+    answer = await shared.http.post("/v1/sample", content=large, headers=NPZ)
+    assert (answer.status_code, answer.json()["limit"]) == (413, shared.service.settings.max_body_bytes)
     held: list[int] = []
-    end = running.service.bodies._end
-    running.service.bodies._end = lambda number: (held.append(running.service.bodies.reserved), end(number))
+    end = shared.service.bodies._end
+    shared.service.bodies._end = lambda number: (held.append(shared.service.bodies.reserved), end(number))
     x0 = np.zeros((100_000, 2), np.float32)
     body = packed({"model": "moons"}, np.savez_compressed, x0=x0)
     assert len(body) < LARGE_BODY
-    answer = await running.http.post("/v1/sample", content=body, headers=NPZ)
+    answer = await shared.http.post("/v1/sample", content=body, headers=NPZ)
     assert answer.status_code == 422  # num_samples is 256
     assert held
     assert held[0] >= x0.nbytes
@@ -137,17 +137,17 @@ def test_a_span_has_two_ends(size: int) -> None:
     assert caught.value.kind is Kind.INVALID
 
 
-async def test_times_keep_the_rounding_of_their_dtype(running: Any) -> None:
+async def test_times_keep_the_rounding_of_their_dtype(shared: Any) -> None:
     body = {"model": "moons", "num_samples": 1, "solver": "euler-10"}
     times = np.array([0.1, 0.3, 1], np.float16)
-    answer = await running.http.post("/v1/sample", content=packed(body, save_at=times), headers=NPZ)
+    answer = await shared.http.post("/v1/sample", content=packed(body, save_at=times), headers=NPZ)
     assert answer.json()["saved"]["t"] == [0.1, 0.3, 1.0]
 
 
 @pytest.mark.parametrize("name", ["x0", "condition", "conditions.label"])
-async def test_unsigned_integers_do_not_wrap(running: Any, name: str) -> None:
+async def test_unsigned_integers_do_not_wrap(shared: Any, name: str) -> None:
     content = packed(BODIES["/v1/sample"], **{name: np.array([2**64 - 1], np.uint64)})  # type: ignore[arg-type]
-    answer = await running.http.post("/v1/sample", content=content, headers=NPZ)
+    answer = await shared.http.post("/v1/sample", content=content, headers=NPZ)
     assert (answer.status_code, "integers must be below 2**63" in answer.text) == (422, True)
 
 
@@ -183,14 +183,14 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_malformed_entry_is_the_fault_of_its_sender(running: Any, path: str) -> None:
+async def test_a_malformed_entry_is_the_fault_of_its_sender(shared: Any, path: str) -> None:
     for name, content in product(("x0", "samples", "save_at", "conditions.a", "request"), MALFORMED.values()):
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as target:
             if name != "request":
                 target.writestr("request.json", json.dumps(BODIES[path]))
             target.writestr(f"{name}.npy", content)
-        answer = await running.http.post(path, content=file.getvalue(), headers=NPZ)
+        answer = await shared.http.post(path, content=file.getvalue(), headers=NPZ)
         assert answer.status_code == 422, (name, content, answer.text)
 
 

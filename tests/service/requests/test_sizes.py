@@ -20,10 +20,10 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("media", list(ENCODERS))
 @pytest.mark.parametrize("trace", ["none", "summary", "full"])
-async def test_no_answer_is_larger_than_predicted(running: Any, moons: ModelVersion, media: str, trace: str) -> None:
+async def test_no_answer_is_larger_than_predicted(shared: Any, moons: ModelVersion, media: str, trace: str) -> None:
     ask: dict[str, Any] = {"model": "moons", "num_samples": 2_000, "trace": trace, "save_at": [0.5, 1.0], "max_nfe": 60}
-    answer = await running.http.post("/v1/sample", json=ask, headers={"Accept": media})
-    predicted = response_bytes(SampleRequest(**ask), moons, running.engine.jobs[0].plan, ENCODERS[media])
+    answer = await shared.http.post("/v1/sample", json=ask, headers={"Accept": media})
+    predicted = response_bytes(SampleRequest(**ask), moons, shared.engine.jobs[0].plan, ENCODERS[media])
     assert answer.status_code == 200
     assert len(answer.content) <= predicted
 
@@ -69,13 +69,13 @@ def test_no_number_is_longer_than_said() -> None:
 )
 @pytest.mark.parametrize("trace", ["none", "full"])
 async def test_a_job_takes_no_more_memory_than_is_set_aside(
-    running: Any, moons: ModelVersion, media: str, body: dict[str, Any], trace: str
+    shared: Any, moons: ModelVersion, media: str, body: dict[str, Any], trace: str
 ) -> None:
     ask = {"model": "moons", "num_samples": 2_000, "trace": trace, "save_at": [1.0], **body}
-    answer = await running.http.post("/v1/sample", json=ask, headers={"Accept": media})
+    answer = await shared.http.post("/v1/sample", json=ask, headers={"Accept": media})
     assert answer.status_code == 200
-    [job] = running.engine.jobs
-    result = running.engine.submitted[0].result()
+    [job] = shared.engine.jobs
+    result = shared.engine.submitted[0].result()
     kept = result.trace if trace == "full" else None
     columns = [] if kept is None else [kept.sample, kept.t, kept.h, kept.error, kept.accepted]
     tensors = [result.x, result.saved, *([] if job.x0 is None else [job.x0])]

@@ -44,7 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(models_dir=root, watch_s=0), FakeEngine())
     async with calling(app) as http:

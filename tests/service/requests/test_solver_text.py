@@ -64,31 +64,31 @@ def test_text_that_is_not_understood(settings: Settings, text: str) -> None:
         ({"solver": "rk4"}, "steps", ["rk4-20"]),
     ],
 )
-async def test_refused(running: Any, members: dict[str, Any], field: str, words: list[str]) -> None:
-    answer = await running.post(**members)
+async def test_refused(shared: Any, members: dict[str, Any], field: str, words: list[str]) -> None:
+    answer = await shared.post(**members)
     problem = answer.json()
     assert answer.status_code == 422
     assert [fault["field"] for fault in problem["errors"]] == [field]
     assert all(word in problem["detail"] for word in words), problem["detail"]
 
 
-async def test_a_text_shares_steps_as_its_member_does(running: Any) -> None:
-    answer = await running.post(solver="dopri5@1e-3+batch", first_index=3)
+async def test_a_text_shares_steps_as_its_member_does(shared: Any) -> None:
+    answer = await shared.post(solver="dopri5@1e-3+batch", first_index=3)
     assert [fault["field"] for fault in answer.json()["errors"]] == ["first_index"]
 
 
 @pytest.mark.parametrize("path", ["encode", "log_prob", "diagnose", "/v2"])
-async def test_every_door_reads_text(running: Any, path: str) -> None:
+async def test_every_door_reads_text(shared: Any, path: str) -> None:
     given = {"samples": [[0.5, 0.5]], "solver": "RK4-3"}
     if path == "/v2":
-        answer = await running.http.post(
+        answer = await shared.http.post(
             "/v2/models/moons/infer", json={"parameters": {"solver": "RK4-3", "num_samples": 1}}
         )
         assert answer.json()["parameters"]["solver"] == "rk4"
     else:
         body = {"num_samples": 1, "times": [0.0], "solver": "RK4-3"} if path == "diagnose" else given
-        answer = await running.http.post(f"/v1/models/moons/{path}", json=body)
-    assert running.engine.jobs[0].plan.settings == {
+        answer = await shared.http.post(f"/v1/models/moons/{path}", json=body)
+    assert shared.engine.jobs[0].plan.settings == {
         "name": "rk4",
         "steps": 3,
         "grid": "uniform",

@@ -38,18 +38,18 @@ pytestmark = pytest.mark.anyio
 ABOUT: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
 
 
-async def _chosen(running: Any, **body: Any) -> dict[str, Any]:
-    answer = await running.post(**body)
+async def _chosen(shared: Any, **body: Any) -> dict[str, Any]:
+    answer = await shared.post(**body)
     assert answer.status_code == 200, answer.text
     conforming(SampleResponse, answer.json())
     return answer.json()["budget"]
 
 
-async def _refused(running: Any, **body: Any) -> str:
-    answer = await running.post(**body)
+async def _refused(shared: Any, **body: Any) -> str:
+    answer = await shared.post(**body)
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["field"].startswith("budget")
-    assert not running.engine.jobs
+    assert not shared.engine.jobs
     return answer.json()["detail"]
 
 
@@ -72,28 +72,28 @@ async def _refused(running: Any, **body: Any) -> str:
         ({"max_error": 0.1, "max_nfe": 10, "max_ms": 9.5}, "ab4-9"),
     ],
 )
-async def test_the_best_that_fits_is_chosen_and_echoed(running: Any, budget: Any, solver: str) -> None:
-    found = await _chosen(running, budget=budget, num_samples=3)
+async def test_the_best_that_fits_is_chosen_and_echoed(shared: Any, budget: Any, solver: str) -> None:
+    found = await _chosen(shared, budget=budget, num_samples=3)
     assert found["solver"] == solver
     assert {name: found[name] for name in budget} == budget
     assert found["promised_error"] * 2.0 == found["promised_distance"]  # a spread of 2
-    assert str(running.engine.jobs[0].plan.spec) == solver
+    assert str(shared.engine.jobs[0].plan.spec) == solver
     assert found["reason"]
     assert found["predicted_ms"] > 0
 
 
-async def test_streams_npz_replay_and_v2_echo_the_budget(running: Any) -> None:
+async def test_streams_npz_replay_and_v2_echo_the_budget(shared: Any) -> None:
     body = {"model": "moons", "num_samples": 2, "seed": 0, "budget": {"max_error": 0.01}}
-    stream = (await running.http.post("/v1/sample/stream", json=body)).text
+    stream = (await shared.http.post("/v1/sample/stream", json=body)).text
     start = json.loads(stream.partition("event: start\ndata: ")[2].partition("\n")[0])
     completed = json.loads(stream.partition("event: completed\ndata: ")[2].partition("\n")[0])
     assert start["budget"]["solver"] == completed["budget"]["solver"] == "ab4-9"
-    npz = await running.http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
+    npz = await shared.http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
     assert json.loads(np.load(io.BytesIO(npz.content))["meta"].tobytes())["budget"]["solver"] == "ab4-9"
     parameters = {"num_samples": 2, "seed": 0, "budget.max_error": 0.01, "budget.max_nfe": 12}
-    inferred = await running.http.post("/v2/models/moons/infer", json={"parameters": parameters})
+    inferred = await shared.http.post("/v2/models/moons/infer", json={"parameters": parameters})
     assert inferred.json()["parameters"]["budget.solver"] == "ab4-9"
-    again = (await running.http.post("/v1/replay", json=completed)).json()
+    again = (await shared.http.post("/v1/replay", json=completed)).json()
     assert again["solver"] == completed["solver"]
     assert "budget" not in again
 
@@ -111,8 +111,8 @@ async def test_streams_npz_replay_and_v2_echo_the_budget(running: Any) -> None:
         {"t_span": [0, 0.5]},
     ],
 )
-async def test_a_budget_replaces_a_solver(running: Any, apart: Any) -> None:
-    assert next(iter(apart)) in await _refused(running, budget={"max_error": 0.1}, **apart)
+async def test_a_budget_replaces_a_solver(shared: Any, apart: Any) -> None:
+    assert next(iter(apart)) in await _refused(shared, budget={"max_error": 0.1}, **apart)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ async def test_a_budget_replaces_a_solver(running: Any, apart: Any) -> None:
     [{}, {"max_error": 0}, {"max_error": -1}, {"max_nfe": 0}, {"max_nfe": 1.5}, {"max_ms": "40"}, {"error": 1}, [], 3,
      "error=0.1"],
 )  # fmt: skip
-async def test_malformed_budgets_are_refused(running: Any, budget: Any) -> None:
-    await _refused(running, budget=budget)
+async def test_malformed_budgets_are_refused(shared: Any, budget: Any) -> None:
+    await _refused(shared, budget=budget)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ async def test_malformed_budgets_are_refused(running: Any, budget: Any) -> None:
         ({"max_ms": 0.01}, ["the cheapest of all is euler-4"]),
     ],
 )
-async def test_where_none_fits_the_nearest_is_named(running: Any, budget: Any, words: list[str]) -> None:
-    message = await _refused(running, budget=budget)
+async def test_where_none_fits_the_nearest_is_named(shared: Any, budget: Any, words: list[str]) -> None:
+    message = await _refused(shared, budget=budget)
     assert all(word in message for word in words), message
 
 
-async def test_without_a_frontier_the_command_is_named(running: Any, repository: Path) -> None:
-    message = await _refused(running, model="digits", budget={"max_error": 0.1})
+async def test_without_a_frontier_the_command_is_named(shared: Any, repository: Path) -> None:
+    message = await _refused(shared, model="digits", budget={"max_error": 0.1})
     assert message.endswith(f"have it measured: python -m models measure {repository}/digits/1")
 
 
@@ -319,13 +319,13 @@ async def test_tuned_solvers_that_were_not_measured_are_named(exact: Path, tmp_p
     assert "; ab4-4/tuned of this model cannot be chosen until measured: python -m models measure" in reason
 
 
-async def test_a_budget_too_large_to_echo_is_refused(running: Any) -> None:
+async def test_a_budget_too_large_to_echo_is_refused(shared: Any) -> None:
     budget = {"max_nfe": 2**64}
     words = "budget.max_nfe = 18446744073709551616 is not allowed: it should be less than 9223372036854775808"
-    assert await _refused(running, budget=budget) == words
-    stream = await running.http.post("/v1/sample/stream", json={"model": "moons", "budget": budget})
+    assert await _refused(shared, budget=budget) == words
+    stream = await shared.http.post("/v1/sample/stream", json={"model": "moons", "budget": budget})
     assert (stream.status_code, stream.json()["detail"]) == (422, words)
-    inferred = await running.http.post("/v2/models/moons/infer", json={"parameters": {"budget.max_nfe": 2**64}})
+    inferred = await shared.http.post("/v2/models/moons/infer", json={"parameters": {"budget.max_nfe": 2**64}})
     assert (inferred.status_code, inferred.json()["error"]) == (400, words)
-    largest = await _chosen(running, num_samples=1, budget={"max_nfe": 2**63 - 1})
+    largest = await _chosen(shared, num_samples=1, budget={"max_nfe": 2**63 - 1})
     assert largest["max_nfe"] == 2**63 - 1

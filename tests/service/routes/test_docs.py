@@ -10,8 +10,8 @@ from service.errors import Kind
 pytestmark = pytest.mark.anyio
 
 
-async def test_the_page_loads_nothing_from_other_hosts(running: Any) -> None:
-    page = await running.http.get("/docs")
+async def test_the_page_loads_nothing_from_other_hosts(shared: Any) -> None:
+    page = await shared.http.get("/docs")
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
@@ -19,26 +19,26 @@ async def test_the_page_loads_nothing_from_other_hosts(running: Any) -> None:
     assert len(links) == 4
     for link in links:
         assert link.startswith("docs/")
-        answer = await running.http.get(f"/{link}")
+        answer = await shared.http.get(f"/{link}")
         assert (answer.status_code, len(answer.content) > 50) == (200, True)
-    start = (await running.http.get("/docs/start.js")).text
+    start = (await shared.http.get("/docs/start.js")).text
     assert 'url: "openapi.json"' in start
-    assert (await running.http.get("/openapi.json")).json()["openapi"].startswith("3.1")
+    assert (await shared.http.get("/openapi.json")).json()["openapi"].startswith("3.1")
 
 
-async def test_other_files_are_not_served(running: Any) -> None:
+async def test_other_files_are_not_served(shared: Any) -> None:
     for name in ("main.py", "..%2f__init__.py"):
-        answer = await running.http.get(f"/docs/{name}")
+        answer = await shared.http.get(f"/docs/{name}")
         assert (answer.status_code, answer.json()["type"]) == (404, "/problems/no-such-route")
 
 
 @pytest.mark.parametrize("kind", Kind)
-async def test_the_type_of_an_error_links_to_its_explanation(running: Any, kind: Kind) -> None:
-    answer = await running.http.get(kind.type)
+async def test_the_type_of_an_error_links_to_its_explanation(shared: Any, kind: Kind) -> None:
+    answer = await shared.http.get(kind.type)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     assert (answer.json()["title"], answer.json()["status"]) == (kind.value.title, kind.value.status)
     assert answer.json()["example"]["type"] == kind.type
-    page = await running.http.get(kind.type, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    page = await shared.http.get(kind.type, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert kind.value.title in page.text
@@ -46,10 +46,10 @@ async def test_the_type_of_an_error_links_to_its_explanation(running: Any, kind:
     assert all(link.startswith("../") for link in re.findall(r'(?:src|href)="([^"]+)"', page.text))
 
 
-async def test_all_errors_are_listed_and_unknown_ones_are_not_found(running: Any) -> None:
-    listed = (await running.http.get("/problems")).json()["problems"]
+async def test_all_errors_are_listed_and_unknown_ones_are_not_found(shared: Any) -> None:
+    listed = (await shared.http.get("/problems")).json()["problems"]
     assert [each["type"] for each in listed] == [kind.type for kind in Kind]
-    page = (await running.http.get("/problems", headers={"Accept": "text/html"})).text
+    page = (await shared.http.get("/problems", headers={"Accept": "text/html"})).text
     assert re.findall(r'href="(problems/[^"]+)"', page) == [kind.type.removeprefix("/") for kind in Kind]
-    missing = await running.http.get("/problems/nothing")
+    missing = await shared.http.get("/problems/nothing")
     assert (missing.status_code, missing.json()["type"]) == (404, "/problems/no-such-route")

@@ -12,57 +12,57 @@ STATIC = Path(__file__).parents[3] / "service" / "static"
 
 
 @pytest.mark.parametrize("accept", [None, "*/*", "text/html,application/xhtml+xml,*/*;q=0.8"])
-async def test_the_page_is_at_the_root(running: Any, accept: str | None) -> None:
-    answer = await running.http.get("/", headers={"Accept": accept} if accept else None)
+async def test_the_page_is_at_the_root(shared: Any, accept: str | None) -> None:
+    answer = await shared.http.get("/", headers={"Accept": accept} if accept else None)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.text.startswith("<!doctype html>")
 
 
-async def test_the_page_preloads_its_modules(running: Any) -> None:
-    named = re.findall(r'<link rel="modulepreload" href="static/(.*?)">', (await running.http.get("/")).text)
+async def test_the_page_preloads_its_modules(shared: Any) -> None:
+    named = re.findall(r'<link rel="modulepreload" href="static/(.*?)">', (await shared.http.get("/")).text)
     imported = [re.findall(r'from "\./(.*?)"', path.read_text()) for path in STATIC.glob("*.js")]
     assert named == sorted(set().union(*imported))
     assert len(named) > 5
 
 
-async def test_a_client_that_accepts_only_json_gets_the_addresses(running: Any) -> None:
-    answer = await running.http.get("/", headers={"Accept": "application/json"})
+async def test_a_client_that_accepts_only_json_gets_the_addresses(shared: Any) -> None:
+    answer = await shared.http.get("/", headers={"Accept": "application/json"})
     assert answer.json()["links"]["sample"] == "v1/sample"
     assert answer.headers["vary"] == "Accept, Accept-Encoding"
 
 
-async def test_the_page_forbids_content_from_other_hosts(running: Any) -> None:
-    policy = (await running.http.get("/")).headers["content-security-policy"]
+async def test_the_page_forbids_content_from_other_hosts(shared: Any) -> None:
+    policy = (await shared.http.get("/")).headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self';")
     assert "unsafe-eval" not in policy
     assert "http" not in policy
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in STATIC.iterdir()))
-async def test_every_file_is_sent_as_it_is(running: Any, name: str) -> None:
+async def test_every_file_is_sent_as_it_is(shared: Any, name: str) -> None:
     content = (STATIC / name).read_bytes()
-    answer = await running.http.get(f"/static/{name}", headers={"Accept-Encoding": "identity"})
+    answer = await shared.http.get(f"/static/{name}", headers={"Accept-Encoding": "identity"})
     assert answer.status_code == 200
     assert answer.content == content
     assert answer.headers["cache-control"] == "no-cache"
     kinds = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
     assert answer.headers["content-type"].startswith(kinds[Path(name).suffix])
-    again = await running.http.get(f"/static/{name}", headers={"If-None-Match": answer.headers["etag"]})
+    again = await shared.http.get(f"/static/{name}", headers={"If-None-Match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["etag"] == answer.headers["etag"]
 
 
-async def test_large_files_are_compressed_for_clients_that_accept_it(running: Any) -> None:
-    async with running.http.stream("GET", "/static/main.js", headers={"Accept-Encoding": "gzip"}) as answer:
+async def test_large_files_are_compressed_for_clients_that_accept_it(shared: Any) -> None:
+    async with shared.http.stream("GET", "/static/main.js", headers={"Accept-Encoding": "gzip"}) as answer:
         packed = b"".join([piece async for piece in answer.aiter_raw()])
     assert answer.headers["content-encoding"] == "gzip"
     assert gzip.decompress(packed) == (STATIC / "main.js").read_bytes()
 
 
 @pytest.mark.parametrize("path", ["/static/nothing.js", "/static/..%2Fapp.py", "/static/", "/static/%00"])
-async def test_nothing_else_is_served(running: Any, path: str) -> None:
-    answer = await running.http.get(path)
+async def test_nothing_else_is_served(shared: Any, path: str) -> None:
+    answer = await shared.http.get(path)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
 

@@ -20,9 +20,9 @@ from tests.service.serving import conforming
 pytestmark = pytest.mark.anyio
 
 
-async def test_only_the_model_is_required(running: Any) -> None:
+async def test_only_the_model_is_required(shared: Any) -> None:
     before = time.monotonic()
-    answer = await running.post()
+    answer = await shared.post()
     body = conforming(SampleResponse, answer.json())
     assert answer.status_code == 200
     assert (body["model"], body["version"], body["noise"]) == ("moons", 2, "philox-ndtri-v1")
@@ -31,27 +31,27 @@ async def test_only_the_model_is_required(running: Any) -> None:
     assert (body["status"], body["failed"]) == ("success", [])
     assert (body["nfe"], body["nfe_per_sample"]["min"], body["nfe_per_sample"]["max"]) == (56, 50, 56)
     assert 0 <= body["seed"] < 2**53
-    job = running.engine.jobs[0]
+    job = shared.engine.jobs[0]
     assert job.plan.adaptive
     assert job.seed == body["seed"]
     assert before + 30 <= job.deadline <= time.monotonic() + 30
 
 
 @pytest.mark.parametrize("seed", [0, 2**53 + 1, 2**63 - 1])
-async def test_seed_is_echoed_exactly(running: Any, seed: int) -> None:
-    answer = await running.post(seed=seed, num_samples=3)
+async def test_seed_is_echoed_exactly(shared: Any, seed: int) -> None:
+    answer = await shared.post(seed=seed, num_samples=3)
     assert json.loads(answer.content)["seed"] == seed
     assert answer.headers["x-pathline-seed"] == str(seed)
     expected = noise(seed, 0, 3, (2,)).numpy() + 1
     np.testing.assert_array_equal(np.array(answer.json()["samples"], dtype=np.float32), expected)
 
 
-async def test_a_drawn_seed_differs(running: Any) -> None:
-    seeds = {(await running.post(num_samples=1)).json()["seed"] for _ in range(3)}
+async def test_a_drawn_seed_differs(shared: Any) -> None:
+    seeds = {(await shared.post(num_samples=1)).json()["seed"] for _ in range(3)}
     assert len(seeds) == 3
 
 
-async def test_programs_that_read_numbers_as_doubles_send_a_drawn_seed_back(running: Any) -> None:
+async def test_programs_that_read_numbers_as_doubles_send_a_drawn_seed_back(shared: Any) -> None:
     samples, about = {"samples": [[0.5, 0.5]]}, {"num_samples": 1}
     for path, body in (
         ("/v1/sample", {"model": "moons", **about}),
@@ -60,22 +60,22 @@ async def test_programs_that_read_numbers_as_doubles_send_a_drawn_seed_back(runn
         ("/v2/models/moons/infer", {"parameters": about}),
     ):
         for _ in range(8):
-            await running.http.post(path, json=body)
-            seed = running.engine.jobs[-1].seed
+            await shared.http.post(path, json=body)
+            seed = shared.engine.jobs[-1].seed
             assert int(float(seed)) == seed < 2**53, path
-    answer = await running.post(num_samples=1)
+    answer = await shared.post(num_samples=1)
     assert answer.headers["X-Pathline-Seed"] == str(answer.json()["seed"])
 
 
-async def test_both_addresses_share_one_handler(running: Any) -> None:
+async def test_both_addresses_share_one_handler(shared: Any) -> None:
     body = {"model": "moons", "num_samples": 2, "seed": 5}
-    first, second = [(await running.http.post(path, json=body)).json() for path in ("/sample", "/v1/sample")]
+    first, second = [(await shared.http.post(path, json=body)).json() for path in ("/sample", "/v1/sample")]
     assert first["samples"] == second["samples"]
 
 
-async def test_fixed_steps_show_the_grid(running: Any) -> None:
-    body = (await running.post(solver="rk4", steps=4, num_samples=2)).json()
-    assert not running.engine.jobs[0].plan.adaptive
+async def test_fixed_steps_show_the_grid(shared: Any) -> None:
+    body = (await shared.post(solver="rk4", steps=4, num_samples=2)).json()
+    assert not shared.engine.jobs[0].plan.adaptive
     assert body["solver"] == {"name": "rk4", "steps": 4, "grid": "uniform", "max_nfe": 10_000, "text": "rk4-4"}
     assert body["trace"] == {
         "sample": [0, 0, 0, 0],
@@ -87,8 +87,8 @@ async def test_fixed_steps_show_the_grid(running: Any) -> None:
 
 
 @pytest.mark.parametrize(("level", "entries"), [("summary", 2), ("full", 6), ("none", None)])
-async def test_trace_of_an_adaptive_solver(running: Any, level: str, entries: int | None) -> None:
-    body = (await running.post(num_samples=3, trace=level)).json()
+async def test_trace_of_an_adaptive_solver(shared: Any, level: str, entries: int | None) -> None:
+    body = (await shared.post(num_samples=3, trace=level)).json()
     conforming(SampleResponse, body)
     if entries is None:
         assert "trace" not in body
@@ -97,14 +97,14 @@ async def test_trace_of_an_adaptive_solver(running: Any, level: str, entries: in
     assert ("quantiles" in body["trace"]) == (level == "summary")
 
 
-async def test_a_long_text_of_a_solver_is_its_grid(running: Any) -> None:
+async def test_a_long_text_of_a_solver_is_its_grid(shared: Any) -> None:
     times = [0.0, *np.linspace(0.011, 0.987, 20).tolist(), 1.0]
     text = f"euler-21/({','.join(map(str, times))})"
     assert len(text) > 200
     for _ in range(2):
-        answer = await running.post(solver=text, num_samples=2)
+        answer = await shared.post(solver=text, num_samples=2)
         assert answer.status_code == 200, answer.text
-    assert running.engine.jobs[0].plan.times.tolist() == times
+    assert shared.engine.jobs[0].plan.times.tolist() == times
 
 
 async def test_version_is_pinned(running: Any) -> None:
@@ -113,29 +113,27 @@ async def test_version_is_pinned(running: Any) -> None:
     assert running.engine.jobs[0].version == 1
 
 
-async def test_float64_model_keeps_its_dtype(running: Any) -> None:
-    answer = await running.http.post(
-        "/v1/sample", json={"model": "gaussian", "num_samples": 2, "seed": 1, "rtol": 1e-9}
-    )
+async def test_float64_model_keeps_its_dtype(shared: Any) -> None:
+    answer = await shared.http.post("/v1/sample", json={"model": "gaussian", "num_samples": 2, "seed": 1, "rtol": 1e-9})
     expected = noise(1, 0, 2, (2,), torch.float64).numpy() + 1
     np.testing.assert_array_equal(np.array(answer.json()["samples"]), expected)
 
 
-async def test_decoding_is_optional_and_independent_of_the_number_of_samples(running: Any) -> None:
+async def test_decoding_is_optional_and_independent_of_the_number_of_samples(shared: Any) -> None:
     ask = {"model": "digits", "seed": 3}
     npy = {"Accept": "application/x-npy"}
-    many = await running.http.post("/v1/sample", json={**ask, "num_samples": 70}, headers=npy)
-    one = await running.http.post("/v1/sample", json={**ask, "num_samples": 1, "first_index": 69}, headers=npy)
-    raw = await running.http.post("/v1/sample", json={**ask, "num_samples": 70, "decode": False}, headers=npy)
+    many = await shared.http.post("/v1/sample", json={**ask, "num_samples": 70}, headers=npy)
+    one = await shared.http.post("/v1/sample", json={**ask, "num_samples": 1, "first_index": 69}, headers=npy)
+    raw = await shared.http.post("/v1/sample", json={**ask, "num_samples": 70, "decode": False}, headers=npy)
     samples = np.load(io.BytesIO(many.content))
     assert samples.shape == (70, 4, 4)
     np.testing.assert_array_equal(np.load(io.BytesIO(one.content))[0], samples[69])
     np.testing.assert_array_equal(np.load(io.BytesIO(raw.content)), noise(3, 0, 70, (3,)).numpy() + 1)
 
 
-async def test_start_states_and_span(running: Any) -> None:
-    body = await running.post(num_samples=2, x0=[[1, 2], [3.5, 4]], t_span=[0.5, 1], save_at=[0.5, 0.75])
-    job, content = running.engine.jobs[0], body.json()
+async def test_start_states_and_span(shared: Any) -> None:
+    body = await shared.post(num_samples=2, x0=[[1, 2], [3.5, 4]], t_span=[0.5, 1], save_at=[0.5, 0.75])
+    job, content = shared.engine.jobs[0], body.json()
     assert job.x0.tolist() == [[1, 2], [3.5, 4]]
     assert job.x0.dtype == torch.float32
     assert job.plan.t_span == (0.5, 1.0)
@@ -143,32 +141,32 @@ async def test_start_states_and_span(running: Any) -> None:
     assert content["saved"]["states"][0] == [[1.5, 2.5], [1.75, 2.75]]
 
 
-async def test_save_times_snap_to_the_grid(running: Any) -> None:
-    await running.post(solver="euler", steps=10, num_samples=1, save_at=[0.1 + 0.2])
-    job = running.engine.jobs[0]
+async def test_save_times_snap_to_the_grid(shared: Any) -> None:
+    await shared.post(solver="euler", steps=10, num_samples=1, save_at=[0.1 + 0.2])
+    job = shared.engine.jobs[0]
     assert job.save_at.tolist() == [job.plan.times[3]]
 
 
-async def test_failed_samples(running: Any) -> None:
+async def test_failed_samples(shared: Any) -> None:
     def spoil(result: JobResult) -> JobResult:
         result.x[1] = float("inf")
         status = np.array(["success", "non_finite", "max_nfe"])
         return replace(result, status=status, t=np.array([1.0, 0.25, 0.5]))
 
-    running.engine.edit = spoil
+    shared.engine.edit = spoil
     ask = {"model": "digits", "num_samples": 3, "seed": 0}
-    body = conforming(SampleResponse, (await running.http.post("/v1/sample", json=ask)).json())
+    body = conforming(SampleResponse, (await shared.http.post("/v1/sample", json=ask)).json())
     assert body["status"] == "non_finite"
     assert [(f["index"], f["status"], f["t"]) for f in body["failed"]] == [(1, "non_finite", 0.25), (2, "max_nfe", 0.5)]
     assert [row is None for row in body["samples"]] == [False, True, False]
-    npy = await running.http.post("/v1/sample", json=ask, headers={"Accept": "application/x-npy"})
+    npy = await shared.http.post("/v1/sample", json=ask, headers={"Accept": "application/x-npy"})
     assert np.isnan(np.load(io.BytesIO(npy.content))[1]).all()
 
 
-async def test_npz_holds_everything(running: Any) -> None:
+async def test_npz_holds_everything(shared: Any) -> None:
     ask = {"num_samples": 3, "seed": 9, "solver": "euler", "steps": 2, "trace": "full", "save_at": [0.5]}
-    plain = (await running.post(**ask)).json()
-    answer = await running.post({"Accept": "application/x-npz"}, **ask)
+    plain = (await shared.post(**ask)).json()
+    answer = await shared.post({"Accept": "application/x-npz"}, **ask)
     assert answer.headers["content-type"] == "application/x-npz"
     archive = np.load(io.BytesIO(answer.content), allow_pickle=False)
     meta = json.loads(archive["meta"].tobytes())
@@ -185,24 +183,24 @@ async def test_npz_holds_everything(running: Any) -> None:
     assert meta == plain
 
 
-async def test_large_answers_arrive_whole_in_each_format(running: Any) -> None:
+async def test_large_answers_arrive_whole_in_each_format(shared: Any) -> None:
     ask: dict[str, Any] = {"num_samples": 50_000, "seed": 1, "trace": "full", "max_nfe": 100}
     expected = noise(1, 0, 50_000, (2,)).numpy() + 1
-    plain = await running.post(**ask)
+    plain = await shared.post(**ask)
     body = plain.json()
     np.testing.assert_array_equal(np.array(body["samples"], dtype=np.float32), expected)
     assert len(body["trace"]["t"]) == 100_000
     for media, load in (("npz", lambda found: found["samples"]), ("npy", lambda found: found)):
-        answer = await running.post({"Accept": f"application/x-{media}"}, **ask)
+        answer = await shared.post({"Accept": f"application/x-{media}"}, **ask)
         np.testing.assert_array_equal(load(np.load(io.BytesIO(answer.content))), expected)
 
 
 PNG = {"Accept": "image/png"}
 
 
-async def test_pictures(running: Any) -> None:
-    points = await running.post(PNG, num_samples=50, seed=1)
-    sheet = await running.http.post("/v1/sample", json={"model": "digits", "num_samples": 3, "seed": 1}, headers=PNG)
+async def test_pictures(shared: Any) -> None:
+    points = await shared.post(PNG, num_samples=50, seed=1)
+    sheet = await shared.http.post("/v1/sample", json={"model": "digits", "num_samples": 3, "seed": 1}, headers=PNG)
     for answer in (points, sheet):
         assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
         assert answer.headers["x-pathline-seed"] == "1"
@@ -211,19 +209,19 @@ async def test_pictures(running: Any) -> None:
     assert (image.mode, image.size) == ("L", (2 * 130 + 2, 2 * 130 + 2))
 
 
-async def test_samples_that_cannot_be_drawn_are_refused_before_any_work(running: Any) -> None:
+async def test_samples_that_cannot_be_drawn_are_refused_before_any_work(shared: Any) -> None:
     ask = {"model": "digits", "decode": False}
-    answer = await running.http.post("/v1/sample", json=ask, headers=PNG)
+    answer = await shared.http.post("/v1/sample", json=ask, headers=PNG)
     assert answer.status_code == 406
     assert "image/png of model 'digits': samples of the shape [3] cannot be drawn" in answer.json()["detail"]
     assert answer.json()["offered"] == ["application/json", "application/x-npz", "application/x-npy"]
-    assert running.engine.jobs == []
+    assert shared.engine.jobs == []
 
 
-async def test_a_sheet_has_a_size(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sheet_has_a_size(shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.pictures.MAX_PIXELS", 36 * 10)
     ask = {"model": "digits", "num_samples": 11}
-    answer = await running.http.post("/v1/sample", json=ask, headers=PNG)
+    answer = await shared.http.post("/v1/sample", json=ask, headers=PNG)
     assert answer.status_code == 422
     assert "num_samples = 11 is over the 10 pictures of 4 x 4" in answer.json()["detail"]
 
@@ -249,12 +247,12 @@ async def test_what_is_like_a_refused_request_is_refused_before_it_is_validated(
     assert (await running.http.post("/v1/sample", json=ask)).status_code == 500
 
 
-async def test_only_some_kinds_of_refused_requests_are_kept(running: Any) -> None:
-    running.engine.refuse = Overloaded("at capacity", 2.5)
+async def test_only_some_kinds_of_refused_requests_are_kept(shared: Any) -> None:
+    shared.engine.refuse = Overloaded("at capacity", 2.5)
     for rows in range(1, 50):
         ask = {"model": "moons", "num_samples": rows, "solver": "rk4", "steps": 5}
-        assert (await running.http.post("/v1/sample", json=ask)).status_code == 429
-    assert [job.num_samples for _, job in running.service.refused.values()] == list(range(18, 50))
+        assert (await shared.http.post("/v1/sample", json=ask)).status_code == 429
+    assert [job.num_samples for _, job in shared.service.refused.values()] == list(range(18, 50))
 
 
 @pytest.mark.parametrize(
@@ -275,15 +273,15 @@ async def test_only_some_kinds_of_refused_requests_are_kept(running: Any) -> Non
     ],
 )
 async def test_what_is_not_like_a_refused_request_is_validated(
-    running: Any, path: str, more: dict[str, Any], headers: dict[str, str], status: int
+    shared: Any, path: str, more: dict[str, Any], headers: dict[str, str], status: int
 ) -> None:
-    running.engine.refuse = running.engine.early = Overloaded("at capacity", 2.5)
+    shared.engine.refuse = shared.engine.early = Overloaded("at capacity", 2.5)
     ask = {"model": "moons", "num_samples": 20, "solver": "rk4", "steps": 5}
-    assert (await running.http.post("/v1/sample", json=ask)).status_code == 429
-    running.engine.refuse = EngineFailed("this one came to the engine")
-    answer = await running.http.post(path, json=ask | more, headers=headers)
+    assert (await shared.http.post("/v1/sample", json=ask)).status_code == 429
+    shared.engine.refuse = EngineFailed("this one came to the engine")
+    answer = await shared.http.post(path, json=ask | more, headers=headers)
     assert answer.status_code == status, answer.text
-    assert running.engine.early_checks == []
+    assert shared.engine.early_checks == []
 
 
 @pytest.mark.parametrize(
@@ -299,9 +297,9 @@ async def test_what_is_not_like_a_refused_request_is_validated(
     ],
 )
 @pytest.mark.parametrize("where", ["refuse", "fail"])
-async def test_engine_errors(running: Any, error: Exception, status: int, slug: str, where: str) -> None:
-    setattr(running.engine, where, error)
-    answer = await running.post({"X-Request-ID": "abc-1"})
+async def test_engine_errors(shared: Any, error: Exception, status: int, slug: str, where: str) -> None:
+    setattr(shared.engine, where, error)
+    answer = await shared.post({"X-Request-ID": "abc-1"})
     assert answer.status_code == status
     assert answer.json()["type"] == f"/problems/{slug}"
     assert answer.json()["request_id"] == answer.headers["x-request-id"] == "abc-1"
@@ -311,16 +309,16 @@ async def test_engine_errors(running: Any, error: Exception, status: int, slug: 
         assert answer.json()["retry_after_s"] == 2.5
 
 
-async def test_client_that_leaves_cancels_its_job(running: Any) -> None:
-    running.engine.hold = True
-    app = running.http._transport.app
+async def test_client_that_leaves_cancels_its_job(shared: Any) -> None:
+    shared.engine.hold = True
+    app = shared.http._transport.app
     body = json.dumps({"model": "moons"}).encode()
     incoming = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
     sent: list[Any] = []
 
     async def receive() -> Any:
         if len(incoming) == 1:
-            while not running.engine.jobs:
+            while not shared.engine.jobs:
                 await asyncio.sleep(0.001)
         return incoming.pop(0)
 
@@ -330,12 +328,12 @@ async def test_client_that_leaves_cancels_its_job(running: Any) -> None:
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/v1/sample", "headers": headers, "query_string": b""}
     await asyncio.wait_for(app(scope, receive, send), 60)
-    assert len(running.engine.cancelled) == 1
+    assert len(shared.engine.cancelled) == 1
     assert sent == []
-    assert 'outcome="client_gone"' in running.service.metrics.text().decode()
+    assert 'outcome="client_gone"' in shared.service.metrics.text().decode()
 
 
-async def test_a_client_is_only_watched_during_a_long_job(running: Any) -> None:
+async def test_a_client_is_only_watched_during_a_long_job(shared: Any) -> None:
     """A watcher is a task and a call to receive; a job that finishes at once needs neither."""
     body = json.dumps({"model": "moons", "num_samples": 1}).encode()
     received, sent, tasks = 0, [], set[asyncio.Task[Any]]()
@@ -352,22 +350,22 @@ async def test_a_client_is_only_watched_during_a_long_job(running: Any) -> None:
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/v1/sample", "headers": headers, "query_string": b""}
     before = asyncio.all_tasks()
-    await running.http._transport.app(scope, receive, send)
+    await shared.http._transport.app(scope, receive, send)
     assert (sent[0]["status"], received, tasks - before) == (200, 1, set())
 
 
-async def test_a_job_given_up_by_the_engine_is_not_a_cancelled_request(running: Any) -> None:
-    running.engine.hold = True
-    asking = asyncio.ensure_future(running.post())
-    while not running.engine.jobs:
+async def test_a_job_given_up_by_the_engine_is_not_a_cancelled_request(shared: Any) -> None:
+    shared.engine.hold = True
+    asking = asyncio.ensure_future(shared.post())
+    while not shared.engine.jobs:
         await asyncio.sleep(0.001)
-    future = running.engine.submitted[0]
+    future = shared.engine.submitted[0]
     future.cancel()
     assert (await asking).status_code == 500
 
 
-async def test_small_and_large_bodies_take_the_same_path(running: Any) -> None:
+async def test_small_and_large_bodies_take_the_same_path(shared: Any) -> None:
     x0 = np.arange(20_000, dtype=float).reshape(-1, 2) / 7
-    answer = await running.post(num_samples=10_000, x0=x0.tolist())
+    answer = await shared.post(num_samples=10_000, x0=x0.tolist())
     assert answer.status_code == 200
-    np.testing.assert_array_equal(running.engine.jobs[0].x0.numpy(), x0.astype(np.float32))
+    np.testing.assert_array_equal(shared.engine.jobs[0].x0.numpy(), x0.astype(np.float32))

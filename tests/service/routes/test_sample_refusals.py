@@ -93,8 +93,8 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("body", "field", "words"), INVALID, ids=lambda value: str(value)[:40])
-async def test_invalid_field(running: Any, body: dict[str, Any], field: str, words: str) -> None:
-    answer = await running.http.post(
+async def test_invalid_field(shared: Any, body: dict[str, Any], field: str, words: str) -> None:
+    answer = await shared.http.post(
         "/v1/sample",
         content=json.dumps({"model": "moons", **body}),
         headers={"Content-Type": "application/json"},
@@ -107,7 +107,7 @@ async def test_invalid_field(running: Any, body: dict[str, Any], field: str, wor
     assert [error["field"] for error in problem["errors"]] == [field]
     assert words in problem["errors"][0]["message"]
     assert words in problem["detail"]
-    assert running.engine.jobs == []
+    assert shared.engine.jobs == []
 
 
 async def test_all_faults_are_reported_together(running: Any) -> None:
@@ -137,91 +137,91 @@ LONG = "x" * 100_000
     ],
     ids=lambda body: str(body)[:30],
 )
-async def test_input_is_not_repeated_at_length(running: Any, body: dict[str, Any]) -> None:
-    answer = await running.http.post("/v1/sample", json={"model": "moons", **body})
+async def test_input_is_not_repeated_at_length(shared: Any, body: dict[str, Any]) -> None:
+    answer = await shared.http.post("/v1/sample", json={"model": "moons", **body})
     assert answer.status_code in (404, 422)
     assert len(answer.content) < 12_000
     assert len(answer.json().get("errors", [])) <= 20
     assert len(answer.json()["detail"]) <= 1001
 
 
-async def test_additional_faults_are_counted(running: Any) -> None:
-    problem = (await running.post(**{f"field{k}": 1 for k in range(5000)})).json()
+async def test_additional_faults_are_counted(shared: Any) -> None:
+    problem = (await shared.post(**{f"field{k}": 1 for k in range(5000)})).json()
     assert len(problem["errors"]) == 20
     assert problem["more_errors"] == 4980
     assert problem["detail"].endswith("and 4980 more")
 
 
-async def test_long_addresses_and_headers_are_truncated(running: Any) -> None:
+async def test_long_addresses_and_headers_are_truncated(shared: Any) -> None:
     for path in ("/", "/v1/models/"):
-        assert len((await running.http.get(path + LONG[:50_000])).content) < 3000
-    assert len((await running.post({"Accept": LONG})).content) < 3000
-    assert len((await running.post({"Content-Type": LONG})).content) < 3000
-    assert len((await running.post({"Content-Encoding": LONG})).content) < 3000
+        assert len((await shared.http.get(path + LONG[:50_000])).content) < 3000
+    assert len((await shared.post({"Accept": LONG})).content) < 3000
+    assert len((await shared.post({"Content-Type": LONG})).content) < 3000
+    assert len((await shared.post({"Content-Encoding": LONG})).content) < 3000
 
 
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b'{"model": "moons"} x', b'{"model": NaN}', b'{"rtol": Infinity}', b'{"model": "\xff"}', b"[" * 10**5],
 )
-async def test_malformed_json(running: Any, body: bytes) -> None:
-    answer = await running.http.post("/v1/sample", content=body, headers={"Content-Type": "application/json"})
+async def test_malformed_json(shared: Any, body: bytes) -> None:
+    answer = await shared.http.post("/v1/sample", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["type"] == "/problems/malformed-json"
     assert ("no NaN" in answer.json()["detail"]) == (b"N" in body or b"I" in body)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"moons"', b"3"])
-async def test_json_that_is_not_an_object(running: Any, body: bytes) -> None:
-    answer = await running.http.post("/v1/sample", content=body, headers={"Content-Type": "application/json"})
+async def test_json_that_is_not_an_object(shared: Any, body: bytes) -> None:
+    answer = await shared.http.post("/v1/sample", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert "must be a JSON object" in answer.json()["detail"]
 
 
-async def test_model_is_required(running: Any) -> None:
-    answer = await running.http.post("/v1/sample", json={})
+async def test_model_is_required(shared: Any) -> None:
+    answer = await shared.http.post("/v1/sample", json={})
     assert answer.json()["errors"] == [{"field": "model", "message": "the field 'model' is required"}]
 
 
 @pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", None])
-async def test_content_type(running: Any, media: str | None) -> None:
+async def test_content_type(shared: Any, media: str | None) -> None:
     headers = {} if media is None else {"Content-Type": media}
-    answer = await running.http.post("/v1/sample", content=b'{"model": "moons"}', headers=headers)
+    answer = await shared.http.post("/v1/sample", content=b'{"model": "moons"}', headers=headers)
     assert answer.status_code == 415
     assert answer.headers["accept-post"] == "application/json, application/x-npz"
 
 
-async def test_compressed_body(running: Any) -> None:
+async def test_compressed_body(shared: Any) -> None:
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-    answer = await running.http.post("/v1/sample", content=b"x", headers=headers)
+    answer = await shared.http.post("/v1/sample", content=b"x", headers=headers)
     assert answer.status_code == 415
     assert "gzip" in answer.json()["detail"]
 
 
-async def test_unknown_model_lists_the_existing_ones(running: Any) -> None:
-    answer = await running.http.post("/v1/sample", json={"model": "../moons"})
+async def test_unknown_model_lists_the_existing_ones(shared: Any) -> None:
+    answer = await shared.http.post("/v1/sample", json={"model": "../moons"})
     assert answer.status_code == 404
     assert answer.json()["type"] == "/problems/unknown-model"
     assert answer.json()["available"] == ["broken", "digits", "gaussian", "moons"]
 
 
-async def test_unknown_version_lists_the_existing_ones(running: Any) -> None:
-    answer = await running.post(version=7)
+async def test_unknown_version_lists_the_existing_ones(shared: Any) -> None:
+    answer = await shared.post(version=7)
     assert answer.status_code == 404
     assert answer.json()["type"] == "/problems/unknown-version"
     assert answer.json()["available"] == [1, 2]
 
 
-async def test_broken_model_reports_the_reason(running: Any, repository: Path) -> None:
-    answer = await running.http.post("/v1/sample", json={"model": "broken"})
+async def test_broken_model_reports_the_reason(shared: Any, repository: Path) -> None:
+    answer = await shared.http.post("/v1/sample", json={"model": "broken"})
     assert answer.status_code == 503
     assert answer.json()["type"] == "/problems/model-unavailable"
     assert "broken/1/weights.safetensors" in answer.json()["detail"]
     assert str(repository) not in answer.text
 
 
-async def test_not_acceptable(running: Any) -> None:
-    answer = await running.post({"Accept": "text/html, application/json;q=0"})
+async def test_not_acceptable(shared: Any) -> None:
+    answer = await shared.post({"Accept": "text/html, application/json;q=0"})
     assert answer.status_code == 406
     assert answer.json()["offered"] == [
         "application/json",
@@ -229,4 +229,4 @@ async def test_not_acceptable(running: Any) -> None:
         "application/x-npy",
         "image/png",
     ]
-    assert running.engine.jobs == []
+    assert shared.engine.jobs == []

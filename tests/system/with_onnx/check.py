@@ -70,7 +70,9 @@ def _field(checkpoint: Any, arena: Any) -> dict[str, Any]:
     """What the network's form does: its path, and whether rows keep their bits in any company."""
     network, call = checkpoint.velocity, arena.network.call
     x, t = noise(0, 0, 130, SHAPE, torch.float32), torch.linspace(0.0, 1.0, 130)
-    given = None if checkpoint.conditioning is None else checkpoint.conditioning.examples(130, torch.float32)
+    given = (
+        None if checkpoint.network_conditions is None else checkpoint.network_conditions.examples(130, torch.float32)
+    )
 
     def field(x: torch.Tensor, t: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
         return call(x, t, *(() if given is None else (given,)))

@@ -21,6 +21,7 @@ from pathline._files import numbers, replacing
 from pathline._info import ModelInfo
 from pathline._response import printable
 from pathline._results import SampleResult
+from pathline._table import text_table
 from pathline.cli.arguments import conditions, options
 from pathline.cli.bench import measure
 from pathline.cli.output import FORMATS, note, show
@@ -213,7 +214,6 @@ def _shape(shape: Sequence[int | str] | None) -> str:
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    table = [list(head), *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        show("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    table = [head, *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
+    for line in text_table(table, left=len(head)):
+        show(line)

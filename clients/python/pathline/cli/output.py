@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 
 from pathline._files import numbers, write_csv
-from pathline._picture import draw, refusal
+from pathline._plot import draw, refusal
 from pathline._response import printable
 from pathline.cli.tally import Tally
 

@@ -9,7 +9,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.conditions import NamedCondition
 from models.conventions import TimeCard, adapt
 from models.forms.form import choose
-from models.forms.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
+from models.forms.fused.residual_mlp import FusedResidualMLP, can_fuse
 from models.forms.rows import field_rows
 from models.noise import noise
 from models.velocity import VelocityError
@@ -191,7 +191,7 @@ def test_the_rule_looks_at_the_network() -> None:
     assert can_fuse(network(dim=2, hidden=8)) is None
     assert can_fuse(network(dim=2, hidden=8).double()) == "weights are torch.float64; the fused form is float32"
     assert can_fuse(torch.nn.Linear(2, 2)) == "Linear has no fused form"
-    with pytest.raises(FusedError, match="float64"):
+    with pytest.raises(VelocityError, match="float64"):
         FusedResidualMLP(network(dim=2, hidden=8).double())
 
 

@@ -17,7 +17,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
 from models.conditions import NamedCondition
 from models.forms.form import choose
-from models.forms.onnx import _kept, can_export
+from models.forms.onnx import _exported, can_export
 from models.velocity import FieldKind
 
 UNFUSED = "UNet has no fused form"
@@ -69,7 +69,7 @@ def test_a_network_that_is_never_exported_keeps_its_reason() -> None:
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[nn.Module], Callable[..., Tensor]]) -> None:
     """Let another function stand for the exported form."""
-    monkeypatch.setattr(models.forms.onnx, "_kept", lambda folder, digest: b"")
+    monkeypatch.setattr(models.forms.onnx, "_exported", lambda folder, digest: b"")
     monkeypatch.setattr(models.forms.onnx, "OnnxField", lambda network, content: answer(network))
 
 
@@ -133,12 +133,12 @@ def test_an_export_is_kept_once_and_made_again_if_it_cannot_be(tmp_path: Path, m
     left = tmp_path / "onnx" / ".other.onnx.0123.part"
     left.touch()
     os.utime(left, (0, 0))
-    assert [_kept(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
+    assert [_exported(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
     assert [path.suffix for path in (tmp_path / "onnx").iterdir()] == [".onnx"]
     assert len(made) == 1
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
-    assert [_kept(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
+    assert [_exported(tmp_path / "net", "sha256:") for _ in range(2)] == [b"onnx", b"onnx"]
     assert len(made) == 3
 
 
