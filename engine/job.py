@@ -158,6 +158,7 @@ class Job:
         constants: (num_samples, constants) of the operation's field, see `solvers.derived`; None if it has none.
         decode: whether the states are to be decoded by the model's decoder program; without one they are left as they
             are.
+        log_prob: whether the log-densities of its steps are reported; the engine has nothing to do with them.
         variants: conditions of each variant (see `conditions.variants_of`) as made by a prelude; None until then.
     """
 
@@ -187,6 +188,7 @@ class Job:
     constants: torch.Tensor | None = None
     follows: bool = False
     decode: bool = False
+    log_prob: bool = False
     variants: tuple[Mapping[str, Distinct], ...] | None = None
 
 

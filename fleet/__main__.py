@@ -17,8 +17,8 @@ from pathline.errors import BulkConflict, InvalidValue
 from tqdm import tqdm
 
 from fleet.begin import Arguments, await_job, begin, cell, read_array
-from fleet.errors import FleetError, UsageError
-from fleet.launchers import Here, Launcher, Local, Worker
+from fleet.errors import CommandError, FleetError
+from fleet.launchers import InProcess, Launcher, Local, Worker
 from fleet.run import Run
 from fleet.store import FORMATS, Target
 from service.settings import Settings, SettingsError, load_settings
@@ -26,7 +26,7 @@ from service.settings import Settings, SettingsError, load_settings
 _INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in the pods of an Indexed Job
 _STOPPED = 130
 _SCALARS = (
-    *(name for name, each in FIELDS.items() if each.bulk and each.kind in ("integer", "number", "string")),
+    *(name for name, field in FIELDS.items() if field.bulk and field.kind in ("integer", "number", "string")),
     "grid",
 )
 """Fields of a request whose options are those of the SDK's command line; the others are written differently."""
@@ -79,11 +79,11 @@ def sample(options: argparse.Namespace) -> int:
     """Start or resume a job; return 0 if it is complete, 1 if shards are missing, 130 after Ctrl-C."""
     for name in ("workers", "tries"):
         if getattr(options, name) < 1:
-            raise UsageError(f"--{name} is {getattr(options, name)}; it must be at least 1")
+            raise CommandError(f"--{name} is {getattr(options, name)}; it must be at least 1")
     settings, target = load_settings(), Target(options.to)
     index = _index(options.workers) if options.on == "indexed" else None
     if target.store.in_memory and (options.on == "ray" or options.workers > 1):
-        raise UsageError(f"{options.to}: is the memory of a single process; use --workers 1, or another address")
+        raise CommandError(f"{options.to}: is the memory of a single process; use --workers 1, or another address")
     if index:
         spec, new = await_job(target), False
     else:
@@ -109,7 +109,7 @@ def sample(options: argparse.Namespace) -> int:
 def _index(workers: int) -> int:
     text = os.environ.get(_INDEX, "")
     if not text.isdecimal() or int(text) >= workers:
-        raise UsageError(
+        raise CommandError(
             f"--on indexed needs {_INDEX}, set by Kubernetes to a number below --workers {workers}; found {text!r}"
         )
     return int(text)
@@ -120,7 +120,7 @@ def _arguments(options: argparse.Namespace) -> Arguments:
     if options.guidance is not None:
         request["guidance"] = guidance = cell(options.guidance)
         if isinstance(guidance, bool) or not isinstance(guidance, int | float | dict):
-            raise UsageError(
+            raise CommandError(
                 f"--guidance {options.guidance}: give a number, or a JSON object with terms, interval, projection and "
                 "rescale"
             )
@@ -130,7 +130,7 @@ def _arguments(options: argparse.Namespace) -> Arguments:
     for text in options.shape:
         axis, _, size = text.partition("=")
         if not axis.strip() or not size.strip().isdecimal():
-            raise UsageError(f"--shape {text}: write an axis and its size, such as T=344")
+            raise CommandError(f"--shape {text}: write an axis and its size, such as T=344")
         request.setdefault("shape", {})[axis.strip()] = int(size)
     if options.states:
         request["decode"] = False
@@ -157,12 +157,12 @@ def _add_conditions(option: str, texts: list[str], request: dict[str, Any], arra
         named = re.fullmatch(r"([A-Za-z]\w*)=(.*)", text, re.DOTALL)
         if named is None:
             if len(texts) > 1:
-                raise UsageError(f"--{option} {text}: give each of several conditions with its name, NAME=FILE.npy")
+                raise CommandError(f"--{option} {text}: give each of several conditions with its name, NAME=FILE.npy")
             request[option] = cell(text)
             continue
         name, value = named.groups()
         if name in request.get(field, {}) or f"{field}.{name}" in arrays:
-            raise UsageError(f"--{option} {name} is given twice; give it once")
+            raise CommandError(f"--{option} {name} is given twice; give it once")
         if value.endswith(".npy"):
             arrays[f"{field}.{name}"] = read_array(Path(value))
         else:
@@ -179,7 +179,7 @@ def _launcher(options: argparse.Namespace, spec: JobSpec, settings: Settings) ->
         gpu = devices(settings)[0].startswith("cuda")
         return OnRay(options.to, store.options, options.workers, spec.threads, gpu)
     if options.on == "indexed" or store.in_memory:
-        return Here(Worker(options.to, store.options, settings))
+        return InProcess(Worker(options.to, store.options, settings))
     return Local(options.to, store.options, options.workers, devices(settings))
 
 
@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return options.run(options)
-    except (UsageError, BulkConflict, InvalidValue, SettingsError) as error:
+    except (CommandError, BulkConflict, InvalidValue, SettingsError) as error:
         message, code = error, 2
     except FleetError as error:
         message, code = error, 1

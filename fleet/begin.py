@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pathline.bulk_folder import BLOCK, Arrays, JobSpec, RowConditions, Table, shard_rows
 from pathline.errors import BulkConflict
 
-from fleet.errors import FleetError, UsageError
+from fleet.errors import CommandError, FleetError
 from fleet.maker import Maker, digest_of_card, digest_of_plan, find, rate_of
 from fleet.store import FORMATS, Target
 from models.checkpoint.card import DTYPES, Card
@@ -61,7 +61,7 @@ def begin(arguments: Arguments, target: Target, settings: Settings) -> tuple[Job
 
     Raises:
         BulkConflict: the target holds another job or something else, or the model has changed.
-        UsageError: the request is refused.
+        CommandError: the request is refused.
         TargetError: the target cannot be read or written.
     """
     table = None if arguments.table is None else read_table(arguments.table)
@@ -72,7 +72,7 @@ def begin(arguments: Arguments, target: Target, settings: Settings) -> tuple[Job
         target.create(spec, conditions)
         return spec, True
     if spec.by_client:
-        raise UsageError(f"{target.address}: a service makes this job; resume it with pathline.Client.bulk")
+        raise CommandError(f"{target.address}: a service makes this job; resume it with pathline.Client.bulk")
     _, card = find(settings, spec.model, spec.version)
     spec.refuse_other(
         {
@@ -117,13 +117,13 @@ def await_job(target: Target, seconds: float = _WAIT_S) -> JobSpec:
 
 def _total(arguments: Arguments, table: Table | None) -> int | None:
     if arguments.total is not None and arguments.total < 1:
-        raise UsageError(f"--total is {arguments.total}; at least 1 sample is needed")
+        raise CommandError(f"--total is {arguments.total}; at least 1 sample is needed")
     if table is None:
         return arguments.total
     if arguments.arrays or "condition" in arguments.request or "conditions" in arguments.request:
-        raise UsageError("--condition and --conditions are both given; give one of them")
+        raise CommandError("--condition and --conditions are both given; give one of them")
     if arguments.total not in (None, table.total):
-        raise UsageError(
+        raise CommandError(
             f"--total is {arguments.total}, but the counts of the table add up to {table.total}; leave out --total"
         )
     return table.total
@@ -134,13 +134,13 @@ def _new(
 ) -> tuple[JobSpec, RowConditions | None]:
     lacking = [f"--{name}" for name, value in (("total", total), ("seed", arguments.seed)) if value is None]
     if arguments.model is None or lacking:
-        raise UsageError(f"a new job needs {', '.join((['a model'] if arguments.model is None else []) + lacking)}")
+        raise CommandError(f"a new job needs {', '.join((['a model'] if arguments.model is None else []) + lacking)}")
     assert total is not None and arguments.seed is not None  # noqa: S101, PT018  (just checked)
     first_index, threads = arguments.first_index or 0, arguments.threads or 1
     if not (0 <= arguments.seed < INTEGER_LIMIT and 0 <= first_index <= INTEGER_LIMIT - total):
-        raise UsageError("--seed and --first-index must be at least 0, and the seed and the last index below 2^63")
+        raise CommandError("--seed and --first-index must be at least 0, and the seed and the last index below 2^63")
     if arguments.shard_rows is not None and (arguments.shard_rows < BLOCK or arguments.shard_rows % BLOCK):
-        raise UsageError(f"--shard-rows is {arguments.shard_rows}; it must be a multiple of {BLOCK}")
+        raise CommandError(f"--shard-rows is {arguments.shard_rows}; it must be a multiple of {BLOCK}")
     version, card = find(settings, arguments.model, arguments.version)
     decode = arguments.request.get("decode", True)
     arrays = fitted(arguments.arrays, total, card)
@@ -185,18 +185,20 @@ def read_table(path: Path) -> Table:
     """Read a user's table, Parquet or CSV by its name; vectors in CSV are JSON lists.
 
     Raises:
-        UsageError: the file cannot be read, the table is malformed, or a count is not an integer of at least 1.
+        CommandError: the file cannot be read, the table is malformed, or a count is not an integer of at least 1.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        raise CommandError(f"{path}: cannot be read: {error.strerror}") from None
     conditions, counts = (_parquet if path.suffix == ".parquet" else _csv)(path.name, content)
     for line, count in enumerate(counts):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise UsageError(f"{path.name}: row {line} (counted from 0) has the count {count!r}; it must be at least 1")
+            raise CommandError(
+                f"{path.name}: row {line} (counted from 0) has the count {count!r}; it must be at least 1"
+            )
     if not conditions:
-        raise UsageError(f"{path.name}: has no rows; {_NEEDS}")
+        raise CommandError(f"{path.name}: has no rows; {_NEEDS}")
     return Table(conditions, counts)
 
 
@@ -208,7 +210,7 @@ def _parquet(name: str, content: bytes) -> tuple[list[Any], list[Any]]:
         table = pq.read_table(io.BytesIO(content))
         return table["condition"].to_pylist(), table["count"].to_pylist()
     except (KeyError, pyarrow.ArrowException) as error:
-        raise UsageError(f"{name}: {str(error).splitlines()[0]}; {_NEEDS}") from None
+        raise CommandError(f"{name}: {str(error).splitlines()[0]}; {_NEEDS}") from None
 
 
 def _csv(name: str, content: bytes) -> tuple[list[Any], list[Any]]:
@@ -216,50 +218,50 @@ def _csv(name: str, content: bytes) -> tuple[list[Any], list[Any]]:
         rows = list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"))))
         return [cell(row["condition"]) for row in rows], [cell(row["count"]) for row in rows]
     except (KeyError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{name}: {error} is missing or cannot be read; {_NEEDS}") from None
+        raise CommandError(f"{name}: {error} is missing or cannot be read; {_NEEDS}") from None
 
 
 def read_array(path: Path) -> NDArray[Any]:
     """Open a user's .npy file; its values are read when they are needed.
 
     Raises:
-        UsageError: it cannot be read, or does not hold numbers.
+        CommandError: it cannot be read, or does not hold numbers.
     """
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged header can raise anything
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"{path}: cannot be read: {reason}") from None
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
-        kind = found.dtype if isinstance(found, np.ndarray) else "an archive"
-        raise UsageError(f"{path}: is {kind}; a condition is an array of numbers")
-    return found
+        raise CommandError(f"{path}: cannot be read: {reason}") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        kind = array.dtype if isinstance(array, np.ndarray) else "an archive"
+        raise CommandError(f"{path}: is {kind}; a condition is an array of numbers")
+    return array
 
 
-def fitted(given: Mapping[str, NDArray[Any]], total: int, card: Card) -> Arrays:
+def fitted(arrays: Mapping[str, NDArray[Any]], total: int, card: Card) -> Arrays:
     """Return the arrays of a job, each with a first axis of 1 or `total` rows.
 
     Args:
-        given: arrays by FIELD.NAME; one of the shape of a single value is for all samples.
+        arrays: arrays by FIELD.NAME; one of the shape of a single value is for all samples.
         total: number of samples.
         card: of the model.
 
     Raises:
-        UsageError: the model has no such condition, or the shape of an array does not fit.
+        CommandError: the model has no such condition, or the shape of an array does not fit.
     """
     takes, fitted = card.request_conditions, {}
-    if takes is None and given:
-        raise UsageError(f"model {card.name!r} is unconditional; leave out {_option(next(iter(given)))}")
-    for key, array in given.items():
+    if takes is None and arrays:
+        raise CommandError(f"model {card.name!r} is unconditional; leave out {_option(next(iter(arrays)))}")
+    for key, array in arrays.items():
         name = key.partition(".")[2]
-        assert takes is not None  # noqa: S101  (or nothing is given)
+        assert takes is not None  # noqa: S101  (or there are none)
         try:
             Values(takes, {name: array}, total, DTYPES[card.dtype], optional=takes.in_requests)
         except ConditionError as error:
-            raise UsageError(f"{_option(key)}: {error}") from None
+            raise CommandError(f"{_option(key)}: {error}") from None
         axes = array.ndim - len(takes.entries[name].shape)
         if axes not in (0, 1) or (axes == 1 and len(array) not in (1, total)):
-            raise UsageError(
+            raise CommandError(
                 f"{_option(key)} has the shape {list(array.shape)}; give one value for all samples, or {total}, "
                 "one for each"
             )

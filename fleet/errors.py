@@ -5,7 +5,7 @@ class FleetError(Exception):
     """A command failed."""
 
 
-class UsageError(FleetError):
+class CommandError(FleetError):
     """The command cannot run as given: a wrong argument, a target that holds another job, or a changed model."""
 
 

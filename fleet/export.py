@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from pathline.bulk_folder import JobSpec
 
-from fleet.errors import FleetError, UsageError
+from fleet.errors import CommandError, FleetError
 from fleet.store import Target
 from models.noise import SCHEME, noise
 from models.regular import replacing
@@ -27,27 +27,29 @@ def export_pairs(target: Target, file: Path) -> int:
         The number of pairs.
 
     Raises:
-        UsageError: there is no job, it is not complete, its samples are decoded, some failed, the model has free
+        CommandError: there is no job, it is not complete, its samples are decoded, some failed, the model has free
             axes, or the file name does not end in .npz.
         FleetError: the file cannot be written.
     """
     if file.suffix != ".npz":
-        raise UsageError(f"{file}: give a name that ends in .npz")
+        raise CommandError(f"{file}: give a name that ends in .npz")
     spec = _complete(target)
     if spec.request.get("decode", True):
-        raise UsageError(
+        raise CommandError(
             f"{target.address}: holds decoded samples, but pairs are states of the flow; run the job with --states"
         )
     if spec.noise != SCHEME:
-        raise UsageError(
+        raise CommandError(
             f"{target.address}: holds samples of a model with free axes, but `training` takes pairs of one fixed shape"
         )
     if spec.request.get("start_time") is not None:
-        raise UsageError(
+        raise CommandError(
             f"{target.address}: its samples start later than at pure noise, which `training` pairs with data"
         )
     if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
-        raise UsageError(f"{target.address}: {failed} samples did not reach the end of their paths; use a finer solver")
+        raise CommandError(
+            f"{target.address}: {failed} samples did not reach the end of their paths; use a finer solver"
+        )
     solving = {name: spec.request[name] for name in SOLVER_FIELDS if name in spec.request}
     about = {
         "model": spec.model,
@@ -72,11 +74,11 @@ def export(target: Target, file: Path) -> int:
         The number of rows.
 
     Raises:
-        UsageError: there is no job, it is not complete, or the file name has another suffix.
+        CommandError: there is no job, it is not complete, or the file name has another suffix.
         FleetError: the file cannot be written.
     """
     if file.suffix not in (".npy", ".npz"):
-        raise UsageError(f"{file}: give a name that ends in .npy (samples only) or .npz (with labels or conditions)")
+        raise CommandError(f"{file}: give a name that ends in .npy (samples only) or .npz (with labels or conditions)")
     samples, conditions = _rows(target, _complete(target))
     if file.suffix == ".npy":
         _write(file, lambda handle: np.save(handle, samples))
@@ -89,15 +91,15 @@ def _complete(target: Target) -> JobSpec:
     """Return the spec of a job that is complete and whose files match their receipts.
 
     Raises:
-        UsageError: it is not.
+        CommandError: it is not.
     """
     spec, done = target.job(), set[int]()
     for shard, outcome in target.verify(spec):
         if isinstance(outcome, str):
-            raise UsageError(f"{target.address}: shard {shard}: {outcome}; delete its receipt and run `sample` again")
+            raise CommandError(f"{target.address}: shard {shard}: {outcome}; delete its receipt and run `sample` again")
         done.add(shard)
     if missing := spec.shards - len(done):
-        raise UsageError(f"{target.address}: {missing} shards are missing; run `sample` again first")
+        raise CommandError(f"{target.address}: {missing} shards are missing; run `sample` again first")
     return spec
 
 
@@ -105,10 +107,10 @@ def _rows(target: Target, spec: JobSpec) -> tuple[NDArray[Any], dict[str, Any]]:
     """Return the samples of a job, and its labels or conditions, if any, under that name."""
     parts = [target.rows(spec, shard) for shard in range(spec.shards)]
     samples = np.concatenate([part.samples for part in parts])
-    given = [part.condition for part in parts if part.condition is not None]
-    if not given:
+    columns = [part.condition for part in parts if part.condition is not None]
+    if not columns:
         return samples, {}
-    conditions = np.concatenate(given)
+    conditions = np.concatenate(columns)
     return samples, {"labels" if conditions.ndim == 1 else "conditions": conditions}
 
 

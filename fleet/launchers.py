@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from pathline.bulk_folder import JobSpec, Receipt
 from pathline.errors import BulkConflict
 
-from fleet.errors import FleetError, TargetError, UsageError
+from fleet.errors import CommandError, FleetError, TargetError
 from fleet.store import Target
 from service.settings import Settings, load_settings
 
@@ -72,7 +72,7 @@ class Launcher(Protocol):
 
 def ended(shard: int, error: BaseException) -> Event:
     """Return the event for an exception in making a shard; it is fatal if the target or the job is at fault."""
-    fatal = isinstance(error, TargetError | UsageError | BulkConflict)
+    fatal = isinstance(error, TargetError | CommandError | BulkConflict)
     message = str(error) if isinstance(error, FleetError | BulkConflict) else f"{type(error).__name__}: {error}"
     return Event(shard, "fatal" if fatal else "failed", error=message)
 
@@ -128,7 +128,7 @@ class Worker:
         return self._spec, self._maker
 
 
-class Here:
+class InProcess:
     """Makes shards with a worker in this process."""
 
     slots = 1

@@ -19,7 +19,7 @@ from pathline.bulk_folder import FIELDS, JobSpec, RowConditions, ShardRows, Tabl
 
 from engine.engine import Engine
 from engine.job import EngineFailed, Job, Priority, Progress
-from fleet.errors import FleetError, UsageError
+from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE, class_numbers
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
@@ -49,13 +49,13 @@ def find(settings: Settings, name: str, version: int | None) -> tuple[int, Card]
     """Return the version of a model and its card, without loading it.
 
     Raises:
-        UsageError: there is no such model, or its card cannot be read.
+        CommandError: there is no such model, or its card cannot be read.
     """
     try:
         folder = Repository(settings.models_dir).resolve(name, version)
         return int(folder.name), read_card(folder)
     except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
-        raise UsageError(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 class Maker:
@@ -75,7 +75,7 @@ class Maker:
             device: overrides the device of the settings.
 
         Raises:
-            UsageError: the model cannot be loaded.
+            CommandError: the model cannot be loaded.
         """
         self._settings = settings.model_copy(update=_LIMITS | {"threads": threads, "device": device or settings.device})
         self._engine, self._ledger = Engine(self._settings), Ledger(2**62)
@@ -85,7 +85,7 @@ class Maker:
             self.model: ModelVersion = load_version(self._engine, settings, name, version, folder)
         except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
             self._engine.stop()
-            raise UsageError(str(error)) from None
+            raise CommandError(str(error)) from None
         except BaseException:
             self._engine.stop()
             raise
@@ -95,14 +95,14 @@ class Maker:
         """Return a maker of the rows of a job, with those of its conditions that are not in its request.
 
         Raises:
-            UsageError: the model cannot be loaded.
+            CommandError: the model cannot be loaded.
             BulkConflict: the model or the solver's numbers differ from those of the spec.
         """
         maker = cls(settings, spec.model, spec.version, spec.threads, device)
         try:
             plan = maker.job(spec.request, conditions).plan
-            found = {"checkpoint": maker.model.digest, "path": maker.model.path, "plan": digest_of_plan(plan)}
-            spec.refuse_other(found)
+            now = {"checkpoint": maker.model.digest, "path": maker.model.path, "plan": digest_of_plan(plan)}
+            spec.refuse_other(now)
         except BaseException:
             maker.close()
             raise
@@ -119,11 +119,11 @@ class Maker:
         self._engine.stop()
 
     def job(self, request: Mapping[str, Any], conditions: RowConditions | None = None) -> Job:
-        """Return the job of one sample of a request; raise a UsageError if the request is refused."""
+        """Return the job of one sample of a request; raise a CommandError if the request is refused."""
         return self._job(request, 0, 0, 0, 1, conditions)[1]
 
     def check(self, request: Mapping[str, Any], conditions: RowConditions, first: int, rows: int) -> None:
-        """Raise a UsageError if the service would refuse the conditions of these rows."""
+        """Raise a CommandError if the service would refuse the conditions of these rows."""
         self._job(request, 0, 0, first, rows, conditions)
 
     def make(
@@ -146,7 +146,7 @@ class Maker:
             tell: called a few times a second with the approximate number of rows done.
 
         Raises:
-            UsageError: the request is refused, with the message of the service.
+            CommandError: the request is refused, with the message of the service.
             FleetError: the network raised.
         """
         valid, job = self._job(request, seed, first_index, first, rows, conditions)
@@ -169,20 +169,20 @@ class Maker:
         takes = self.model.request_conditions
         entry = None if takes is None else takes.entries.get(ONE)
         numbers = class_numbers(None if entry is None else entry.names)
-        return np.asarray([numbers.get(each, each) for each in conditions])
+        return np.asarray([numbers.get(condition, condition) for condition in conditions])
 
     def _prepare(self, job: Job) -> None:
         """Prepare the engine for the shape of a job.
 
         Raises:
-            UsageError: the network cannot be evaluated at that shape.
+            CommandError: the network cannot be evaluated at that shape.
         """
         try:
             self._engine.prepare(self.model.name, self.model.version, job.operation, job.sizes)
         except Exception as error:  # whatever the network raises
             shape = ", ".join(f"{axis} = {size}" for axis, size in job.sizes)
             message = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise UsageError(f"model {self.model.name!r} cannot be evaluated at {shape}: {message}") from error
+            raise CommandError(f"model {self.model.name!r} cannot be evaluated at {shape}: {message}") from error
 
     def make_shard(
         self, spec: JobSpec, shard: int, conditions: RowConditions | None, tell: Tell | None = None
@@ -191,8 +191,8 @@ class Maker:
         first, rows = spec.range(shard)
         return self.make(spec.request, spec.seed, spec.first_index, first, rows, conditions, tell)
 
-    def _take(self, wanted: int, deadline: float, conditions: int) -> Hold:
-        return self._ledger.take(wanted, deadline)
+    def _take(self, size: int, deadline: float, conditions: int) -> Hold:
+        return self._ledger.take(size, deadline)
 
     def _job(
         self,
@@ -210,9 +210,9 @@ class Maker:
             parsed = check(SampleRequest, members)
             valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self._take)
         except ProblemError as problem:
-            raise UsageError(problem.detail) from None
+            raise CommandError(problem.detail) from None
         if valid.job.plan.batch:
-            raise UsageError("error_control 'batch' ties all samples together, so they cannot be split into shards")
+            raise CommandError("error_control 'batch' ties all samples together, so they cannot be split into shards")
         job = replace(valid.job, deadline=None, partial=False, trace="none", priority=Priority.BULK, on_logged=None)
         return valid, job
 
@@ -228,12 +228,12 @@ def digest_of_card(card: Card) -> str:
 
 def digest_of_plan(plan: Plan) -> str:
     """Return the SHA-256 of all numbers of a compiled solver."""
-    found = hashlib.sha256(repr(sorted(plan.settings.items(), key=str)).encode())
+    digest = hashlib.sha256(repr(sorted(plan.settings.items(), key=str)).encode())
     arrays: list[NDArray[Any] | None] = [plan.times, *(getattr(plan.rows, name) for name in ("a", "b", "e", "c"))]
     for array in arrays:
         if array is not None:
-            found.update(np.ascontiguousarray(array, dtype="<f8").data)
-    return found.hexdigest()
+            digest.update(np.ascontiguousarray(array, dtype="<f8").data)
+    return digest.hexdigest()
 
 
 def rate_of(maker: Maker, request: Mapping[str, Any], conditions: RowConditions | None, seconds: float = 2.0) -> float:

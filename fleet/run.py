@@ -17,7 +17,7 @@ from fleet.store import Target
 
 
 @dataclass
-class Outcome:
+class RunResult:
     """The outcome of a run.
 
     Attributes:
@@ -57,9 +57,9 @@ class Run:
         self._quiet = quiet
         self._tried: dict[int, int] = {}
         self._in_progress: dict[int, int] = {}  # approximate rows done, by shard
-        self._outcome = Outcome()
+        self._outcome = RunResult()
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> RunResult:
         """Make the missing shards; Ctrl-C stops the workers and leaves a job that can be resumed.
 
         Raises:

@@ -13,7 +13,7 @@ import numpy as np
 from pathline.bulk_folder import Folder, JobSpec, JobStore, ShardRows
 from pathline.errors import BulkConflict
 
-from fleet.errors import FleetError, TargetError, UsageError, missing
+from fleet.errors import CommandError, FleetError, TargetError, missing
 
 FORMATS = ("parquet", "npy", "zarr")
 """Formats of shards, the default first."""
@@ -38,7 +38,7 @@ class FsspecStore(JobStore):
         options: file system options, as fsspec takes them.
 
     Raises:
-        UsageError: no file system is available for the address.
+        CommandError: no file system is available for the address.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
@@ -51,7 +51,7 @@ class FsspecStore(JobStore):
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url, **self.options)
         except (ValueError, ImportError) as error:
-            raise UsageError(f"{url}: {error}") from None
+            raise CommandError(f"{url}: {error}") from None
 
     @property
     def in_memory(self) -> bool:
@@ -71,7 +71,7 @@ class FsspecStore(JobStore):
         with self.reaching("read"):
             self._fs.invalidate_cache()  # others write here too
             try:
-                return [each.rstrip("/").rsplit("/", 1)[-1] for each in self._fs.ls(self._at(folder), detail=False)]
+                return [path.rstrip("/").rsplit("/", 1)[-1] for path in self._fs.ls(self._at(folder), detail=False)]
             except FileNotFoundError:
                 return []
 

@@ -166,18 +166,18 @@ class Repository:
         Raises:
             RepositoryError: the root is missing or cannot be read.
         """
-        found = []
+        reasons = []
         for path in self._entries():
-            if path.name.startswith(".") or path.name == "lost+found":
+            if path.name.startswith(".") or path.name == "lost+reasons":
                 continue
             odd = self._odd(path, MODEL_NAME, _BAD_NAME)
             if odd is not None:
-                found.append((path, odd))
+                reasons.append((path, odd))
             elif self._counts(path):
-                found += self._odd_versions(path)
+                reasons += self._odd_versions(path)
             else:
-                found += [(path, _NO_VERSION), *self._odd_versions(path)]
-        return found
+                reasons += [(path, _NO_VERSION), *self._odd_versions(path)]
+        return reasons
 
     def training(self) -> list[tuple[str, float | None]]:
         """Return the models being trained now, and the seconds that their training will take; None if not yet known."""

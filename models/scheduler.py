@@ -19,10 +19,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from scipy.special import betaincinv
 
 from models.conventions import TimeCard
+from models.frozen import Frozen
 from models.messages import explain
 from models.paths import Steps
 from models.shapes import Axis, free_axes
@@ -35,11 +36,7 @@ Spread = Literal["karras", "exponential", "beta"]
 _MOST_SHIFT = 1e3
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FlowMatchEuler(_Frozen):
+class FlowMatchEuler(Frozen):
     """Times of `FlowMatchEulerDiscreteScheduler`; names and defaults are those of diffusers, but for the last three.
 
     Attributes:
@@ -120,7 +117,7 @@ class FlowMatchEuler(_Frozen):
         return math.exp(mu) if self.time_shift_type == "exponential" else mu
 
 
-class Chain(_Frozen):
+class Chain(Frozen):
     """Times of `DDIMScheduler` and `DPMSolverMultistepScheduler`: whole steps, or steps at respaced noises.
 
     Attributes:

@@ -79,7 +79,7 @@ def _family(point: Point) -> tuple[bool, object]:
 
 def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
     """Yield methods (or methods on a grid) with ever more steps, fewest calls first."""
-    usable = (name for name, entry in catalogue.solvers().items() if name not in SIMILAR and not entry.stochastic)
+    usable = [name for name in catalogue.solvers() if name not in SIMILAR and not catalogue.find(name).stochastic]
     names = [*usable, EDM]
     queue = [(_nfe(name, place, dtype), name, place) for name in names for place in _first(name)]
     heapq.heapify(queue)

@@ -74,7 +74,7 @@ class Asked(BaseModel):
     """What a request for samples said besides model, solver, seed and number, where it is not the default.
 
     Attributes:
-        t_span, start_time, condition, guidance, x0, decode, trace, noise_scale: as in a request.
+        t_span, start_time, condition, guidance, x0, decode, log_prob, trace, noise_scale: as in a request.
         shape: sizes of the free axes, by name.
         hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, conditions by name, and
             guidance with these.
@@ -90,6 +90,7 @@ class Asked(BaseModel):
     x0: Any = None
     shape: dict[str, int] | None = None
     decode: bool | None = None
+    log_prob: bool | None = None
     trace: Literal["none", "summary", "full"] | None = None
     hashes: dict[Literal["condition", "conditions", "negative", "guidance", "x0"], Digest] = {}
 
@@ -204,6 +205,7 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
         "shape": (dict(job.sizes), {}),
         "hashes": (hashes, {}),
         "decode": (decode, True),
+        "log_prob": (job.log_prob, False),
         "trace": (job.trace, "summary"),
     }
     return values | {name: value for name, (value, default) in usual.items() if value != default}

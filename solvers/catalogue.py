@@ -227,7 +227,7 @@ for _name, _method, _order, _source in (
     _add(Solver(_name, _SOLVERS["euler"].tableau, _order, f"{_source}; in flow form", _method))
 for _name, _drift, _source in (
     ("sde", "euler", "Maruyama 1955; Ma et al. 2024, SiT, arXiv:2401.08740"),
-    ("sde_heun", "heun2", "Kloeden & Platen 1992, section 15.1, for noise that does not depend on the state"),
+    ("sde_heun", "heun2", "Kloeden & Platen 1992, section 15.1"),
 ):
     _add(Solver(_name, _SOLVERS[_drift].tableau, reference=_source, stochastic=True))
 _LEARNED = Solver(TUNED, _SOLVERS["euler"].tableau, 1, "Shaul et al. 2024, arXiv:2403.01329")

@@ -3,6 +3,7 @@
 import signal
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,7 @@ class Options:
         save_every: seconds between two saves of the state.
         tensorboard: folder in which each run gets a folder of logs for TensorBoard, or None.
         seconds: limit on the measurements after the model is published; 0 measures nothing.
+        examples: whether to store some of the held-out data with the model.
     """
 
     models_dir: Path
@@ -54,6 +56,7 @@ class Options:
     save_every: float = 10.0
     tensorboard: Path | None = None
     seconds: float = SECONDS
+    examples: bool = True
 
 
 def fit(recipe: Recipe, options: Options) -> Path:
@@ -107,7 +110,13 @@ def _measure(
     seed = seed32(trainer.recipe.seed, DrawPurpose.EVALUATION)
     try:
         quality = measure_published(
-            folder, data, seed, options.seconds, teacher, lambda line: print(f"{name}: {line}", flush=True)
+            folder,
+            data,
+            seed,
+            options.seconds,
+            teacher,
+            lambda line: print(f"{name}: {line}", flush=True),
+            options.examples,
         )
     except KeyboardInterrupt:
         raise Stopped(
@@ -264,6 +273,7 @@ def _publish(trainer: Trainer, data: DataSet, models_dir: Path) -> Path:
         "precision": "bfloat16" if trainer.mixed else "float32",
         "threads": torch.get_num_threads(),
         "train_s": round(trainer.seconds, 3),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "loss": trainer.last_loss,
         "held_out_loss": trainer.held_out_loss,
         "losses": trainer.losses,

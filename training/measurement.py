@@ -22,6 +22,7 @@ from models.checkpoint.loading import Checkpoint
 from models.checkpoint.report import REPORT_FILE, ReportError, add_to_report
 from models.noise import noise
 from models.regular import write_atomically
+from models.shapes import sized
 from models.velocity import FieldKind
 from selection.choice import USUAL_ERROR
 from selection.error import Ends, Field, NoErrors, exact_ends, solve
@@ -45,6 +46,9 @@ SECONDS = 60.0
 PRICED = 128
 """Number of paths on which straightness and stiffness are measured."""
 
+_ROWS, _PICTURES, _NUMBERS = 256, 16, 16_384
+"""Real rows or pictures that are stored with a model, to be shown beneath its samples; and numbers in all of them."""
+
 _SOFT = 0.7
 """Share of the time left after which no more solvers are begun; the rest is for the one that runs, and the price."""
 
@@ -52,7 +56,13 @@ Say = Callable[[str], None]
 
 
 def measure_published(
-    folder: Path, data: DataSet, seed: int, seconds: float = SECONDS, teacher: Teacher | None = None, say: Say = print
+    folder: Path,
+    data: DataSet,
+    seed: int,
+    seconds: float = SECONDS,
+    teacher: Teacher | None = None,
+    say: Say = print,
+    examples: bool = True,
 ) -> Quality | None:
     """Measure a checkpoint for a limited time; print what was found line by line, and write it beside the weights.
 
@@ -63,6 +73,7 @@ def measure_published(
         seconds: limit on the wall-clock time; 0 measures nothing.
         teacher: the parent, if the model is a student.
         say: is given each line.
+        examples: whether to store some of the held-out data, which everyone who may use the model can then see.
 
     Returns:
         The quality of its samples; None if there was no time for it.
@@ -79,6 +90,9 @@ def measure_published(
         quality, report = assess(checkpoint, data, seed, until, say)
         if quality is None:
             return None
+        if examples and (real := examples_of(data)):
+            say(f"{len(real)} of the held-out samples are stored for its page; --no-examples stores none")
+            keep(checkpoint, examples=real)
         with limited(checkpoint.velocity, until):
             cost = _cost(checkpoint, data, seed, until, report, teacher, say)
     except TimeUp:
@@ -89,6 +103,19 @@ def measure_published(
             say(line)
         keep(checkpoint, price=cost.record())
     return quality
+
+
+def examples_of(data: DataSet) -> list[Any]:
+    """Return some held-out samples as decoded, in three digits or, of rows, six; none if they are large."""
+    shape = sized(data.decoder.data_shape, {})
+    most = _ROWS if len(shape) == 1 else _PICTURES
+    count = min(most, _NUMBERS // math.prod(shape), len(data.reference))
+    if not count:
+        return []
+    with torch.no_grad():
+        decoded = data.decoder(torch.from_numpy(data.reference[:count])).double().numpy()
+    digits = 6 if len(shape) == 1 else 3
+    return np.array([float(f"{value:.{digits}g}") for value in decoded.ravel()]).reshape(decoded.shape).tolist()
 
 
 def _again(folder: Path) -> str:

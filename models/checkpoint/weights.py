@@ -182,8 +182,8 @@ def differences(
     return "; ".join([*problems, *other][:_SHOWN]) + more
 
 
-def _other(key: str, found: tuple[str, list[int]], expected: Tensor) -> Iterator[str]:
-    stored, shape = found
+def _other(key: str, entry: tuple[str, list[int]], expected: Tensor) -> Iterator[str]:
+    stored, shape = entry
     dtype = str(expected.dtype).removeprefix("torch.")
     if stored and _STORED.get(stored, stored) != dtype:
         yield f"key {key}: found {printable(_STORED.get(stored, stored))}, expected {dtype}"

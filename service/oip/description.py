@@ -44,6 +44,7 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
         _tensor("t", "FP64", -1),
         _tensor("status", "BYTES", -1),
         _tensor("saved", data, -1, -1, *card.data_shape),
+        _tensor("log_prob", "FP64", -1, -1),
         *(_tensor(f"trace_{name}", _TRACE[name], -1) for name in COLUMNS),
     ]
     return {

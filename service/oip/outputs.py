@@ -54,13 +54,15 @@ def select_outputs(request: InferRequest, sample: SampleRequest) -> SelectedOutp
     Raises:
         ProblemError: An output does not exist or not for this request, or a parameter is unknown.
     """
-    available = [*ALWAYS, *(["saved"] if sample.saved_times else []), *(TRACE if sample.trace != "none" else [])]
+    some = {"saved": sample.saved_times, "log_prob": sample.log_prob}
+    available = [*ALWAYS, *(name for name in some if some[name]), *(TRACE if sample.trace != "none" else [])]
     default = _flag(request.parameters, "binary_data_output", "the request", False)
     outputs: dict[str, bool] = {}
     for output in request.outputs:
         name = output.name
         if name not in available:
-            advice = "; it needs the input save_at" if name == "saved" else ""
+            needs = {"saved": "; it needs the input save_at", "log_prob": "; it needs the parameter log_prob"}
+            advice = needs.get(name, "")
             advice = "; the parameter trace is none" if name in TRACE else advice
             raise invalid("outputs", f"there is no output {name[:60]!r}{advice}; outputs: {', '.join(available)}")
         if name in outputs:

@@ -257,7 +257,7 @@ async def draw(http: Request, valid: Validated) -> ArrayResponse:
     chosen = None if valid.choice is None else valid.choice.document()
     context, environment = context_of(http.scope), service_of(http).environment
     arguments = (valid.model, valid.job, result, context, valid.decode, environment, chosen)
-    if is_small(result):
+    if is_small(result) and not valid.job.log_prob:
         return sample_response(*arguments)
     return await asyncio.to_thread(sample_response, *arguments)
 

@@ -292,6 +292,9 @@ class SampleRequest(Solving, Drawn, Named):
     save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1), Mark.SINGLE] = Field(
         default=None, description="times at which to report the states, too"
     )
+    log_prob: Annotated[bool, Mark.SINGLE] = Field(
+        default=False, description="also report the log-density of each step of each sample, with the solver sde"
+    )
     decode: bool = Field(default=True, description="turn latent states into data")
     budget: Annotated[Budget | None, Mark.SINGLE] = Field(
         default=None, description="instead of a solver: the service chooses one"

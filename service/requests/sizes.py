@@ -110,6 +110,8 @@ def response_bytes(request: SampleRequest, model: ModelVersion, plan: Plan, enco
     head = _head_bytes(plan.settings) + m * _BYTES_PER_TIME
     if m:
         states += encoder.array_bytes((n, m, *shape), dtype)
+    if request.log_prob:
+        states += encoder.array_bytes((n, plan.max_attempts), "float64")
     if encoder.followed:
         head *= 2  # the first event of a stream has a head too
         states += encoder.array_bytes((m, n, *shape), dtype) + m * _BYTES_PER_EVENT
@@ -185,6 +187,8 @@ def memory_bytes(
     )
     if request.x0 is not None:
         needed += doubles_bytes(n, model.event_shape)
+    if request.log_prob:
+        needed += 8 * plan.max_attempts * (n + math.prod(model.event_shape))
     if request.decode and not model.plain:
         needed += n * (1 + saved) * math.prod(model.data_shape) * model.dtype.itemsize
     return needed + (max_bytes if encoder.whole else 0)

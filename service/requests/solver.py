@@ -275,6 +275,22 @@ def _check_score(request: SampleRequest, model: ModelVersion, plan: Plan) -> Non
         )
 
 
+def check_transitions(plan: Plan) -> None:
+    """Refuse log-densities of steps that have none.
+
+    Raises:
+        ProblemError: 422 with the reason.
+    """
+    spec, noise = plan.spec, plan.spec.diffusion
+    if spec.method.stochastic and plan.rows.slots > 1:
+        raise invalid(
+            "log_prob",
+            f"log_prob: a step of {spec} is no normal distribution: its second velocity depends on its noise; use sde",
+        )
+    if not isinstance(noise, Diffusion) or noise.scale == 0 or noise.temperature == 0:
+        raise invalid("log_prob", f"log_prob: steps of {spec} have no noise, and so no density; use sde, with noise")
+
+
 def refuse_stochastic(plan: Plan, does: str) -> None:
     """Refuse operations that follow the ODE.
 

@@ -25,7 +25,7 @@ from service.requests.conditions import CheckedConditions
 from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
-from service.requests.solver import plan_of, span_of, times_of
+from service.requests.solver import check_transitions, plan_of, span_of, times_of
 from service.responses.arrays import ENCODERS, Encoder
 from service.settings import Settings
 from solvers.plan import Plan
@@ -138,6 +138,7 @@ def validate_sample(
         save_at=save_at,
         partial=request.on_timeout == "partial",
         decode=request.decode and model.decodes_in_engine,
+        log_prob=request.log_prob,
     )
     return Validated(model, job, encoder, request.decode, max_bytes, choice)
 
@@ -178,6 +179,8 @@ def _needed(
     check_form(request, model, encoder)
     request, choice, plan = plan_of(request, model, t_span, settings)
     save_at = None if request.save_at is None else times_of(request, "save_at", plan)
+    if request.log_prob:
+        check_transitions(plan)
     max_bytes = response_bytes(request, model, plan, encoder)
     check_size(request, max_bytes, encoder, settings.max_answer_bytes)
     memory = memory_bytes(request, model, plan, encoder, max_bytes, checked)

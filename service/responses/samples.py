@@ -19,6 +19,7 @@ from service.replay import asked_of, digest_of, environment_of
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.solved import Floats, Rows, Solved, closed, latency, origin, outcome, written_as
 from solvers.plan import Plan
+from solvers.stochastic import Diffusion, transition_log_prob
 from solvers.trace import Trace, quantiles_by_bin
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
@@ -56,6 +57,9 @@ class TraceBody(TypedDict):
 
 class _Steps(TypedDict):
     saved: NotRequired[Saved]
+    log_prob: NotRequired[
+        Annotated[Rows, Field(description="log-density in nats of each step of each sample; null if not made")]
+    ]
     trace: NotRequired[TraceBody]
 
 
@@ -164,6 +168,8 @@ def sample_response(
     if result.saved is not None and job.save_at is not None:
         arrays["saved"] = saved = saved_of(model, result, decode)
         steps["saved"] = {"t": job.save_at.tolist(), "states": saved}
+    if job.log_prob:
+        arrays["log_prob"] = steps["log_prob"] = _transitions(job, result)
     trace = view(job.trace, job.plan, result.trace)
     if trace is not None:
         arrays |= {f"trace_{name}": trace[name] for name in COLUMNS}
@@ -191,6 +197,14 @@ def sample_response(
     }
     limits = model.card.decoder.clip if decode else None
     return ArrayResponse(document, arrays, context.elapsed, limits)
+
+
+def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
+    """Return the log-densities of the steps (n, steps); their noise is made anew, as it has random access."""
+    times, diffusion = job.plan.times, job.plan.spec.diffusion
+    assert times is not None and isinstance(diffusion, Diffusion)  # noqa: S101, PT018  (the validation has checked)
+    width = result.x[0].numel()
+    return transition_log_prob(times, diffusion, job.seed, job.first_index, result.t, width)
 
 
 def _columns_of(model: ModelVersion, decode: bool) -> _Columns:

@@ -230,7 +230,7 @@ class _Followed:
         if self._npz:
             yield await asyncio.to_thread(lambda: _completed_npz(sample_response(*arguments)))
             return
-        if pipeline.is_small(result):
+        if pipeline.is_small(result) and not self._job.log_prob:
             yield b"event: completed\ndata: " + b"".join(_JSON.encode(sample_response(*arguments))) + b"\n\n"
             return
         pieces: Pieces = _JSON.encode(await asyncio.to_thread(sample_response, *arguments))

@@ -55,7 +55,7 @@ CLAIMS = (
 
 def _classical() -> list[str]:
     """Return the methods for any ODE; DPM-Solver++ and UniPC only work on paths from noise to data."""
-    return [name for name, entry in catalogue.solvers().items() if not entry.exponential]
+    return [name for name, entry in catalogue.solvers().items() if not (entry.exponential or entry.stochastic)]
 
 
 def _error(solver: str, steps: int, dimension: int) -> float:

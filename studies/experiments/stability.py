@@ -96,7 +96,7 @@ def run(context: Context) -> Results:
     points = context.sizes.grid
 
     def measure() -> Results:
-        names = [name for name, entry in catalogue.solvers().items() if not entry.exponential]
+        names = [name for name, entry in catalogue.solvers().items() if not (entry.exponential or entry.stochastic)]
         return {
             "points": points,
             "real": {name: catalogue.find(name).stability_limit for name in names},

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from pathline import Client, Comparison, Frontier, PathlineError, RetryPolicy
+from pathline.cli import main
 
 from tests.clients.conftest import JSON, SOLVERS, SSE, FakeService, event
 
@@ -130,3 +131,16 @@ def test_what_is_odd_is_an_error_of_the_sdk(service: FakeService, tmp_path: Path
             except PathlineError as error:
                 refused += bool(str(error))
     assert refused > 5
+
+
+@pytest.mark.usefixtures("live")
+def test_the_command_names_a_difference_of_which_little_is_said(
+    service: FakeService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.change = lambda arrays, meta: meta.update(digest_matches=False, differences=[{"what": "\x1b[31mrows"}])
+    service.replies = [service._sample({"model": "moons", "num_samples": 2, "seed": 1})]
+    (tmp_path / "answer.json").write_text(json.dumps(dict.fromkeys(("model", "shape", "digest", "environment"), "x")))
+    assert main(["replay", str(tmp_path / "answer.json")]) == 1
+    error = capsys.readouterr().err
+    assert "rows (None -> None)" in error
+    assert "\x1b" not in error

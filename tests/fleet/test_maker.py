@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pathline.bulk_folder import JobSpec
 
-from fleet.errors import UsageError
+from fleet.errors import CommandError
 from fleet.maker import Maker
 from service.app import create_app
 from service.settings import Settings
@@ -74,5 +74,5 @@ def test_a_size_that_is_missing_or_not_allowed_is_said(repository: Path, fleet: 
             ({"H": 6, "W": 100}, "W"),
             ({"T": 3}, "no free axis"),
         ):
-            with pytest.raises(UsageError, match=message):
+            with pytest.raises(CommandError, match=message):
                 maker.job({"solver": "rk4-2"} | ({} if shape is None else {"shape": shape}))

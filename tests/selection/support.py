@@ -1,8 +1,17 @@
-"""Measured points for tests."""
+"""Measured points and short catalogues for tests."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from selection.error import Point
+from solvers import catalogue
+from solvers.catalogue import Solver
+
+
+def only(*names: str) -> Callable[[], Mapping[str, Solver]]:
+    """Return what stands in for `catalogue.solvers` where few candidates are enough."""
+    entries = {name: catalogue.find(name) for name in names}
+    return lambda: entries
 
 
 def point(solver: str, nfe: float, error: float, **changes: Any) -> Point:

@@ -28,7 +28,7 @@ from solvers.tuned import TunedPlan, TunedPlans
 
 from ..service.free import mel, picture
 from ..service.named import imported
-from .support import point
+from .support import only, point
 
 ABOUT: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
 FEW: dict[str, Any] = {"only": ("euler-1", "ab4-4", "euler-8", "rk4-4", "ab4-24", "tsit5@1e-6")}
@@ -97,7 +97,7 @@ def test_the_limit_is_kept_by_95_percent_of_new_samples(new: int) -> None:
 
 def tried(field: nn.Module, monkeypatch: pytest.MonkeyPatch, solvers: tuple[str, ...], **changes: Any) -> list[str]:
     """Measure with a shorter list of candidates, and return their texts in the order of cost."""
-    values = {"catalogue.solvers": lambda: solvers, "EDM": "heun2/karras", "GRIDS": (), "ADAPTIVE": (), **changes}
+    values = {"catalogue.solvers": only(*solvers), "EDM": "heun2/karras", "GRIDS": (), "ADAPTIVE": (), **changes}
     for name, value in values.items():
         monkeypatch.setattr(f"selection.candidates.{name}", value)
     curve = measure_curve(Field(field), X0.float(), seconds=math.inf)
@@ -119,7 +119,7 @@ def test_a_method_ends_once_another_is_close_and_the_best_try_other_grids(monkey
 
 def test_no_solver_that_would_be_chosen_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selection.candidates.EDM", "rk4/karras")
-    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("euler", "ab4", "rk4"))
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", only("euler", "ab4", "rk4"))
     monkeypatch.setattr("selection.candidates.GRIDS", ())
     monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
     few = measure_curve(Field(Decay()), X0, seconds=math.inf)
@@ -223,7 +223,7 @@ def test_what_has_no_ends_is_refused() -> None:
 
 
 def test_guidance_has_curves_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", only("rk4"))
     monkeypatch.setattr("selection.candidates.STEPS", (1, 4))
     monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
     torch.manual_seed(0)
@@ -247,7 +247,7 @@ def saved(tmp_path: Path) -> Path:
 def test_the_command_writes_it_and_says_what_it_found(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", only("rk4"))
     monkeypatch.setattr("selection.candidates.EDM", "rk4/karras")
     assert main(["measure", str(saved), "--seconds", "1000"]) == 0
     out = capsys.readouterr().out
@@ -265,7 +265,7 @@ def test_the_command_writes_it_and_says_what_it_found(
 def test_a_shorter_measurement_takes_nothing_away(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", only("rk4"))
     monkeypatch.setattr("selection.candidates.EDM", "rk4/karras")
     monkeypatch.setattr("selection.candidates.STEPS", (1, 2))
     assert main(["measure", str(saved), "--seconds", "1000"]) == 0

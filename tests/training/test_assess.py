@@ -12,6 +12,7 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from selection.choice import BudgetLimits, Evidence, choose
 from selection.frontier import read_frontier
+from tests.selection.support import only
 from training.__main__ import main
 from training.config import Recipe
 from training.errors import TrainingError, UsageError
@@ -23,7 +24,7 @@ from ..service.free import mel, picture
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selection.candidates.catalogue.solvers", lambda: ("euler", "rk4"))
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", only("euler", "rk4"))
     monkeypatch.setattr("selection.candidates.GRIDS", ())
     monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
 

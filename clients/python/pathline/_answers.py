@@ -34,10 +34,12 @@ def answer_of(answer: Replayable) -> dict[str, Any]:
         return _members({**answer.describe(), **times}, "the result")
     if isinstance(answer, Mapping):
         return _members(answer, "the document")
-    found = answers_in(Path(answer))
-    if len(found) > 1:
-        raise InvalidValue(f"{answer}: has {len(found)} pages; use `pathline replay`, which replays them all", "answer")
-    return found[0]
+    answers = answers_in(Path(answer))
+    if len(answers) > 1:
+        raise InvalidValue(
+            f"{answer}: has {len(answers)} pages; use `pathline replay`, which replays them all", "answer"
+        )
+    return answers[0]
 
 
 def answers_in(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -71,12 +73,12 @@ def answers_in(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def _members(document: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return the members that a replay needs, the times of saved states without the states."""
-    found = {name: document[name] for name in _MEMBERS if name in document}
-    lacking = [name for name in ("model", "shape", "digest", "environment") if name not in found]
+    members = {name: document[name] for name in _MEMBERS if name in document}
+    lacking = [name for name in ("model", "shape", "digest", "environment") if name not in members]
     if lacking:
         raise InvalidValue(
             f"{what}: has no {lacking[0]}; give the whole response, only its samples may be missing", "answer"
         )
-    saved = found.pop("saved", None)
+    saved = members.pop("saved", None)
     times = saved.get("t") if isinstance(saved, Mapping) else document.get("saved_t")
-    return found if times is None else {**found, "saved": {"t": times}}
+    return members if times is None else {**members, "saved": {"t": times}}

@@ -366,9 +366,9 @@ class BulkJob:
         except BaseException:
             self._advance(-done)
             raise
-        made = ShardRows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
-        receipt = Receipt.of(self.spec, shard, made, deterministic, time.monotonic() - begin)
-        yield Do(lambda: self._folder.commit(self.spec, made, receipt))
+        content = ShardRows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
+        receipt = Receipt.of(self.spec, shard, content, deterministic, time.monotonic() - begin)
+        yield Do(lambda: self._folder.commit(self.spec, content, receipt))
 
     def _paged(self, first: int, most: int) -> Flow[SampleResult]:
         """Request one page of rows."""
@@ -397,10 +397,10 @@ class BulkJob:
         """Return the labels or vectors of a table of conditions, for the files."""
         if not isinstance(self._conditions, Table):
             return None
-        each = self._conditions.of(first, rows)["condition"]
-        if isinstance(each[0], list):
-            return np.asarray(each, self.spec.dtype)
-        return np.asarray([self._labels.get(condition, condition) for condition in each])
+        conditions = self._conditions.of(first, rows)["condition"]
+        if isinstance(conditions[0], list):
+            return np.asarray(conditions, self.spec.dtype)
+        return np.asarray([self._labels.get(condition, condition) for condition in conditions])
 
     def _advance(self, rows: int) -> None:
         with self._lock:

@@ -66,7 +66,7 @@ class ComparisonRow:
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
-_COLUMNS = tuple(each.name for each in fields(ComparisonRow) if each.name != "fields")
+_COLUMNS = tuple(entry.name for entry in fields(ComparisonRow) if entry.name != "fields")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -85,7 +85,7 @@ def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def built(kind: type[R], arrays: Mapping[str, np.ndarray], meta: Any, **own: Any) -> R:
     """Build a result, whose fields are arrays and members of a response; errors and other arguments as for `typed`."""
-    failed = tuple(typed(Failure, each) for each in member_of(meta, "failed", "list"))
+    failed = tuple(typed(Failure, failure) for failure in member_of(meta, "failed", "list"))
     member_of(member_of(meta, "solver", "Mapping"), "text", "str")
     return typed(
         kind, meta, arrays, failed=failed, latency=typed(Latency, member_of(meta, "latency", "Mapping")), **own
@@ -110,7 +110,7 @@ def _result(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: 
             raise ProtocolError(f"{name} has shape {array.shape}, but {count} samples were requested")
         if array.dtype.kind not in kinds:
             raise ProtocolError(f"{name} is an array of {array.dtype}")
-    names = {each.name for each in fields(SampleResult)}
+    names = {entry.name for entry in fields(SampleResult)}
     return built(
         SampleResult,
         arrays,
@@ -136,7 +136,7 @@ def _trace(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
 
 def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.ndarray:
     """Return rows of states as float64; null (a state that is not finite) becomes NaN."""
-    known = next((np.asarray(row, np.float64) for row in rows if row is not None), None)
-    event = tuple(shape[1:]) if shape is not None else () if known is None else known.shape
+    finite = next((np.asarray(row, np.float64) for row in rows if row is not None), None)
+    event = tuple(shape[1:]) if shape is not None else () if finite is None else finite.shape
     gap = np.full(event, np.nan)
     return np.array([gap if row is None else row for row in rows], np.float64).reshape(len(rows), *event)

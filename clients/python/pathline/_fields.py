@@ -79,6 +79,7 @@ class SampleOptions(SolverOptions, total=False):
         t_span: Where to start and end; noise is at 0, data at 1.
         trace: How much to report about the steps.
         save_at: Times at which to report the states, too.
+        log_prob: Also report the log-density of each step of each sample, with the solver sde.
         decode: Turn latent states into data.
         budget: Instead of a solver: the service chooses one.
         on_timeout: At the time limit: fail, or return the states reached.
@@ -92,6 +93,7 @@ class SampleOptions(SolverOptions, total=False):
     t_span: tuple[float, float] | None
     trace: Literal["none", "summary", "full"] | None
     save_at: Sequence[float] | np.ndarray | None
+    log_prob: bool | None
     decode: bool | None
     budget: Budget | Mapping[str, float] | str | None
     on_timeout: Literal["error", "partial"] | None
@@ -306,6 +308,7 @@ FIELDS: dict[str, RequestField] = {
     "t_span": RequestField("array", "where to start and end; noise is at 0, data at 1", default=(0.0, 1.0)),
     "trace": RequestField("string", "how much to report about the steps", default="summary", choices=("none", "summary", "full")),
     "save_at": RequestField("array", "times at which to report the states, too"),
+    "log_prob": RequestField("boolean", "also report the log-density of each step of each sample, with the solver sde"),
     "decode": RequestField("boolean", "turn latent states into data", default=True, bulk=True),
     "budget": RequestField("object", "instead of a solver: the service chooses one"),
     "on_timeout": RequestField("string", "at the time limit: fail, or return the states reached", default="error", choices=("error", "partial")),

@@ -86,7 +86,7 @@ class FrontierCurve:
         y = [math.log10(point.p95_high) for point in shown]
         left, right, low, high = min(x), max(x), min(y), max(y)
         grid = [[" "] * _WIDTH for _ in range(_HEIGHT)]
-        for across, up, point in sorted(zip(x, y, shown, strict=True), key=lambda each: each[2].best):
+        for across, up, point in sorted(zip(x, y, shown, strict=True), key=lambda place: place[2].best):
             column = round((across - left) / ((right - left) or 1) * (_WIDTH - 1))
             row = round((high - up) / ((high - low) or 1) * (_HEIGHT - 1))
             grid[row][column] = "o" if point.best else "."
@@ -137,8 +137,9 @@ class Frontier:
         return "\n\n".join([self._title(), *map(str, self.curves)])
 
     def _title(self) -> str:
-        given = f"; conditions: {self.conditions}" if self.conditions else ""
-        return f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.reference}{given}"
+        conditions = f"; conditions: {self.conditions}" if self.conditions else ""
+        measure = f"endpoint error as a share of the spread, against {self.reference}"
+        return f"{self.model} v{self.version}: {measure}{conditions}"
 
     def _repr_html_(self) -> str:
         rows = [

@@ -60,10 +60,10 @@ class ModelInfo:
     @property
     def axes(self) -> dict[str, Axis]:
         """The allowed sizes of the free axes of samples and conditions, by name."""
-        found = self._described("axes")
+        axes = self._described("axes")
         return {
             name: Axis(bounds.get("min", 1), bounds["max"], bounds.get("multiple", 1))
-            for name, bounds in (found.items() if isinstance(found, dict) else ())
+            for name, bounds in (axes.items() if isinstance(axes, dict) else ())
         }
 
     @property
@@ -75,8 +75,8 @@ class ModelInfo:
     @property
     def conditions(self) -> Mapping[str, Any]:
         """Conditions of requests, by name: dtype, shape, null, ...; an only, unnamed one is called `condition`."""
-        found = self._described("conditions")
-        return found if isinstance(found, dict) else {}
+        conditions = self._described("conditions")
+        return conditions if isinstance(conditions, dict) else {}
 
     def served(self, version: int | None) -> Mapping[str, Any]:
         """Return the description of a version; empty if it was never loaded."""

@@ -33,8 +33,8 @@ class Operations(Analysis):
     def __init_subclass__(cls) -> None:
         for name in dir(cls):
             if isinstance(method := inspect.getattr_static(cls, name), Method):
-                made = cls._streaming(method.operation) if method.streams else cls._method(method.operation)
-                setattr(cls, name, described_as(made, method.operation, cls.__name__))
+                function = cls._streaming(method.operation) if method.streams else cls._method(method.operation)
+                setattr(cls, name, described_as(function, method.operation, cls.__name__))
 
     @staticmethod
     @abstractmethod

@@ -62,13 +62,13 @@ def refusal(count: int, shape: Sequence[int]) -> str:
     """Return why samples of this shape or number cannot be drawn, and what to do; empty if they can be."""
     if tuple(shape) == (2,):
         return ""
-    found = layout(shape)
-    if found is None:
+    picture = layout(shape)
+    if picture is None:
         return (
             f"samples of shape {tuple(shape)} cannot be drawn: points in the plane have (2,), "
             "pictures (height, width), with 1 or 3 channels first or last; use .npz, .npy or .csv"
         )
-    most = MAX_PIXELS // ((found[0] + _GAP) * (found[1] + _GAP))
+    most = MAX_PIXELS // ((picture[0] + _GAP) * (picture[1] + _GAP))
     return f"{count} pictures do not fit on one sheet; ask for at most {most}" if count > most else ""
 
 
@@ -179,8 +179,8 @@ def steps(sample: np.ndarray, t: np.ndarray, h: np.ndarray, accepted: np.ndarray
         raise ValueError("the trace has no steps; ask for them with trace='summary' or 'full'")
     ax, rows = _axes(ax), np.unique(sample)[:_CURVES]
     for row in rows:
-        here = (sample == row) & accepted
-        ax.plot(t[here], np.abs(h[here]), ".-", linewidth=1, markersize=4, alpha=0.7)
+        shown = (sample == row) & accepted
+        ax.plot(t[shown], np.abs(h[shown]), ".-", linewidth=1, markersize=4, alpha=0.7)
     rejected = ~accepted & np.isin(sample, rows)
     if rejected.any():
         ax.plot(t[rejected], np.abs(h[rejected]), "x", color="tab:red", markersize=5, label="rejected")

@@ -104,8 +104,8 @@ def problem(response: Response) -> errors.APIError:
 
 def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIError:
     """Return the error for a problem document; missing members are taken from the response's status and headers."""
-    given = document.get("status")
-    status = given if isinstance(given, int) and response.is_success else response.status
+    stated = document.get("status")
+    status = stated if isinstance(stated, int) and response.is_success else response.status
     foreign = not document.keys() & {"type", "title"}  # written by another program, whatever its members are
     kind = errors.BY_STATUS.get(status, errors.ServerError if status >= 500 else errors.APIError)
     listed = document.get("errors")
@@ -121,8 +121,8 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
     )
     if foreign and status == 404:
         error.slug = "no-such-route"  # often a wrong base URL or an older service
-    if isinstance(error, errors.ReplayDiffers) and isinstance(found := document.get("differences"), list):
-        error.differences = tuple(item for item in found if isinstance(item, dict))
+    if isinstance(error, errors.ReplayDiffers) and isinstance(differences := document.get("differences"), list):
+        error.differences = tuple(item for item in differences if isinstance(item, dict))
     return error
 
 

@@ -147,18 +147,18 @@ class ArrayResult(ABC):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         main = self._main
-        found = main if dtype is None else main.astype(dtype, copy=False)
-        if copy is False and found is not main:
+        array = main if dtype is None else main.astype(dtype, copy=False)
+        if copy is False and array is not main:
             raise ValueError(f"an array of {main.dtype} cannot become one of {np.dtype(dtype)} without a copy")
-        return found.copy() if copy and found is main else found
+        return array.copy() if copy and array is main else array
 
     def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
             return self._main[key]
-        found = self.arrays()
-        if key not in found:
-            raise KeyError(f"{key!r} is not an array of this result; use one of {', '.join(found)}")
-        return found[key]
+        arrays = self.arrays()
+        if key not in arrays:
+            raise KeyError(f"{key!r} is not an array of this result; use one of {', '.join(arrays)}")
+        return arrays[key]
 
     def __len__(self) -> int:
         return len(self._main)
@@ -221,9 +221,9 @@ class ArrayResult(ABC):
         names = ("model", "version", "checkpoint", "seed", "first_index", "deterministic", "nfe", "status")
         values = {name: getattr(self, name) for name in names if hasattr(self, name)}
         values |= {
-            name: found
+            name: value
             for name in ("budget", "digest", "request", "environment", "digest_matches")
-            if (found := getattr(self, name, None)) not in ("", None, {})
+            if (value := getattr(self, name, None)) not in ("", None, {})
         }
         if columns := getattr(self, "extra", {}).get("columns"):
             values["columns"] = columns
@@ -318,6 +318,7 @@ class SampleResult(ArrayResult):
             `here` and `reason`.
         saved: States at the times of `save_at`, shape (n, times, *data_shape), or None.
         saved_t: Those times, or None.
+        log_prob: Log-density of each step, shape (n, steps), with `log_prob` in the request; else None.
         extra: Members of the response that this version of the SDK does not know.
         page: The service's URL and the settings of the request other than the solver, from which `url` is made.
     """
@@ -346,6 +347,7 @@ class SampleResult(ArrayResult):
     differences: tuple[Mapping[str, str], ...] = ()
     saved: np.ndarray | None = None
     saved_t: np.ndarray | None = None
+    log_prob: np.ndarray | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     page: tuple[str, Mapping[str, Any]] = field(default=("", {}), repr=False)
 
@@ -362,10 +364,12 @@ class SampleResult(ArrayResult):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays by name: samples, nfe, t, status, and saved and saved_t where states were saved."""
-        found = {"samples": self.samples, "nfe": self.nfe_per_sample, "t": self.t, "status": self.status_per_sample}
+        arrays = {"samples": self.samples, "nfe": self.nfe_per_sample, "t": self.t, "status": self.status_per_sample}
         if self.saved is not None and self.saved_t is not None:
-            found |= {"saved": self.saved, "saved_t": self.saved_t}
-        return found
+            arrays |= {"saved": self.saved, "saved_t": self.saved_t}
+        if self.log_prob is not None:
+            arrays["log_prob"] = self.log_prob
+        return arrays
 
     def describe(self) -> dict[str, Any]:
         """Return everything but the arrays, as plain values; enough for `Client.replay`."""

@@ -67,12 +67,12 @@ def typed(kind: type[D], document: Any, arrays: Mapping[str, np.ndarray] | None 
     Raises:
         ProtocolError: One is missing, or has another type.
     """
-    for each in fields(cast("Any", kind)):
-        name, annotation = each.name, str(each.type)
+    for entry in fields(cast("Any", kind)):
+        name, annotation = entry.name, str(entry.type)
         source = (arrays or {}) if "ndarray" in annotation else document
         if name == "fields":
             own.setdefault(name, document)
-        if name in own or (name not in source and (each.default, each.default_factory) != (MISSING, MISSING)):
+        if name in own or (name not in source and (entry.default, entry.default_factory) != (MISSING, MISSING)):
             continue
         if name not in source and annotation.endswith("| None"):
             own[name] = None

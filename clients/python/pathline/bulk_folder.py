@@ -464,8 +464,8 @@ class Parquet:
             "nfe": arrow.array(rows.nfe),
             "status": arrow.array(rows.status.astype(object), arrow.string()).dictionary_encode(),
         }
-        if (each := rows.condition) is not None:
-            columns["condition"] = arrow.array(each) if each.ndim == 1 else self._lists(each)
+        if (condition := rows.condition) is not None:
+            columns["condition"] = arrow.array(condition) if condition.ndim == 1 else self._lists(condition)
         about = {"shape": list(spec.shape), "model": spec.model, "version": spec.version, "seed": spec.seed}
         if spec.columns:
             about["columns"] = list(spec.columns)
@@ -513,7 +513,7 @@ class JobStore:
     def names(self, folder: str) -> list[str]:
         """Return the names of what a folder holds, without the folder; none if it is missing."""
         try:
-            return [each.name for each in (self.path / folder).iterdir()]
+            return [entry.name for entry in (self.path / folder).iterdir()]
         except FileNotFoundError:
             return []
 
@@ -745,7 +745,7 @@ class Folder:
 
 def _written(kind: type[D], content: bytes) -> D:
     members = parsed(content)
-    if not isinstance(members, dict) or set(members) != {each.name for each in dataclasses.fields(kind)}:
+    if not isinstance(members, dict) or set(members) != {entry.name for entry in dataclasses.fields(kind)}:
         raise ValueError(f"its members are not those of a {kind.__name__}")
     try:
         return typed(kind, members)

@@ -27,7 +27,7 @@ async def test_a_model(running: Any) -> None:
     assert (body["name"], body["versions"]) == ("moons", ["1", "2"])
     assert body["inputs"][0] == {"name": "x0", "datatype": "FP32", "shape": [-1, 2]}
     assert {"name": "samples", "datatype": "FP32", "shape": [-1, 2]} in body["outputs"]
-    assert [output["name"] for output in body["outputs"]] == [*ALWAYS, "saved", *TRACE]
+    assert [output["name"] for output in body["outputs"]] == [*ALWAYS, "saved", "log_prob", *TRACE]
     digits = (await running.http.get("/v2/models/digits/versions/1")).json()
     assert digits["outputs"][0]["shape"] == [-1, 4, 4]
     assert (await running.http.get("/v2/models/gaussian")).json()["outputs"][0]["datatype"] == "FP64"

@@ -25,6 +25,7 @@ from selection.frontier import Frontier, write_frontier
 from selection.measure import measure_curve, measure_solver
 from service.app import create_app
 from service.settings import Settings
+from tests.selection.support import only
 from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +107,7 @@ async def test_the_answer_is_that_of_a_budget_where_the_stored_ones_decide(serve
 
 
 async def test_the_candidates_are_those_of_a_stored_measurement(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"GRIDS": (), "ADAPTIVE": (), "catalogue.solvers": lambda: ("euler", "ab3", "rk4")}.items():
+    for name, value in {"GRIDS": (), "ADAPTIVE": (), "catalogue.solvers": only("euler", "ab3", "rk4")}.items():
         monkeypatch.setattr(f"selection.candidates.{name}", value)
     http, _ = served
     body = {"num_samples": 96, "seed": 0, "budget": {"max_error": 0.3}, "timeout_s": 120}

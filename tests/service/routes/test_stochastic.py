@@ -103,6 +103,29 @@ async def test_offline_paths_are_those_of_the_service(http: httpx.AsyncClient) -
     np.testing.assert_allclose(answer["saved"]["states"], offline.saved.numpy(), atol=1e-4)
 
 
+async def test_log_densities_of_steps(http: httpx.AsyncClient) -> None:
+    """Those of the normal distributions between the saved states, of the exact velocity of the model."""
+    times = [0.0, 0.25, 0.5, 0.75, 1.0]
+    body = {"model": "gaussian", "solver": "sde-4", "diffusion": None, "save_at": times, "log_prob": True}
+    answer = await sample(http, **body)
+    x = torch.tensor(answer["saved"]["states"], dtype=torch.float64)
+    for n, t in enumerate(times[:-1]):
+        v = Gaussian().double()(x[:, n], torch.full((3,), t, dtype=torch.float64))
+        mean = x[:, n] + 0.25 * ((1 + t / 2) * v - x[:, n] / 2)
+        exact = torch.distributions.Normal(mean, (0.25 * (1 - t)) ** 0.5).log_prob(x[:, n + 1]).sum(dim=1)
+        np.testing.assert_allclose([row[n] for row in answer["log_prob"]], exact.numpy(), atol=1e-4)
+    replayed = (await http.post("/v1/replay", json=answer)).json()
+    assert replayed["log_prob"] == answer["log_prob"]
+    binary = await http.post("/v1/sample", json=BODY | body, headers={"accept": "application/x-npz"})
+    assert np.load(io.BytesIO(binary.content))["log_prob"].tolist() == answer["log_prob"]
+    parameters = {"num_samples": 3, "seed": 7, "first_index": 5, "solver": "sde-4", "log_prob": True}
+    oip = (await http.post("/v2/models/gaussian/infer", json={"parameters": parameters})).json()
+    [output] = [output for output in oip["outputs"] if output["name"] == "log_prob"]
+    assert output["shape"] == [3, 4]
+    assert output["data"] == [number for row in answer["log_prob"] for number in row]
+    assert "log_prob" not in await sample(http)
+
+
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
@@ -113,6 +136,10 @@ async def test_offline_paths_are_those_of_the_service(http: httpx.AsyncClient) -
         ({"t_span": [1.0, 0.0], "x0": [[0, 0]] * 3}, "solver", "goes from noise to data only"),
         ({"solver": "sde-6+batch"}, "error_control", "error_control is for error control"),
         ({"solver": "sde-6/tuned"}, "grid", "this one has none"),
+        ({"log_prob": True, "solver": "sde_heun-3"}, "log_prob", "is no normal distribution"),
+        ({"log_prob": True, "diffusion": "linear(0)"}, "log_prob", "have no noise, and so no density"),
+        ({"log_prob": True, "diffusion": "linear(1,0)"}, "log_prob", "have no noise, and so no density"),
+        ({"log_prob": True, "diffusion": None, "solver": "dopri5"}, "log_prob", "dopri5@1e-5 have no noise"),
         ({"solver": "euler-6"}, "diffusion", "diffusion is for sde and sde_heun"),
         ({"diffusion": {"scale": -1}}, "diffusion.scale", "greater than or equal to 0"),
         ({"diffusion": {"schedule": "cosine"}}, "diffusion.schedule", "'linear', 'flow_grpo' or 'constant'"),

@@ -31,12 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; by default those of the process.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given and given[0] in server.COMMANDS:
-        return server.run(given)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in server.COMMANDS:
+        return server.run(words)
     arguments = None
     try:
-        arguments = parse(given)
+        arguments = parse(words)
         if arguments.command is None:
             parser().print_help()
             return 0

@@ -90,7 +90,7 @@ def _guidance(text: str) -> Any:
     raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor a JSON object")
 
 
-class _Parser(argparse.ArgumentParser):
+class _OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
@@ -117,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     # These may come before or after the command; omitting one after it must not undo one given before it.
     common = _common(argparse.SUPPRESS)
-    top = _Parser(
+    top = _OneLineParser(
         prog="pathline", description="Samples from a Pathline service.", epilog=_EPILOG, parents=[_common(None)]
     )
     top.add_argument("--version", action="version", version=f"pathline {VERSION}")
@@ -177,8 +177,8 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _common(default: Any) -> _Parser:
-    common = _Parser(add_help=False, argument_default=default)
+def _common(default: Any) -> _OneLineParser:
+    common = _OneLineParser(add_help=False, argument_default=default)
     common.add_argument("--url", help=f"URL of the service (default: PATHLINE_URL, else {DEFAULT_URL})")
     common.add_argument(
         "--api-key",

@@ -78,9 +78,8 @@ def replay(arguments: argparse.Namespace) -> int:
     _report_samples(arguments, tally, None if file else results[0] if len(results) == 1 else None)
     other = sum(not result.digest_matches for result in results)
     if other:
-        causes = {
-            f"{each['what']} ({each['answer']} -> {each['here']})": None for r in results for each in r.differences
-        }
+        differences = [difference for result in results for difference in result.differences]
+        causes = {f"{d.get('what')} ({d.get('answer')} -> {d.get('here')})": None for d in differences}
         note(f"pathline: the bits differ from those of the original response: {'; '.join(causes)}")
     elif not arguments.json:
         show("the bits match those of the original response")

@@ -73,6 +73,8 @@ class Tally:
     def _note(self, page: SampleResult) -> None:
         for name, array in {"nfe": page.nfe_per_sample, "t": page.t, "status": page.status_per_sample}.items():
             self._arrays[name].append(array)
+        if page.log_prob is not None:
+            self._arrays.setdefault("log_prob", []).append(page.log_prob)
         for name in _COLUMNS:
             column = getattr(page.trace, name)
             self._trace[name].append(column + self._done if name == "sample" else column)
