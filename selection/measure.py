@@ -184,7 +184,7 @@ def measure(
     examples = dict(conditions) if isinstance(conditions, Mapping) else {}
     shape, sizes = _shape_of(card, sizes, examples)
     samples = samples or (_SAMPLES if np.prod(shape) <= _LARGE else _FEW)
-    x0 = noise(SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape))
+    x0 = noise(SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape), card.centred)
     takes = card.network_conditions
     strengths: list[float | None] = list(dict.fromkeys(float(g) for g in guidances))
     rows = None

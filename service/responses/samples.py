@@ -180,7 +180,7 @@ def sample_response(
         "first_index": job.first_index,
         **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
-        "noise": model.card.noise,
+        "noise": model.card.noise_scheme,
         "path": model.path,
         "solver": job.plan.settings,
         **({} if budget is None else {"budget": budget}),
