@@ -239,6 +239,7 @@ MODEL = {
             "path": "fused",
             "path_reason": "",
             "report": ["samples cannot be told from unseen data: a judge is right in 51% of cases (50% is guessing)"],
+            "examples": [[-0.41, 0.93], [1.12, -0.49]],
             "tuned": ["tuned-6", "ab4-9/tuned"],
             "tuned_fault": "",
             "frontier": True,

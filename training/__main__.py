@@ -81,7 +81,7 @@ _RECIPE: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
 """Options of `fit` that set a field of the recipe: the field, the data sets that have it, and what argparse is told."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _LineParser(argparse.ArgumentParser):
     """Reports a wrong command line in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
@@ -103,7 +103,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m training", description="Train flow-matching models.")
+    parser = _LineParser(prog="python -m training", description="Train flow-matching models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     fit = commands.add_parser("fit", help="train and publish one model; run again to resume after a stop")
     fit.add_argument("dataset", choices=DATASETS, help="data set; its shipped recipe is the default")
@@ -127,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     measuring = "limit on measuring the model once it is published; 0 measures nothing (default: 60)"
     fit.add_argument("--seconds", type=float, default=60.0, metavar="S", help=measuring)
+    hidden = "store none of the held-out data with the model; by default its page shows 256 rows or 16 pictures"
+    fit.add_argument("--no-examples", dest="examples", action="store_false", help=hidden)
     fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
     _add_places(fit)
     _add_evaluate(commands.add_parser("evaluate", help="measure how good a model is, and solvers on it"))
@@ -249,6 +251,7 @@ def _fit(arguments: argparse.Namespace) -> None:
     from training.fit import Options, fit
 
     names = ("models_dir", "runs_dir", "data_dir", "device", "force", "save_every", "tensorboard", "seconds")
+    names += ("examples",)
     fit(recipe, Options(**{name: getattr(arguments, name) for name in names}))
 
 

@@ -3,6 +3,7 @@
 import signal
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,13 @@ from training.config import Recipe
 from training.data import prepare
 from training.dataset import DataSet
 from training.devices import Group, choose_device
-from training.draws import Purpose, seed32
+from training.draws import DrawPurpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.flow_matching import Validation
 from training.folders import TrainingMark, make_writable
 from training.measurement import SECONDS, measure_published
 from training.parents import load_parent, pin_parent
-from training.progress import Board, Progress, StopRequest
+from training.progress import Board, ProgressBar, StopRequest
 from training.reflow import with_pairs
 from training.state import RunFolder
 from training.student import Teacher, take_over, with_teacher
@@ -44,6 +45,7 @@ class Options:
         save_every: seconds between two saves of the state.
         tensorboard: folder in which each run gets a folder of logs for TensorBoard, or None.
         seconds: limit on the measurements after the model is published; 0 measures nothing.
+        examples: whether to store some of the held-out data with the model.
     """
 
     models_dir: Path
@@ -54,6 +56,7 @@ class Options:
     save_every: float = 10.0
     tensorboard: Path | None = None
     seconds: float = SECONDS
+    examples: bool = True
 
 
 def fit(recipe: Recipe, options: Options) -> Path:
@@ -104,10 +107,16 @@ def _measure(
 ) -> None:
     """Measure the published model; Ctrl-C ends that and keeps what is written by then."""
     name = trainer.recipe.name
-    seed = seed32(trainer.recipe.seed, Purpose.EVALUATION)
+    seed = seed32(trainer.recipe.seed, DrawPurpose.EVALUATION)
     try:
         quality = measure_published(
-            folder, data, seed, options.seconds, teacher, lambda line: print(f"{name}: {line}", flush=True)
+            folder,
+            data,
+            seed,
+            options.seconds,
+            teacher,
+            lambda line: print(f"{name}: {line}", flush=True),
+            options.examples,
         )
     except KeyboardInterrupt:
         raise Stopped(
@@ -141,7 +150,7 @@ def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.devi
 def new_network(recipe: Recipe, data: DataSet) -> Network:
     """Build the recipe's network for the data, with the initial weights of its seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed32(recipe.seed, Purpose.WEIGHTS))
+        torch.manual_seed(seed32(recipe.seed, DrawPurpose.WEIGHTS))
         kind = FieldKind.VELOCITY if recipe.student is None else FieldKind.AVERAGE
         return recipe.network.network(data.train.shape[1:], data.condition, kind)
 
@@ -221,7 +230,7 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, options: Options, bo
     with (
         StopRequest() as stop,
         TrainingMark(options.models_dir, recipe.name) as mark,
-        Progress(recipe.name, trainer.total_steps, trainer.step, mark.update) as progress,
+        ProgressBar(recipe.name, trainer.total_steps, trainer.step, mark.update) as progress,
     ):
         try:
             hooks = Hooks(progress.step, write, lambda: bool(stop), options.save_every)
@@ -264,6 +273,7 @@ def _publish(trainer: Trainer, data: DataSet, models_dir: Path) -> Path:
         "precision": "bfloat16" if trainer.mixed else "float32",
         "threads": torch.get_num_threads(),
         "train_s": round(trainer.seconds, 3),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "loss": trainer.last_loss,
         "held_out_loss": trainer.held_out_loss,
         "losses": trainer.losses,

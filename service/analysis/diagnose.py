@@ -119,7 +119,7 @@ async def diagnose(
         **head(model, job, result, http, deterministic),
         "seed": job.seed,
         "first_index": job.first_index,
-        "noise": model.card.noise,
+        "noise": model.card.noise_scheme,
         "times": [] if job.save_at is None else job.save_at.tolist(),
         "shape": list(spectra.real.shape),
         "eigenvalues_real": spectra.real,

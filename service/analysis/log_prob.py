@@ -19,7 +19,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from engine.job import Job, JobResult, Operation
-from models.noise import rademacher
+from models.noise import mean_along, rademacher
 from service import examples
 from service.analysis.data import (
     BACK,
@@ -55,6 +55,9 @@ LOG_PROB_EXACT = Operation("log_prob_exact", LogDensityField)
 LOG_PROB_HUTCHINSON = Operation("log_prob_hutchinson", partial(LogDensityField, probes=1))
 
 MAX_PROBES = 256
+
+_OFF_CENTRE = 1e-4
+"""Largest mean of states without a centre of mass, as a share of their largest number."""
 
 MAX_EXACT = 64
 """Maximum numbers per sample for an exact divergence, which costs one vector-Jacobian product per number and call."""
@@ -140,6 +143,7 @@ def validate_log_prob(
         lanes_held + lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes, checked.bytes
     )
     states = states_of(request, model)
+    _check_centred(states, model)
     seed = 0 if exact else seed_of(request.seed)
     drawn = [rademacher(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
     flat = states.x.reshape(n, width)
@@ -173,6 +177,25 @@ def _is_exact(request: LogProbRequest, width: int) -> bool:
     return exact
 
 
+def _check_centred(states: States, model: ModelVersion) -> None:
+    """Refuse states that are not in the subspace on which a model with centred noise has a density."""
+    if (place := model.card.centred) is None:
+        return
+    if states.log_volume is not None:
+        raise invalid(
+            "decode",
+            f"model {model.name!r} has a density only where the mean along axis {place} of a state is zero, which its "
+            "decoder does not keep; send states, with decode false",
+        )
+    off, size = float(mean_along(states.x, place).abs().max()), float(states.x.abs().max())
+    if off > _OFF_CENTRE * max(1.0, size):
+        raise invalid(
+            "samples",
+            f"samples have a mean of {off:.3g} along axis {place} of a state; model {model.name!r} has a density only "
+            "where that is zero: subtract it, and send states with decode false",
+        )
+
+
 def _check_cost(n: int, probes: int, width: int, settings: Settings) -> None:
     if n * probes > settings.max_samples:
         raise invalid(
@@ -201,7 +224,7 @@ def _response(
     """Return the response with the log-density of each sample, and its standard error for two or more probes."""
     n = len(states.x)
     probes = job.num_samples // n
-    estimates = _log_density(result).reshape(probes, n).T
+    estimates = _log_density(result, model).reshape(probes, n).T
     if states.log_volume is not None:
         estimates = estimates - states.log_volume[:, None]
     mean = _sums(estimates) / probes
@@ -222,10 +245,16 @@ def _response(
     return ArrayResponse.of(document, http.elapsed)
 
 
-def _log_density(result: JobResult) -> NDArray[np.float64]:
-    """Return the log-density of each lane's initial state; NaN where the lane did not reach the noise."""
+def _log_density(result: JobResult, model: ModelVersion) -> NDArray[np.float64]:
+    """Return the log-density of each lane's initial state; NaN where the lane did not reach the noise.
+
+    With centred noise it is that on the states of mean zero, whose dimension is less by one for each column. There the
+    divergence of a velocity of mean zero is that of the whole space.
+    """
     latent, change = result.x[:, :-1].double(), result.x[:, -1].double()
-    base = -0.5 * (lane_sums(latent.square()) + latent.shape[1] * math.log(2 * math.pi))
+    dimension, place = latent.shape[1], model.card.centred
+    dimension -= 0 if place is None else dimension // model.event_shape[place]
+    base = -0.5 * (lane_sums(latent.square()) + dimension * math.log(2 * math.pi))
     return np.where(result.status == Status.SUCCESS.value, base - change.numpy(), np.nan)
 
 

@@ -58,9 +58,9 @@ class VersionState:
     fault: LoadFault | None = None
     signature: Signature | None = None
 
-    def measured(self) -> dict[str, bool]:
-        """Return what may change while the version is in memory: whether it has a frontier."""
-        return {} if self.model is None else {"frontier": self.model.frontier()[0] is not None}
+    def measured(self) -> dict[str, Any]:
+        """Return what may change while the version is in memory; see `ModelVersion.measured`."""
+        return {} if self.model is None else self.model.measured()
 
 
 @dataclass(frozen=True)

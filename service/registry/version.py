@@ -265,18 +265,22 @@ class ModelVersion:
             "version": self.version,
             "checkpoint": self.digest,
             "path_reason": self.path_reason,
-            "frontier": self.frontier()[0] is not None,
-            "report": self._report(),
+            **self.measured(),
             **self._common(),
             "card": card,
         }
 
-    def _report(self) -> list[str]:
-        """Return what was found out about the quality of samples after training, in words; empty without a report."""
-        with contextlib.suppress(ReportError, KeyError, TypeError):
-            report: Any = read_report(self.frontier_file.folder, self.card)["report"]
-            return [str(sentence) for sentence in report["words"]]
-        return []
+    def measured(self) -> dict[str, Any]:
+        """Return what is measured after a model is published, as it is on disk now.
+
+        That is whether there is a frontier, the report on the quality of samples in words, and examples of real data.
+        """
+        parts: dict[str, Any] = {}
+        with contextlib.suppress(ReportError):
+            parts = read_report(self.frontier_file.folder, self.card)
+        report = parts.get("report") or {}
+        examples = parts.get("examples", [])
+        return {"frontier": self.frontier()[0] is not None, "report": report.get("words", []), "examples": examples}
 
     def summary(self) -> dict[str, Any]:
         """Return the entry of this version in ``GET /v1/models``."""

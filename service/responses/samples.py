@@ -203,7 +203,7 @@ def _constant(
         "first_index": 0,
         **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
-        "noise": model.card.noise,
+        "noise": model.card.noise_scheme,
         "path": model.path,
         "solver": job.plan.settings,
         **({} if budget is None else {"budget": budget}),

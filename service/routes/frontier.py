@@ -23,7 +23,7 @@ from pydantic import Field
 import solvers
 from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
 from selection.candidates import CLOSE, candidates
-from selection.choice import USUAL_ERROR, Choice, Evidence, Limits, NoneFits, choose, frontier_of, measured
+from selection.choice import USUAL_ERROR, BudgetLimits, Choice, Evidence, NoneFits, choose, frontier_of, measured
 from selection.error import LEAST_SAMPLES, Ends, NoErrors, Point, arrivals
 from selection.frontier import Curve, pareto
 from service import examples
@@ -369,7 +369,7 @@ class _Measurement:
 
     def _choice(self, evidence: Sequence[Evidence]) -> tuple[Choice | None, str]:
         try:
-            choice = choose(evidence, Limits(**self.valid.request.budget.model_dump()), self._ms)[0]
+            choice = choose(evidence, BudgetLimits(**self.valid.request.budget.model_dump()), self._ms)[0]
         except NoneFits as error:
             return None, str(error)
         return choice, choice.text

@@ -16,8 +16,16 @@ export function fit(canvas, height) {
 
 /** The side of a square figure: as large as the window allows with the verdict and the time slider in sight. */
 export function figureSide(width) {
-  const rest = innerWidth < 864 ? 590 : 400; // pixels for the parts above and below
+  const intro = document.documentElement.dataset.intro === undefined ? 0 : 140;
+  const above = document.getElementById("toolbar").offsetHeight + intro;
+  const rest = innerWidth < 864 ? 590 : 376 + above; // pixels for the parts above and below
   return Math.min(width, Math.max(240, Math.min(520, innerHeight - rest)));
+}
+
+/** A number beside an axis; large ones are short, such as 120K. */
+export function tickText(value) {
+  const large = Math.abs(value) >= 1e5;
+  return large ? value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 4 }) : String(value);
 }
 
 const NAMES = ["a", "b", "text", "quiet", "line", "card", "low", "high", "heat"];

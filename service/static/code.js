@@ -1,4 +1,4 @@
-// The panel with the current request for a shell and for Python, and the buttons that copy.
+// The panel with the current request for curl, for Python and for the command line, and the buttons that copy.
 import * as snippets from "./snippets.js";
 
 const $ = (id) => document.getElementById(id);
@@ -7,17 +7,18 @@ let bodies = [];
 /** Show the requests of a view: one body per setting. */
 export function show(those = bodies) {
   bodies = those;
-  const python = $("tab-python").getAttribute("aria-selected") === "true";
-  $("code").textContent = python ? snippets.python(bodies) : snippets.curl(bodies);
+  const { id } = document.querySelector("#elsewhere [aria-selected=true]");
+  $("code").textContent = snippets[id.slice("tab-".length)](bodies);
 }
 
 export function listen() {
-  const tabs = [$("tab-curl"), $("tab-python")];
-  for (const tab of tabs) {
+  const tabs = [...document.querySelectorAll("#elsewhere [role=tab]")];
+  for (const [k, tab] of tabs.entries()) {
     tab.addEventListener("click", () => select(tabs, tab));
     tab.addEventListener("keydown", (event) => {
-      if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
-      const other = tabs.find((one) => one !== tab);
+      const step = { ArrowLeft: tabs.length - 1, ArrowRight: 1 }[event.key];
+      if (!step) return;
+      const other = tabs[(k + step) % tabs.length];
       select(tabs, other);
       other.focus();
     });

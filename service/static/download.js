@@ -38,7 +38,7 @@ const FORMATS = {
     for (const run of runs) save(await api.file(run.body, "application/x-npz"), name(run, "npz"));
   },
   csv(runs) {
-    for (const run of runs) save(new Blob([csv(run.response.samples, run.shape)], { type: "text/csv" }), name(run, "csv"));
+    for (const run of runs) save(new Blob([csv(run.response, run.shape)], { type: "text/csv" }), name(run, "csv"));
   },
   async png(runs) {
     for (const canvas of $("cards").querySelectorAll("canvas")) {
@@ -52,9 +52,10 @@ const FORMATS = {
 };
 
 /** One row per sample, one column per number; a sample that is not finite is an empty row. */
-function csv(samples, shape) {
+function csv({ samples, columns }, shape) {
   const width = shape.reduce((product, size) => product * size, 1);
-  const head = shape.length === 1 && width === 2 ? ["x", "y"] : Array.from({ length: width }, (_, k) => `x${k}`);
+  const quoted = (name) => (/[",\n]/.test(name) ? `"${name.replaceAll('"', '""')}"` : name);
+  const head = columns ? columns.map(({ name }) => quoted(name)) : shape.length === 1 && width === 2 ? ["x", "y"] : Array.from({ length: width }, (_, k) => `x${k}`);
   const rows = samples.map((sample) => (sample === null ? Array(width).fill("") : sample.flat(Infinity)).join(","));
   return `${[head.join(","), ...rows].join("\n")}\n`;
 }

@@ -112,6 +112,7 @@ export class Field {
     const speed = (v) => (v ? Math.hypot(...v) : 0);
     this.velocity.most ??= this.velocity.frames.flat().reduce((most, v) => Math.max(most, speed(v)), 1e-12);
     const long = (1.1 * (toX(points.at(-1)[0]) - toX(points[0][0]))) / (ARROWS - 1);
+    const [wide, tall] = [toX(1) - toX(0), toY(0) - toY(1)]; // pixels of a unit
     pen.strokeStyle = pen.fillStyle = paint.quiet;
     pen.lineWidth = 1.1;
     pen.globalAlpha = 0.8;
@@ -119,7 +120,7 @@ export class Field {
       const v = velocities[k];
       if (!v) return;
       const length = long * Math.sqrt(speed(v) / this.velocity.most); // slow ones can be seen, too
-      const angle = Math.atan2(-v[1], v[0]);
+      const angle = Math.atan2(-v[1] * tall, v[0] * wide);
       const [x, y] = [toX(px), toY(py)];
       const [dx, dy] = [(length / 2) * Math.cos(angle), (length / 2) * Math.sin(angle)];
       pen.beginPath();

@@ -72,6 +72,8 @@ export class Figures {
     this.paths = {}; // by side: path and steps of the chosen sample
     this.colour = "";
     this.field = null; // draws the background of the points
+    this.real = []; // some real data, drawn beneath the points
+    this.axes = [0, 1]; // which numbers of a sample are x and y
     $("cards").addEventListener("click", (event) => {
       const canvas = event.target;
       const found = canvas.places ? scatter.nearest(canvas, event.offsetX, event.offsetY) : pictures.at(canvas, event.offsetX, event.offsetY);
@@ -81,7 +83,7 @@ export class Figures {
 
   /** Show runs: as cards side by side, or as one card with both: points overlaid, pictures subtracted. */
   show(runs, layout) {
-    if (this.runs !== runs) Object.assign(this, { runs, extent: null, seen: new WeakSet() });
+    this.runs = runs;
     this.layout = runs.length > 1 ? layout : "side";
     this.shape = runs[0].shape;
     this.pictures = pictures.layoutOf(this.shape) !== null;
@@ -91,10 +93,48 @@ export class Figures {
     for (const name of ["side", "over"]) $(name).setAttribute("aria-pressed", String(this.layout === name));
     $("cards").dataset.layout = this.layout;
     document.documentElement.dataset.runs = runs.length;
+    this.#offerAxes();
     const groups = this.layout === "over" ? [runs] : runs.map((run) => [run]);
     $("cards").replaceChildren(...groups.map((group) => this.#card(group)));
-    this.widen();
+    this.measure();
     this.paint();
+  }
+
+  /** Whether a sample has more numbers than a figure has axes. */
+  get wide() {
+    return this.shape.length === 1 && this.shape[0] > 2;
+  }
+
+  /** The names of the numbers of a sample: of the columns, or of their places. */
+  get names() {
+    const columns = this.runs.find((run) => run.response)?.response.columns;
+    if (columns) return columns.map(({ name }) => name);
+    return this.wide ? Array.from({ length: this.shape[0] }, (_, k) => `number ${k}`) : [];
+  }
+
+  /** Offer the numbers of a sample as x and y. */
+  #offerAxes() {
+    const most = this.shape.length === 1 ? this.shape[0] : 0;
+    if (this.axes.some((axis) => axis >= most)) this.axes = [0, 1];
+    $("axes").hidden = !this.wide;
+    ["axis-x", "axis-y"].forEach((id, k) => {
+      $(id).replaceChildren(...(this.wide ? this.names : []).map((name, place) => make("option", { value: place }, name)));
+      $(id).value = this.axes[k];
+    });
+  }
+
+  /** Draw these two numbers of each sample. */
+  choose(axes) {
+    this.axes = axes;
+    if (!this.runs.length) return;
+    this.show(this.runs, this.layout);
+  }
+
+  /** Measure the range of the figures anew. */
+  measure() {
+    Object.assign(this, { extent: null, seen: new WeakSet() });
+    if (!this.pictures) for (const { states } of this.runs.flatMap((run) => run.frames)) this.#take(states, scatter.extent, true);
+    this.widen();
   }
 
   #card(group) {
@@ -108,7 +148,6 @@ export class Figures {
     canvas.runs = group;
     card.append(canvas);
     this.#name(canvas);
-    if (!this.pictures && this.shape[0] > 2) card.append(make("p", { class: "quiet" }, `the first 2 of ${this.shape[0]} numbers`));
     return card;
   }
 
@@ -141,13 +180,15 @@ export class Figures {
       for (const { states } of page?.frames ?? []) this.#take(states, kind.extent, true);
       if (response) this.#take(response.samples, kind.extent, false);
     }
-    this.bounds = this.pictures ? pictures.scale(this.extent ?? [[0, 1]]) : scatter.square(this.extent ?? [[-3, 3], [-3, 3]]);
+    if (!this.pictures && this.real.length) this.#take(this.real, kind.extent, false);
+    this.bounds = this.pictures ? pictures.scale(this.extent ?? [[0, 1]]) : scatter.range(this.extent ?? [[-3, 3], [-3, 3]], this.names.length > 0);
+    if ($("axis-x").options[0]?.textContent !== this.names[0] && this.wide) this.#offerAxes(); // a response has their names
   }
 
   #take(states, extent, onTheWay) {
     if (this.seen.has(states)) return;
     this.seen.add(states);
-    const found = extent(states, onTheWay);
+    const found = extent(states, onTheWay, this.axes);
     this.extent = this.extent?.map(([low, high], k) => [Math.min(low, found[k][0]), Math.max(high, found[k][1])]) ?? found;
   }
 
@@ -171,7 +212,9 @@ export class Figures {
     });
     const t = canvas.runs[0].t ?? 1;
     const under = this.field && ((pen, paint, toX, toY) => this.field.paint(pen, paint, toX, toY, t));
-    scatter.draw(canvas, layers, this.bounds, { links: this.layout === "over", selected: this.selected, under });
+    const names = this.names.length ? this.axes.map((axis) => this.names[axis]) : [];
+    const { selected, axes, real } = this;
+    scatter.draw(canvas, layers, this.bounds, { links: this.layout === "over", selected, under, real, axes, names });
   }
 
   #sheet(canvas) {

@@ -18,6 +18,15 @@ const adaptive = (point) => point.solver.includes("@"); // other samples may tak
 
 /** @typedef {{solver: string, nfe_most: number, nfe: number, p50: number, p95: number, p95_low: number, p95_high: number, worst: number, failed: number, samples: number, seed: number, conditions: string, stored: boolean, own_conditions: boolean, best: boolean, ms?: number}} Point */
 
+const curveOf = (frontier, guidance) => frontier?.curves.find((one) => (one.guidance ?? 1) === Number(guidance || 1));
+
+/** The cheapest solver of a stored frontier that keeps the usual error, or null. @param guidance as in the form */
+export function recommended(frontier, guidance) {
+  const points = curveOf(frontier, guidance)?.points ?? [];
+  const fits = points.filter((point) => point.p95_high !== null && point.p95_high <= USUAL);
+  return fits.reduce((best, point) => (best && best.nfe_most <= point.nfe_most ? best : point), null);
+}
+
 export class Finder {
   /** @param base returns {body, own} of the model to measure; own: the solvers in the form, as text @param load called with the text of a solver that is chosen */
   constructor(base, load) {
@@ -55,11 +64,9 @@ export class Finder {
   }
 
   /** Show a model's stored measurements, unless something was measured already. @param guidance as in the form */
-  async stored(model, guidance) {
-    const { key } = this;
-    const frontier = await api.get(`v1/models/${encodeURIComponent(model)}/frontier`).catch(() => null); // then solvers can still be measured
-    if (this.key !== key || this.points.length || this.running) return;
-    const curve = frontier?.curves.find((one) => (one.guidance ?? 1) === Number(guidance || 1));
+  stored(frontier, guidance) {
+    if (this.points.length || this.running) return;
+    const curve = curveOf(frontier, guidance);
     if (!curve) return;
     const facts = { stored: true, samples: curve.samples, seed: curve.seed, own_conditions: !frontier.conditions, conditions: frontier.conditions };
     this.points = curve.points.map((point) => ({ ...point, ...facts }));

@@ -8,11 +8,17 @@ const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
 /** Settings with a place of their own; the others are under "More". */
 const OWN = ["steps", "rtol", "atol", "grid"];
 
+const TOLERANCE = "1e-5"; // the service's, relative and absolute
+
+/** The settings that a field stands for: one tolerance is both, and 1e-5/1e-6 are two. */
+const FIELDS = { tolerance: "rtol atol", budget: "budget", grid: "grid" };
+
 const option = (value, text = value) => make("option", { value }, text);
 
 function field(side, name, text, control) {
   control.id = `${side}-${name}`;
-  control.dataset.field = name.replace(/^(grid|budget)_.*/, "$1");
+  const group = name.replace(/^(grid|budget)_.*/, "$1");
+  control.dataset.field = FIELDS[group] ?? group;
   control.dataset.name = name;
   const label = make("label", { for: control.id, "data-term": name }, text);
   return make("div", { class: "field", "data-for": name }, label, control);
@@ -78,6 +84,7 @@ function build(side, solvers) {
   });
   const radio = (value, text) => {
     const input = make("input", { type: "radio", name: `${side}-mode`, value, "data-name": "mode" });
+    input.checked = value === "tolerance";
     return make("label", {}, input, ` ${text}`);
   };
   const families = [...Object.keys(catalogue.grids), "times"];
@@ -89,6 +96,7 @@ function build(side, solvers) {
   $(side).replaceChildren(
     make("legend", {}, make("span", { class: "key", "aria-hidden": "true" }), side === "a" ? "Solver A" : "Solver B"),
     field(side, "solver", "Solver", make("select", {}, ...groups, option(BUDGET, "the service's choice for a budget"))),
+    make("p", { class: "hint", id: `${side}-why` }),
     make("div", { class: "pair", "data-for": BUDGET, hidden: "" },
       field(side, "budget_max_error", "Max error", entry("no bound")),
       field(side, "budget_max_nfe", "Max NFE", entry("no bound", "numeric")),
@@ -96,7 +104,7 @@ function build(side, solvers) {
     make("div", { class: "modes", role: "group", "aria-label": "How steps are chosen", "data-for": "mode" },
       radio("tolerance", "error control"), radio("steps", "fixed steps")),
     make("div", { class: "pair" },
-      field(side, "rtol", "rtol", entry("automatic")), field(side, "atol", "atol", entry("automatic")),
+      field(side, "tolerance", "Tolerance", entry(TOLERANCE)),
       field(side, "steps", "Steps", entry("", "numeric")),
       field(side, "grid", "Grid", make("select", {}, ...grids))),
     make("div", { class: "pair" }, ...parameters.map((name) => field(side, `grid_${name}`, name, entry()))),
@@ -104,6 +112,13 @@ function build(side, solvers) {
     make("details", { "data-for": "more" }, make("summary", {}, "More"),
       make("div", { class: "pair" }, ...more.map(([name, about]) => field(side, name, titled(name), control(about))))),
   );
+}
+
+/** The tolerances of a setting as one text, as in a solver's text; empty if they are the usual ones. */
+function tolerance({ rtol, atol }) {
+  if (!rtol && !atol) return "";
+  const [first, second] = [rtol, atol].map((value) => value || TOLERANCE);
+  return first === second ? first : `${first}/${second}`;
 }
 
 export class Form {
@@ -114,6 +129,7 @@ export class Form {
     for (const side of ["a", "b"]) build(side, solvers);
     $("fields").replaceChildren(...Object.entries(catalogue.fields).map((one) => requestField(...one)));
     this.offer(models);
+    this.arrange();
   }
 
   /** Offer these models, and keep the one that is chosen if it is among them. @param models lines of /v1/models */
@@ -141,8 +157,12 @@ export class Form {
     }
   }
 
-  /** Put a view into the fields. An unknown model or solver is kept, so that the service can report it. */
-  fill(view) {
+  /**
+   * Put a view into the fields. An unknown model or solver is kept, so that the service can report it.
+   * @param why says why solver A is the one that it is, if nobody chose it; undefined leaves what is said
+   */
+  fill(view, why) {
+    if (why !== undefined) $("a-why").textContent = why;
     for (const key of COMMON) this.#put($(key), view[key]);
     this.#offerTuned();
     for (const control of $("common").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
@@ -166,6 +186,7 @@ export class Form {
       if (control.type === "radio") control.checked = control.value === setting.mode;
       else if (name.startsWith("grid_")) this.#put(control, setting[name] ?? this.#initial(name.slice(5)));
       else if (name === "grid") this.#put(control, setting.grid || "uniform");
+      else if (name === "tolerance") control.value = tolerance(setting);
       else this.#put(control, setting[name] ?? "");
     }
   }
@@ -197,7 +218,9 @@ export class Form {
     for (const control of $(side).querySelectorAll("[data-name]")) {
       const used = !control.closest("[hidden]:not(fieldset)") && (!budgeted || /^(solver|budget_)/.test(control.dataset.name));
       const { value } = control;
-      if (control.type === "radio" ? control.checked : used && value !== "") setting[control.dataset.name] = value;
+      if (control.dataset.name === "tolerance") {
+        if (used && value.trim()) [setting.rtol, setting.atol = setting.rtol] = value.split("/").map((part) => part.trim());
+      } else if (control.type === "radio" ? control.checked : used && value !== "") setting[control.dataset.name] = value;
     }
     if (setting.solver !== BUDGET && spelled(setting) && !catalogue.solvers.get(setting.solver).parameters.rtol) setting.mode = "steps";
     if (setting.grid === "uniform") delete setting.grid;
@@ -230,6 +253,7 @@ export class Form {
       const shown = (name) => {
         if (name.startsWith("grid_")) return takes.grid && fixed && parameters.includes(name.slice(5));
         if (name === "mode") return takes.rtol;
+        if (name === "tolerance") return takes.rtol && !fixed;
         if (name in catalogue.settings) return name in takes && (both.includes(name) || fixed === ["steps", "grid"].includes(name)) && !(explicit && name === "steps");
         return name === "solver" || (solver && ["more", "cost"].includes(name));
       };
@@ -291,7 +315,7 @@ export class Form {
     for (const { field: name } of errors) {
       const text = !spelled({ solver: $(`${side ?? "a"}-solver`).value }); // then it has all settings
       const root = text && name in catalogue.settings ? "solver" : name.split(".")[0];
-      const [one, all] = [name, root].map((field) => `[data-field="${CSS.escape(field)}"]`);
+      const [one, all] = [name, root].map((field) => `[data-field~="${CSS.escape(field)}"]`);
       for (const control of document.querySelectorAll(`#common ${one}, #common ${all}, #${side ?? "a"} ${all}`)) {
         if (control.closest(".field[hidden]")) continue;
         const folded = control.closest("details");

@@ -7,7 +7,8 @@ import * as download from "./download.js";
 import { Run } from "./drawing.js";
 import { Field } from "./field.js";
 import { Figures } from "./figures.js";
-import { Finder } from "./finder.js";
+import * as facts from "./facts.js";
+import { Finder, recommended } from "./finder.js";
 import { Form } from "./form.js";
 import * as intro from "./intro.js";
 import { Player, glide } from "./player.js";
@@ -20,6 +21,7 @@ import * as trace from "./trace.js";
 import * as verdict from "./verdict.js";
 import * as views from "./view.js";
 
+const LONG = 60; // seconds of drawing that are not begun unasked
 const PATIENCE = 120; // seconds that a drawing is allowed if the service's own limit was too short
 const AGAIN = 2000; // milliseconds until models that are still loading are checked again
 const figures = new Figures((index) => choose(index));
@@ -29,10 +31,13 @@ let form;
 let finder;
 let view;
 let models = [];
+let asking = null; // the question, whether to draw, that is being looked into
 let running = null; // the drawing under way: an AbortController
 let studying = null; // the follow-up computations of the last one: an AbortController
 let drawn = ""; // its requests, as text
 let later = 0; // the timer of the next check for models
+let byDefault = false; // whether nobody chose solver A
+let examples = []; // some real data of the model
 let byChange = false; // whether the drawing began with a change of a field
 let chosen = null; // {index, followed}: the sample that was picked
 
@@ -49,8 +54,9 @@ function start({ models: list }) {
       return { body: views.request(view, view.a), own: [...new Set(own)] };
     },
     (text) => {
+      byDefault = false;
       view.a = { solver: text, mode: "tolerance" };
-      form.fill(view);
+      form.fill(view, "");
       redraw();
     },
   );
@@ -67,38 +73,101 @@ async function tell() {
 }
 
 /** Show the view of an address, and draw it. */
-function open(hash) {
-  view = views.fromHash(hash);
+async function open(hash) {
+  const mine = views.fromHash(hash);
+  view = mine;
   const there = models.filter((model) => model.status === "served");
   view.model ||= (there.find((model) => model.name === "moons") ?? there[0] ?? models[0]).name;
   view.num_samples ||= usual(view.model);
-  form.fill(view);
+  figures.real = examples = [];
+  byDefault = view.a === null;
+  let why = "";
+  if (byDefault) [view.a, why] = initial(await ask(view.model));
+  if (view !== mine) return; // another address was opened meanwhile
+  form.fill(view, why);
   $("colour").value = view.colour;
+  $("real").checked = view.real === "";
+  figures.axes = [Number(view.x || 0), Number(view.y || 1)];
   for (const id of ["velocity", "density"]) $(id).checked = view[id] !== "";
-  const drawing = draw(); // requested first, so that the service computes before it describes
+  const drawing = drawUnlessLong(); // requested first, so that the service computes before it describes
   describe();
   return drawing;
+}
+
+/** What the service says of a model: its entry, the version that answers, and what was measured of its solvers. */
+async function ask(name) {
+  const path = `v1/models/${encodeURIComponent(name)}`;
+  const entry = await api.get(path).catch(() => null);
+  const version = entry?.served?.[0] ?? null;
+  const frontier = version?.frontier ? await api.get(`${path}/frontier`).catch(() => null) : null; // solvers can still be measured
+  return { entry, version, frontier };
+}
+
+/** The solver that a model is drawn with if nobody chose one, and why it is. */
+function initial({ frontier }) {
+  const best = recommended(frontier, view.guidance);
+  const { sampling, field: kind } = served(view.model) ?? {};
+  if (best) return [{ solver: best.solver, mode: "tolerance" }, "The cheapest that keeps 1 % of the spread, as measured with this model."];
+  if (sampling) return [{ solver: sampling.solver, mode: "tolerance" }, "The solver of its authors."];
+  if (kind === "average_velocity") return [{ solver: "euler", mode: "steps", steps: "1" }, "One step, as this model is made for."];
+  return [{ solver: "dopri5", mode: "tolerance" }, "The default of the service."];
 }
 
 async function describe() {
   const model = served(view.model);
   const shape = model?.data_shape?.length === 1 ? `${model.data_shape[0]}-dimensional` : model?.data_shape?.join(" × ");
   const about = model?.status === "served" ? `version ${model.version}, ${shape}, ${model.dtype}` : "";
-  const found = await api.get(`v1/models/${encodeURIComponent(view.model)}`).catch(() => null);
-  if (found && found.name !== view.model) return; // another was chosen meanwhile
-  const reason = found?.unavailable?.[0]?.reason ?? "";
-  const version = found?.served?.[0];
+  const { entry, version, frontier } = await ask(view.model);
+  if (entry && entry.name !== view.model) return; // another was chosen meanwhile
+  const reason = entry?.unavailable?.[0]?.reason ?? "";
   // if a prelude makes the network's conditions, requests give the inputs of the prelude
   const card = version?.card.prelude ? { ...version.card, conditions: version.conditions } : version?.card;
-  if (card) learn(found.name, card);
+  if (card) learn(entry.name, card);
   form.describe(about || reason, card, view);
-  if (found?.served?.[0]?.frontier) finder.stored(found.name, view.guidance);
+  $("facts").hidden = !version;
+  examples = version?.examples ?? [];
+  if (version) facts.show(entry.name, version, recommended(frontier, view.guidance));
+  showReal();
+  finder.stored(frontier, view.guidance);
+}
+
+/** Draw real data beneath the points as the view says; pictures are in the model card. */
+function showReal() {
+  const flat = examples.length > 0 && !Array.isArray(examples[0]?.[0]);
+  $("real-data").hidden = !flat;
+  const real = flat && view.real === "" ? examples : [];
+  if (real.length === figures.real.length) return;
+  figures.real = real;
+  if (!figures.runs.length) return;
+  figures.measure();
+  figures.paint();
+}
+
+/** About how many seconds the view takes to draw, by the pace of the service; 0 if that is not known. */
+async function seconds() {
+  const { rows = 0, seconds: pace = 0 } = await state.pace(view.model);
+  const evaluations = [view.a, view.b].filter(Boolean).reduce((sum, setting) => sum + terms.evaluationsOf(setting), 0);
+  return rows && (pace / rows) * evaluations * Number(view.num_samples);
+}
+
+/** Draw, but ask first if it takes long. */
+async function drawUnlessLong() {
+  const mine = (asking = {});
+  const long = Number(view.num_samples) > Number(usual(view.model)) ? await seconds() : 0;
+  if (mine !== asking) return; // a newer drawing was asked for
+  if (!(long > LONG)) return draw();
+  running?.abort();
+  const time = `About ${Math.ceil(long / 60)} minutes, at the pace of this service. Fewer samples or steps are faster.`;
+  const begin = button("Draw anyway", draw, { class: "primary" });
+  problem.show(new api.Problem("This drawing takes long", time), { action: begin, good: true });
 }
 
 /** Request everything the view shows. A newer drawing ends an older one; when cancelled, what has arrived stays. */
 async function draw() {
+  asking = null;
   running?.abort();
   studying?.abort();
+  forgive();
   const mine = (running = new AbortController());
   if (view.seed.trim() === "") $("seed").value = view.seed = views.newSeed(); // both settings must have the same seed
   const shape = served(view.model)?.data_shape;
@@ -125,8 +194,6 @@ async function draw() {
       figures.describe(run);
       if (run.response.status === "deadline") break;
     }
-    problem.show(null);
-    form.mark();
     performance.mark("shown");
     trace.draw(runs.filter((one) => one.response));
     await Promise.all(moving);
@@ -230,6 +297,7 @@ function stop(error, runs, run, mine) {
   if (error.name === "AbortError" && !mine.cancelled) return; // a newer drawing took over
   mine.abort();
   running = null;
+  if (!mine.cancelled) drawn = ""; // pressing Draw tries again
   const there = runs.filter((one) => one.response || one.page?.frames.length);
   for (const one of there) if (one.response) one.page = null;
   if (there.length) {
@@ -319,7 +387,17 @@ async function behind() {
   document.body.dataset.behind = [field.velocity && "velocity", field.mesh && "density"].filter(Boolean).join(" ");
 }
 
-const remember = () => history.replaceState(null, "", `#${views.toHash(view)}`);
+/** Put the view into the address; `push` makes it one that the browser's Back returns from. */
+function remember(push = false) {
+  const hash = `#${views.toHash(view)}`;
+  if (hash !== location.hash) history[push ? "pushState" : "replaceState"](null, "", hash);
+}
+
+/** Take an error away: its cause has changed, or a drawing starts. */
+function forgive() {
+  problem.show(null);
+  form.mark();
+}
 
 /** Read the form and draw, once for all events of one moment. */
 let planned = false;
@@ -330,7 +408,8 @@ function redraw() {
     planned = false;
     form.arrange();
     view = { ...form.read(view), timeout: "" };
-    draw();
+    remember(true);
+    drawUnlessLong();
   });
 }
 
@@ -339,11 +418,31 @@ function changed(event) {
   if (other && $("num_samples").value === usual(view.model)) $("num_samples").value = usual($("model").value);
   if (other) {
     form.forget(); // another model has other conditions, or none
-    view.sample = "";
+    view.sample = view.x = view.y = "";
+    figures.axes = [0, 1];
+    figures.real = examples = [];
+  }
+  if (event.target.closest("#a")) {
+    byDefault = false;
+    $("a-why").textContent = "";
   }
   byChange = true;
+  if (other) another();
+  else redraw();
+}
+
+/** Draw another model: with its own default, unless a solver was chosen. */
+async function another() {
+  const { value } = $("model");
+  if (byDefault) {
+    const about = await ask(value);
+    if (value !== $("model").value) return; // yet another
+    view = form.read(view);
+    const [setting, why] = initial(about);
+    form.fill({ ...view, a: setting }, why);
+  }
   redraw();
-  if (other) setTimeout(describe);
+  setTimeout(describe);
 }
 
 /** Draw when the button is pressed; after a change that was drawn already, play that drawing again without a request. */
@@ -379,6 +478,7 @@ async function refresh() {
 
 function listen() {
   $("form").addEventListener("change", changed);
+  $("form").addEventListener("input", forgive);
   $("form").addEventListener("submit", submitted);
   $("new-seed").addEventListener("click", newSeed);
   $("cancel").addEventListener("click", () => {
@@ -398,6 +498,18 @@ function listen() {
     remember();
     recolour();
   });
+  $("real").addEventListener("change", () => {
+    view.real = $("real").checked ? "" : "no";
+    remember();
+    showReal();
+  });
+  for (const id of ["axis-x", "axis-y"]) {
+    $(id).addEventListener("change", () => {
+      [view.x, view.y] = [$("axis-x").value, $("axis-y").value];
+      remember();
+      figures.choose([Number(view.x), Number(view.y)]);
+    });
+  }
   for (const name of ["velocity", "density"]) {
     $(name).addEventListener("change", () => {
       view[name] = $(name).checked ? "1" : "";

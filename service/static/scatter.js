@@ -1,17 +1,20 @@
 // Samples as points. All scatter plots of a view share one range, so that they can be compared by eye.
-import { colours, figureSide, fit, ticks } from "./canvas.js";
+import { colours, figureSide, fit, tickText, ticks } from "./canvas.js";
 
-const MARGIN = { left: 38, right: 10, top: 10, bottom: 26 };
+const MARGIN = { right: 14, top: 10, bottom: 26 };
+const TITLE = 18; // pixels for the name of an axis
+const FONT = "11px system-ui, sans-serif";
+const ALIKE = 4; // extents of x and y within this factor share one scale, if they have no names
 const MOST_TRAILS = 300;
 const REACH = 24; // pixels within which a click finds a point
 
-/** The first two numbers of a state; a single number is plotted against its place in the request. */
-export const point = (state, index, count) => (state.length === 1 ? [state[0], count > 1 ? index / (count - 1) : 0] : state);
+/** Two numbers of a state; a single number is plotted against its place in the request. @param axes the places of the two */
+const point = (state, index, count, [x, y]) => (state.length === 1 ? [state[0], count > 1 ? index / (count - 1) : 0] : [state[x], state[y]]);
 
 /** The least and greatest x and y of states; for states on the way, of nearly all of them. Null rows failed. */
-export function extent(states, onTheWay) {
+export function extent(states, onTheWay, axes) {
   return [0, 1].map((axis) => {
-    const values = states.flatMap((state, index) => (state ? [point(state, index, states.length)[axis]] : []));
+    const values = states.flatMap((state, index) => (state ? [point(state, index, states.length, axes)[axis]] : []));
     if (!onTheWay) return values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
     const few = Math.floor(values.length / 50);
     values.sort((p, q) => p - q);
@@ -19,12 +22,17 @@ export function extent(states, onTheWay) {
   });
 }
 
-/** The square range around the extents of x and y. */
-export function square([x, y]) {
+/** The range around the extents of x and y: each its own if they have names or differ much, else a square. */
+export function range([x, y], named) {
   if (x[0] > x[1]) return { x: [-3, 3], y: [-3, 3] };
-  const half = (Math.max(x[1] - x[0], y[1] - y[0]) / 2 || 1) * 1.06;
-  const around = ([low, high]) => [(low + high) / 2 - half, (low + high) / 2 + half];
-  return { x: around(x), y: around(y) };
+  const sizes = [x, y].map(([low, high]) => high - low);
+  const most = Math.max(...sizes);
+  const own = named || Math.min(...sizes) * ALIKE < most;
+  const around = ([low, high], size) => {
+    const half = ((own ? size : most) / 2 || Math.abs(low) / 2 || 1) * 1.06;
+    return [(low + high) / 2 - half, (low + high) / 2 + half];
+  };
+  return { x: around(x, sizes[0]), y: around(y, sizes[1]) };
 }
 
 /**
@@ -40,26 +48,31 @@ export function square([x, y]) {
  * Draw layers of points, and keep with the canvas the data that a click on it needs.
  * @param {Layer[]} layers
  * @param {object} options `links` joins each point of the first layer to its partner of the second; `selected` is the
- *   index of the chosen sample or null; `under` draws the background of the points
+ *   index of the chosen sample or null; `under` draws the background of the points; `real` are states of real data;
+ *   `axes` are the places of two numbers of a state, and `names` what they are called, if anything
  */
-export function draw(canvas, layers, bounds, { links = false, selected = null, under = null } = {}) {
+export function draw(canvas, layers, bounds, { links = false, selected = null, under = null, real = [], axes: places, names = [] } = {}) {
   const { pen, width, height } = fit(canvas, figureSide(canvas.clientWidth));
   const paint = colours();
-  const side = Math.min(width - MARGIN.left - MARGIN.right, height - MARGIN.top - MARGIN.bottom);
-  const left = MARGIN.left + (width - MARGIN.left - MARGIN.right - side) / 2;
+  pen.font = FONT;
+  const title = names.length ? TITLE : 0;
+  const room = Math.max(...ticks(...bounds.y).map((value) => pen.measureText(tickText(value)).width)) + 12 + title;
+  const side = Math.min(width - room - MARGIN.right, height - MARGIN.top - MARGIN.bottom - title);
+  const left = room + (width - room - MARGIN.right - side) / 2;
   const toX = (x) => left + ((x - bounds.x[0]) / (bounds.x[1] - bounds.x[0])) * side;
   const toY = (y) => MARGIN.top + (1 - (y - bounds.y[0]) / (bounds.y[1] - bounds.y[0])) * side;
   const to = (state, index, count) => {
-    const [x, y] = point(state, index, count);
+    const [x, y] = point(state, index, count, places);
     return [toX(x), toY(y)];
   };
   canvas.places = layers.map(({ states }) => states.map((state, index) => state && to(state, index, states.length)));
-  axes(pen, paint, bounds, { left, side, toX, toY });
+  axes(pen, paint, bounds, { left, side, toX, toY, names, room });
   pen.save();
   pen.beginPath();
   pen.rect(left, MARGIN.top, side, side);
   pen.clip();
   under?.(pen, paint, toX, toY);
+  if (real.length) dots(pen, paint.heat, real.map((state, index) => to(state, index, real.length)), null, 1.5);
   if (links && layers.length === 2) join(pen, paint, canvas.places);
   layers.forEach((layer, k) => {
     if (layer.trails) trails(pen, paint[layer.side], layer, to);
@@ -82,8 +95,7 @@ export function nearest(canvas, x, y) {
   return found;
 }
 
-function axes(pen, paint, bounds, { left, side, toX, toY }) {
-  pen.font = "11px system-ui, sans-serif";
+function axes(pen, paint, bounds, { left, side, toX, toY, names, room }) {
   pen.strokeStyle = paint.line;
   pen.fillStyle = paint.quiet;
   pen.lineWidth = 1;
@@ -94,7 +106,7 @@ function axes(pen, paint, bounds, { left, side, toX, toY }) {
     pen.moveTo(left, toY(y));
     pen.lineTo(left + side, toY(y));
     pen.stroke();
-    pen.fillText(y, left - 6, toY(y));
+    pen.fillText(tickText(y), left - 6, toY(y));
   }
   pen.textBaseline = "top";
   pen.textAlign = "center";
@@ -103,13 +115,21 @@ function axes(pen, paint, bounds, { left, side, toX, toY }) {
     pen.moveTo(toX(x), MARGIN.top);
     pen.lineTo(toX(x), MARGIN.top + side);
     pen.stroke();
-    pen.fillText(x, toX(x), MARGIN.top + side + 7);
+    pen.fillText(tickText(x), toX(x), MARGIN.top + side + 7);
   }
+  if (!names.length) return;
+  pen.fillStyle = paint.text;
+  pen.fillText(names[0], left + side / 2, MARGIN.top + side + 7 + TITLE, side);
+  pen.save();
+  pen.translate(left - room + 2, MARGIN.top + side / 2);
+  pen.rotate(-Math.PI / 2);
+  pen.fillText(names[1], 0, 0, side);
+  pen.restore();
 }
 
-function dots(pen, usual, places, colour) {
+function dots(pen, usual, places, colour, more = 0) {
   const many = places.length;
-  const radius = many > 4000 ? 1.1 : many > 1000 ? 1.6 : many > 300 ? 2 : 2.4;
+  const radius = more + (many > 4000 ? 1.1 : many > 1000 ? 1.6 : many > 300 ? 2 : 2.4);
   pen.globalAlpha = many > 4000 ? 0.35 : many > 1000 ? 0.55 : 0.75;
   pen.fillStyle = usual;
   places.forEach((place, index) => {

@@ -1,4 +1,4 @@
-// The current request as a shell command and as Python.
+// The current request for curl, for Python and for the command line.
 import { key, stringify } from "./api.js";
 
 const base = () => location.href.replace(/[#?].*$/, "").replace(/\/$/, "");
@@ -9,6 +9,30 @@ export function curl(bodies) {
     .map((body) => {
       const json = stringify(body).replaceAll("'", "'\\''");
       return `curl -s ${base()}/v1/sample -H 'Content-Type: application/json'${shown} \\\n  -d '${json}'`;
+    })
+    .join("\n\n");
+}
+
+const quoted = (text) => (/^[\w.,@=+:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+/** A value of a request as an option takes it: `shift(3)`, `(0,0.5,1)`, `error=0.01,nfe=8`, JSON. */
+function optionText(name, value) {
+  if (name === "budget") return Object.entries(value).map(([key, limit]) => `${key.replace("max_", "")}=${limit}`).join();
+  if (name === "grid" && Array.isArray(value)) return `(${value.join()})`;
+  if (name === "grid" && value.name) return `${value.name}(${Object.values(value).slice(1).join()})`;
+  return typeof value === "object" ? stringify(value) : String(value);
+}
+
+/** The command `pathline sample` for each request. */
+export function shell(bodies) {
+  return bodies
+    .map(({ model, conditions = {}, shape = {}, ...rest }) => {
+      const options = Object.entries(rest).filter(([, value]) => value !== undefined);
+      const words = options.map(([name, value]) => `--${name.replaceAll("_", "-")} ${quoted(optionText(name, value))}`);
+      for (const [name, value] of Object.entries(conditions)) words.push(`--condition ${quoted(`${name}=${stringify(value)}`)}`);
+      for (const [name, size] of Object.entries(shape)) words.push(`--shape ${name}=${size}`);
+      const address = base() === "http://127.0.0.1:8000" ? [] : [`--url ${base()}`];
+      return ["pathline sample", quoted(model), ...words, ...address].join(" ");
     })
     .join("\n\n");
 }

@@ -5,7 +5,7 @@ import { keyForm, line } from "./problem.js";
 import { learn } from "./view.js";
 
 const AGAIN = 2000; // milliseconds until the next request to the service
-const SECTIONS = ["figures", "trace", "finder", "elsewhere"];
+const SECTIONS = ["figures", "facts", "trace", "finder", "elsewhere"];
 
 /** Show why there is nothing to draw; null shows the page as usual. @param action a button or form that may help */
 export function show(state, action) {
@@ -102,6 +102,12 @@ export async function tell(models) {
     if (error.status) $("service").textContent = error.status === 503 ? "not ready" : error.title;
     return error.status === 503;
   }
+}
+
+/** The rows and seconds of the largest network calls of a model of late; empty if it has made none. */
+export async function pace(model) {
+  const load = await api.get("v1/load").catch(() => null);
+  return load?.models.find((one) => one.model === model && one.operation === "sample")?.tick_s.at(-1) ?? {};
 }
 
 let waits = false;

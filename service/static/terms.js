@@ -12,6 +12,7 @@ const TERMS = {
   guidance: "How strongly to follow the condition: 1 is the model as trained, and values other than 0 and 1 double the network's work.",
   solver: "The method that follows the velocity from t = 0 to t = 1; a higher order takes fewer but costlier steps.",
   mode: "With error control, the solver chooses its step sizes to meet the tolerance; fixed steps are set in advance.",
+  tolerance: "The error that each step may have, relative to the state and absolutely: 1e-5, or two values as 1e-5/1e-6.",
   grid_times: "All times from 0 to 1, separated by commas.",
   budget_max_error: "The service takes the cheapest measured solver with which 95 % of samples end within this: 0.01 is 1 % of the spread.",
   budget_max_nfe: "The service takes only solvers with fixed steps and at most this many network evaluations per sample.",
@@ -23,6 +24,7 @@ const TERMS = {
   error: "The endpoint error that 95 % of these samples end within: the distance from the exact end of a sample's own path, as a percentage of the spread.",
   promised: "The upper end of the interval of p95: with 99 % confidence, 95 % of all samples end within it. Solvers are ranked by it.",
   spread: "How far the exact ends are from their mean (root mean square), in the model's own coordinates: the unit of errors here.",
+  real: "Green points are data that training did not see, of all classes and conditions, stored with the model.",
   velocity: "Arrows show where the model moves a point at the time on the slider, and how fast.",
   density: "The stronger the colour behind the points, the more likely samples are there at the time on the slider (log scale).",
   h: "The solver moves from t to t + h in one step; steps are short where the velocity changes quickly.",
@@ -31,6 +33,8 @@ const TERMS = {
   finder: "The service measures solvers on the same samples, so that you can see which is cheapest for the accuracy you need.",
   budget: "What a sample may cost, or how large its error may be; the best solver within it is recommended.",
 };
+
+const USUAL = 60; // evaluations of a sample under error control, on most models
 
 let opener = null;
 
@@ -77,6 +81,13 @@ function show(button) {
   box.style.top = `${below ? place.bottom + 6 : place.top - box.offsetHeight - 6}px`;
 }
 
+/** About how many evaluations a sample takes: exact for fixed steps, and what is usual under error control. */
+export function evaluationsOf(setting) {
+  const solver = catalogue.solvers.get(setting.solver);
+  const found = solver && /: (\d+) in all/.exec(cost(solver, setting));
+  return Number(found?.[1] ?? /-(\d+)/.exec(setting.solver)?.[1] ?? USUAL);
+}
+
 /**
  * What a solver costs, in words.
  * @param solver an entry of /v1/solvers, with `cost` as a formula in N steps or A attempts
@@ -85,7 +96,7 @@ function show(button) {
 export function cost({ cost: formula, kind }, setting) {
   if (setting.mode !== "steps") {
     const attempt = /\+ (\d+) A/.exec(formula)?.[1];
-    return attempt ? `About ${attempt} evaluations for each attempted step, plus 2 at the start.` : `Evaluations: ${formula}`;
+    return attempt ? `About ${attempt} evaluations for each attempt.` : `Evaluations: ${formula}`;
   }
   const fixed = kind === "adaptive" ? formula.replace(/.*fixed: /, "") : formula;
   const each = Number(/(\d+) N/.exec(fixed)?.[1] ?? 1);

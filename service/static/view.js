@@ -32,14 +32,14 @@ const GROUPS = { c: "conditions", s: "shape", f: "fields" };
 /** What is shown besides the samples, and the values that an address may give it; others are ignored. */
 const FLAGS = {
   layout: /^(side|over)$/, colour: /^(nfe|error)$/, velocity: /^1$/, density: /^1$/, sample: /^\d{1,9}$/, timeout: /^[1-9]\d{0,2}$/,
+  real: /^no$/, x: /^\d{1,4}$/, y: /^\d{1,4}$/,
 };
 const SOLVER = "dopri5"; // if an address names none
 
 export const first = () => ({
   model: "", num_samples: "", seed: "0", condition: "", guidance: "",
   conditions: {}, shape: {}, fields: {}, layout: "side", colour: "", velocity: "", density: "", sample: "", timeout: "",
-  a: { solver: SOLVER, mode: "tolerance", rtol: "1e-3", atol: "1e-3" },
-  b: null,
+  real: "", x: "", y: "", a: null, b: null,
 });
 
 /** The initial second setting: cheap next to the first. */

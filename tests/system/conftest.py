@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,26 +12,38 @@ import pytest
 import torch
 import yaml
 from playwright.sync_api import BrowserContext, Page, sync_playwright
+from pydantic import TypeAdapter
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.card import read_card
+from models.checkpoint.report import add_to_report
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
-from models.decoder import Decoder
+from models.decoder import Column, Decoder
 from tests.processes import ROOT, free_port, stop
 from tests.service.serving import serving
 from tests.system.support import until
 
 NAMES = ("circle", "square", "star")
+COLUMNS = (("rooms", "whole", 8), ("area m2", "number", 200), ("price", "number", 3e6))
+WORDS = ["samples are close to unseen data", "WARNING: column price differs from the data"]
+COLUMN_LIST = TypeAdapter(tuple[Column, ...])
 FLAGS = """
     --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync
 """
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of few tests: they start other people's software, and would run alone at the end."""
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: tests[item.path] if item.get_closest_marker("system") else 0)
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """moons (2-D), gaussian (known answer, float64), digits (4x4 pictures), shapes (by class) and a broken one."""
+    """moons (2-D), gaussian (exact, float64), digits (4x4 pictures), shapes (by class), houses (rows), a broken one."""
     root = tmp_path_factory.mktemp("checkpoints")
     about: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
     torch.manual_seed(0)
@@ -41,6 +54,21 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pca = Decoder.pca(torch.full((16,), 0.5), torch.randn(3, 16), torch.ones(3), (4, 4), clip=(0.0, 1.0))
     latent = ResidualMLP(ResidualMLPConfig(dim=3, hidden=8, blocks=1, time_width=4))
     save(root, "digits", latent, pca, **about)
+    columns = [{"name": name, "kind": kind, "low": 0, "high": high} for name, kind, high in COLUMNS]
+    rows = Decoder.affine(
+        torch.tensor([1.0, 20.0, 4e5]), torch.tensor([4.0, 90.0, 9e5]), columns=COLUMN_LIST.validate_python(columns)
+    )
+    houses = save(
+        root,
+        "houses",
+        ResidualMLP(ResidualMLPConfig(dim=3, hidden=8, blocks=1, time_width=4)),
+        rows,
+        dataset={"source": "houses.csv", "samples": 1350, "held_out": 150},
+        training={"steps": 1500, "parameters": 1000, "train_s": 41.2, "finished": "2026-05-04T10:00:00+00:00"},
+        seed=0,
+    )
+    examples = [[3.0, 70.0, 8e5], [5.0, 110.0, 1.2e6]]
+    add_to_report(houses, read_card(houses), {"report": {"words": WORDS}, "examples": examples})
     by_class = ResidualMLPConfig(dim=2, hidden=32, blocks=1, condition=NamedCondition.label(classes=3, names=NAMES))
     save(root, "shapes", ResidualMLP(by_class), Decoder.identity((2,)), **about)
     (save(root, "broken", network, Decoder.identity((2,)), **about) / "weights.safetensors").write_bytes(b"short")

@@ -117,10 +117,10 @@ def test_the_first_look_shows_samples_of_a_model(page: Page, service: str) -> No
     assert colours(page) > 10
     assert page.input_value("#num_samples") == "500"
     page.wait_for_function("() => document.getElementById('service').textContent.startsWith('ready on cpu')")
-    assert page.inner_text("#service") == "ready on cpu, 4 models, 1 unavailable"
+    assert page.inner_text("#service") == "ready on cpu, 5 models, 1 unavailable"
     assert page.locator("#problem").is_hidden()
     names = page.locator("#model option").all_inner_texts()
-    assert names == ["broken (unavailable)", "digits", "gaussian", "moons", "shapes"]
+    assert names == ["broken (unavailable)", "digits", "gaussian", "houses", "moons", "shapes"]
 
 
 def test_a_seed_of_63_bits_arrives_and_comes_back_whole(page: Page, service: str) -> None:
@@ -242,7 +242,7 @@ def test_pictures(page: Page, service: str) -> None:
     [
         ({"a.solver": "rk4", "a.steps": "many"}, "a-steps"),
         ({"a.solver": "rk5", "a.steps": 3}, "a-solver"),
-        ({"a.solver": "dopri5", "a.rtol": "1e-30"}, "a-rtol"),
+        ({"a.solver": "dopri5", "a.rtol": "1e-30"}, "a-tolerance"),
         ({"seed": "9223372036854775808", **RK4}, "seed"),
         ({"num_samples": 0, **RK4}, "num_samples"),
         ({"model": "nobody", **RK4}, None),

@@ -164,7 +164,18 @@ def test_by_keyboard_alone(page: Page, service: str) -> None:
     for _ in range(90):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id"))
-    wanted = ["theme", "model", "num_samples", "seed", "a-solver", "a-rtol", "b-solver", "b-steps", "new-seed", "draw"]
+    wanted = [
+        "theme",
+        "model",
+        "num_samples",
+        "seed",
+        "a-solver",
+        "a-tolerance",
+        "b-solver",
+        "b-steps",
+        "draw",
+        "new-seed",
+    ]
     wanted += ["compare", "side", "over", "colour", "velocity", "density", "play", "time", "find"]
     wanted += ["tab-curl", "copy-code", "copy-link", "code"]
     assert [name for name in seen if name in wanted][: len(wanted)] == wanted

@@ -319,12 +319,12 @@ def test_every_term_is_explained(page: Page, service: str) -> None:
         return [...document.querySelectorAll('[data-what]')].map(e => e.dataset.what).filter(t => !explanation(t)) }""",
     )
     assert unknown == []
-    page.click("#a [data-what=rtol]")
+    page.click("#a [data-what=tolerance]")
     assert page.locator("#term").is_visible()
-    assert "Relative tolerance" in page.inner_text("#term")
+    assert "1e-5/1e-6" in page.inner_text("#term")
     page.keyboard.press("Escape")
     assert page.locator("#term").is_hidden()
-    assert page.inner_text("#a [data-for=cost]") == "About 6 evaluations for each attempted step, plus 2 at the start."
+    assert page.inner_text("#a [data-for=cost]") == "About 6 evaluations for each attempt."
     assert page.inner_text("#b [data-for=cost]") == "1 evaluation for each step: 5 in all."
 
 

@@ -158,7 +158,7 @@ def test_models_are_looked_for_when_somebody_comes_back(page: Page, service: str
     page.evaluate("dispatchEvent(new Event('focus'))")
     page.wait_for_selector("#model option[value=spiral]", state="attached")
     assert page.input_value("#model") == "gaussian"
-    page.wait_for_function("() => document.getElementById('service').textContent.includes('5 models')")
+    page.wait_for_function("() => document.getElementById('service').textContent.includes('6 models')")
 
 
 def test_a_connection_that_breaks_on_the_way_keeps_the_old_figure(page: Page, service: str) -> None:
@@ -204,8 +204,8 @@ def test_models_that_are_being_loaded_appear_without_a_reload(page: Page, servic
 
     page.route(MODELS, some)
     show(page, service, **RK4)
-    page.wait_for_function("() => document.getElementById('service').textContent.startsWith('3 of 4 models loaded')")
+    page.wait_for_function("() => document.getElementById('service').textContent.startsWith('4 of 5 models loaded')")
     assert "moons (loading)" in page.locator("#model option").all_inner_texts()
     page.unroute(MODELS)
-    page.wait_for_function("() => document.getElementById('service').textContent.startsWith('ready on cpu, 4 models')")
+    page.wait_for_function("() => document.getElementById('service').textContent.startsWith('ready on cpu, 5 models')")
     assert "moons" in page.locator("#model option").all_inner_texts()

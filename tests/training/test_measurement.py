@@ -63,7 +63,7 @@ def test_a_model_that_is_not_like_its_data_is_named_no_price(folder: Path, recip
     assert said[-1] == "price: none is named, because the samples are not like the data, whatever they cost"
     assert read_card(folder) == before, "measuring leaves the checkpoint as it is"
     parts = read_report(folder, before)
-    assert parts.keys() == {"quality", "report"}
+    assert parts.keys() == {"quality", "report", "examples"}
     report: Any = parts["report"]
     assert report["warnings"][0].startswith("samples are not like the data")
     assert read_frontier(folder, before) is not None
@@ -73,11 +73,26 @@ def test_a_good_model_has_its_price(tmp_path: Path):
     folder = save(tmp_path, "exact", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0)
     rows = np.random.default_rng(0).normal(2.0, 0.5, (3, 400, 2)).astype(np.float32)
     data, said = DataSet(rows[0], rows[1], rows[2], "400 points", Decoder.identity((2,))), list[str]()
-    measure_published(folder, data, 0, 1000.0, say=said.append)
+    measure_published(folder, data, 0, 1000.0, say=said.append, examples=False)
     assert not any("WARNING" in line for line in said), said
     assert any(line.startswith("samples cannot be told from unseen data: a judge is right in 5") for line in said)
     assert any(line.startswith("price: ") and "of the spread" in line for line in said)
     assert read_report(folder, read_card(folder)).keys() == {"quality", "report", "price"}
+
+
+def test_examples_are_held_out_data_in_their_own_form():
+    rows = np.random.default_rng(0).normal(size=(3, 300, 2)).astype(np.float32)
+    scaled = Decoder.affine(torch.tensor([10.0, 1.0]), torch.tensor([5.0, 0.0]), data_shape=(2,))
+    examples = measurement.examples_of(DataSet(rows[0], rows[1], rows[2], "300 points", scaled))
+    np.testing.assert_allclose(examples, rows[1][:256] * [10.0, 1.0] + [5.0, 0.0], rtol=1e-5)
+    half = torch.full((64,), 0.5)
+    sheet = Decoder.affine(half, half, data_shape=(8, 8))
+    pixels = np.random.default_rng(0).uniform(-1, 1, (3, 20, 64)).astype(np.float32)
+    pictures = measurement.examples_of(DataSet(pixels[0], pixels[1], pixels[2], "20 pictures", sheet))
+    assert np.shape(pictures) == (16, 8, 8)
+    large = Decoder.affine(torch.ones(20_000), torch.zeros(20_000), data_shape=(100, 200))
+    zeros = np.zeros((2, 20_000), np.float32)
+    assert measurement.examples_of(DataSet(zeros, zeros, zeros, "2 large ones", large)) == []
 
 
 def test_what_is_published_is_kept_when_measuring_is_stopped(

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from models.architectures import build
-from models.checkpoint.card import CheckpointError
+from models.checkpoint.card import CheckpointError, read_card
+from models.checkpoint.report import add_to_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from service.registry.entry import ModelEntry
 from service.registry.lease import Lease
 from service.registry.version import ModelVersion, load_version
 from service.settings import Settings
@@ -23,6 +25,15 @@ def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, det
     served = load_version(engine, Settings(), "moons", 2, repository / "moons" / "2")
     assert (served.name, served.version, served.deterministic) == ("moons", 2, deterministic)
     assert served.summary()["deterministic"] is deterministic
+
+
+def test_a_report_that_is_written_later_is_shown(repository: Path, engine: Any) -> None:
+    folder = repository / "moons" / "2"
+    entry = ModelEntry("moons", (2,), 2).with_model(load_version(engine, Settings(), "moons", 2, folder))
+    assert entry.describe()["served"][0]["report"] == entry.describe()["served"][0]["examples"] == []
+    add_to_report(folder, read_card(folder), {"report": {"words": ["close to it"]}, "examples": [[1.0, 2.0]]})
+    [version] = entry.describe()["served"]
+    assert (version["report"], version["examples"]) == (["close to it"], [[1.0, 2.0]])
 
 
 def leased(model: ModelVersion) -> Lease:
