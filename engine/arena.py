@@ -70,7 +70,8 @@ class Arena:
         """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
         self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
-        self._free = free_places(checkpoint.card.event_shape) if operation is SAMPLE else ()
+        card = checkpoint.card
+        self._free, self._centred = (free_places(card.event_shape), card.centred) if operation is SAMPLE else ((), None)
         warm_up(self.dtype, device.device)
         with device.scope():
             self.network = Network(checkpoint, device, operation, sizes)
@@ -149,8 +150,8 @@ class Arena:
         """Starting states of samples first .. first + count - 1 of a job, on the host."""
         if job.x0 is not None:
             return job.x0[first : first + count]
-        drawn = noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
-        return self._scaled(drawn, job)
+        block = (job.seed, job.first_index + first, count)
+        return self._scaled(noise(*block, self.event_shape, self.dtype, self._free, self._centred), job)
 
     def _scaled(self, drawn: torch.Tensor, job: Job) -> torch.Tensor:
         """The states that a job starts from, given its unit noise."""
@@ -161,7 +162,8 @@ class Arena:
         """Start lanes for each (owner, first sample, count, job); some may end at once, if max_nfe is too small."""
         # Noise is made for all jobs at once.
         blocks = [(job.seed, job.first_index + first, count) for _, first, count, job in granted if job.x0 is None]
-        drawn = self.device.send(noise_of(blocks, self.event_shape, self.dtype, self._free)) if blocks else None
+        like = (self.event_shape, self.dtype, self._free, self._centred)
+        drawn = self.device.send(noise_of(blocks, *like)) if blocks else None
         admissions, used = list[Admission](), 0
         for owner, first, count, job in granted:
             if job.x0 is not None:

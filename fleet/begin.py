@@ -161,7 +161,7 @@ def _new(
             checkpoint=digest_of_card(card),
             path=maker.model.path,
             threads=threads,
-            noise=maker.model.card.noise,
+            noise=maker.model.card.noise_scheme,
             request={**arguments.request, **start},
             plan=digest_of_plan(job.plan),
             seed=arguments.seed,

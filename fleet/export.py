@@ -40,7 +40,7 @@ def export_pairs(target: Target, file: Path) -> int:
         )
     if spec.noise != SCHEME:
         raise CommandError(
-            f"{target.address}: holds samples of a model with free axes, but `training` takes pairs of one fixed shape"
+            f"{target.address}: holds samples from noise of the scheme {spec.noise}, but `training` takes {SCHEME}"
         )
     if spec.request.get("start_time") is not None:
         raise CommandError(

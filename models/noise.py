@@ -10,6 +10,10 @@ shape, and its numbers are taken along the free axes first: of two samples with 
 axis, the noise of the longer begins with that of the shorter. Samples with different indices have no words in common,
 whatever their shapes are.
 
+Scheme `philox-ndtri-centred-v1` is for equivariant networks of point clouds: the noise of one of these schemes less its
+mean along one axis, that of the points. It is standard normal on the states whose mean is zero (Hoogeboom et al.,
+"Equivariant diffusion for molecule generation in 3D", 2022, section 3.1).
+
 Probes are for estimates of a divergence. Philox takes a key of 128 bits: the seed is its lower half, as for noise,
 and 1 + the number of the probe its upper half, so they are independent of the noise of the same seed. A sample of D
 numbers owns ceil(D / 256) counters, one bit for each number.
@@ -25,11 +29,16 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
+from solvers.kernels_torch import lane_sums
+
 SCHEME = "philox-ndtri-v1"
 """The name of this scheme in cards and responses; any other way of making noise needs another name."""
 
 FREE_SCHEME = "philox-ndtri-free-v1"
 """The name of the scheme for states with free axes."""
+
+CENTRED_SCHEME = "philox-ndtri-centred-v1"
+"""The name of the scheme whose mean along an axis is zero."""
 
 SEED_LIMIT = 1 << 63
 """Seeds are integers in [0, SEED_LIMIT)."""
@@ -54,6 +63,7 @@ def noise(
     event_shape: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
     free: Sequence[int] = (),
+    centred: int | None = None,
 ) -> Tensor:
     """Make the noise of samples `first_index` ... `first_index + num_samples - 1` of a seed, on the CPU.
 
@@ -64,6 +74,7 @@ def noise(
         event_shape: shape of one sample.
         dtype: float32 or float64; the numbers are made in float64 and then cast.
         free: the places of the free axes in the shape.
+        centred: the place of the axis along which the mean is subtracted; None for none.
 
     Returns:
         Standard normal numbers, (num_samples, *event_shape). Row j depends on seed and first_index + j only.
@@ -71,7 +82,7 @@ def noise(
     Raises:
         NoiseError: an argument is outside these ranges.
     """
-    return noise_of([(seed, first_index, num_samples)], event_shape, dtype, free)
+    return noise_of([(seed, first_index, num_samples)], event_shape, dtype, free, centred)
 
 
 def noise_of(
@@ -79,6 +90,7 @@ def noise_of(
     event_shape: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
     free: Sequence[int] = (),
+    centred: int | None = None,
 ) -> Tensor:
     """Make the noise of several (seed, first index, number of samples), one after the other, as `noise` does.
 
@@ -109,7 +121,19 @@ def noise_of(
                 done, filled = done + filled, 0
     order = [*free, *(place for place in range(len(event_shape)) if place not in free)]
     made = torch.from_numpy(out).reshape(total, *(event_shape[place] for place in order))
-    return made.permute(0, *(1 + order.index(place) for place in range(len(order)))).contiguous() if free else made
+    if free:
+        made = made.permute(0, *(1 + order.index(place) for place in range(len(order)))).contiguous()
+    return made if centred is None else made - mean_along(made, centred).to(dtype)
+
+
+def mean_along(x: Tensor, place: int) -> Tensor:
+    """Return the mean of states (rows, *event) along an axis of the event, (rows, ..., 1, ...) in float64.
+
+    It is summed in an order that does not depend on the number of rows.
+    """
+    moved = x.double().movedim(1 + place, -1).contiguous()
+    sums = torch.from_numpy(lane_sums(moved.reshape(-1, moved.shape[-1]).clone()))
+    return (sums / moved.shape[-1]).reshape(*moved.shape[:-1], 1).movedim(-1, 1 + place)
 
 
 def noise_places(event_shape: tuple[int, ...], free: Sequence[int]) -> NDArray[np.int64]:

@@ -240,6 +240,37 @@ def mel_decoder(repository: Path) -> Case:
     )
 
 
+def robot_chunks(repository: Path) -> Case:
+    """Return chunks of an expert that attends to a prefix's keys and values, every second one under way."""
+    module = example("robot_chunks")
+    encoder, expert = module.imported(repository)
+
+    def conditions(k: int, sizes: Mapping[str, int]) -> Conditions:
+        image = np.random.default_rng(k).integers(0, 256, (3, 16, 16), dtype=np.uint8)
+        return {"image": image, "prefix": _normal(k, module.HORIZON, module.ACTIONS), "delay": np.array(k % 2 * 3)}
+
+    def original(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
+        assert given is not None
+        return expert(x, t, *encoder(given["image"].float() * (1 / 255)), given["prefix"], given["delay"])
+
+    return Case("robot", original, lambda sizes: (module.HORIZON, module.ACTIONS), conditions)
+
+
+def sbi_posterior(repository: Path) -> Case:
+    """Return parameters under the posterior of an observation, guided against the prior."""
+    module = example("sbi_posterior")
+    estimator = module.LinearGaussian()
+    module.imported(repository, estimator)
+
+    def original(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
+        return -(module.prior_velocity(x, 1 - t) if given is None else estimator(x, given["y"], 1 - t))
+
+    def conditions(k: int, sizes: Mapping[str, int]) -> Conditions:
+        return {"y": _normal(k, module.Y)}
+
+    return Case("posterior", original, lambda sizes: (module.THETA,), conditions, guided=True)
+
+
 def text_to_image(repository: Path) -> Case:
     """Return pictures of diffusers' SD3 transformer, guided by text against a negative prompt."""
     module = example("text_to_image")
@@ -279,7 +310,11 @@ def torchcfm_mnist(repository: Path) -> Case:
 
 
 CASES: dict[str, Callable[[Path], Case]] = {
-    each.__name__: each for each in (action_transformer, edm, latent_image, mel_decoder, text_to_image, torchcfm_mnist)
+    each.__name__: each
+    for each in (
+        *(action_transformer, edm, latent_image, mel_decoder),
+        *(robot_chunks, sbi_posterior, text_to_image, torchcfm_mnist),
+    )
 }
 
 

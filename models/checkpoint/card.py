@@ -23,7 +23,7 @@ from models.conventions import TimeCard
 from models.decoder import DecoderConfig
 from models.frozen import Frozen, Sparse
 from models.messages import explain
-from models.noise import FREE_SCHEME, SCHEME
+from models.noise import CENTRED_SCHEME, FREE_SCHEME, SCHEME
 from models.prelude import PreludeCard
 from models.program import PROGRAM
 from models.regular import NotRegular, open_regular
@@ -65,6 +65,16 @@ class ArchitectureCard(Frozen):
 
     name: str
     config: dict[str, JsonValue]
+
+
+class CentredNoise(Frozen):
+    """Starting noise for equivariant networks: its mean along one axis of the state is zero.
+
+    Attributes:
+        centred: the free axis by name, or the place of a fixed one.
+    """
+
+    centred: AxisName | Annotated[int, Field(ge=0, strict=True)]
 
 
 class SamplingCard(Sparse):
@@ -141,7 +151,8 @@ class Card(Frozen):
         training: the training recipe and its metrics.
         noise_independent: whether it was trained on noise that is independent of the data; False, which alone is
             written, after a coupling of the two, a reflow or the like.
-        noise: scheme of the starting noise (see `models.noise`): one for states of fixed shape, one for free axes.
+        noise: scheme of the starting noise (see `models.noise`): one for states of fixed shape, one for free axes, or
+            the axis along which its mean is zero.
         seed: seed of the training.
         libraries: versions of the libraries that wrote the checkpoint.
         weights_sha256: SHA-256 of the weights file, 64 hexadecimal digits.
@@ -167,7 +178,7 @@ class Card(Frozen):
     dataset: dict[str, JsonValue]
     training: dict[str, JsonValue]
     noise_independent: bool = True
-    noise: Literal["philox-ndtri-v1", "philox-ndtri-free-v1"] = SCHEME
+    noise: Literal["philox-ndtri-v1", "philox-ndtri-free-v1"] | CentredNoise = SCHEME
     seed: int = Field(ge=0, lt=1 << 63)
     libraries: dict[str, str]
     weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -211,7 +222,13 @@ class Card(Frozen):
             if (start := self.start_time()) is not None:
                 raise ValueError(f"the steps of the scheduler start at {start:g}; time must start there, too")
         needed = FREE_SCHEME if mine else SCHEME
-        if self.noise != needed:
+        if isinstance(self.noise, CentredNoise):
+            axes = [*range(len(self.event_shape)), *mine]
+            if self.noise.centred not in axes:
+                raise ValueError(
+                    f"noise is centred on {self.noise.centred!r}; the axes are {', '.join(map(str, axes))}"
+                )
+        elif self.noise != needed:
             raise ValueError(f"noise is {self.noise}, but the event_shape {list(self.event_shape)} needs {needed}")
         return self
 
@@ -228,6 +245,17 @@ class Card(Frozen):
             if numbers > most:
                 raise ValueError(f"{what} would have {numbers} numbers at typical sizes; at most {most} are served")
         return self
+
+    @property
+    def noise_scheme(self) -> str:
+        """The name of the scheme of the starting noise."""
+        return CENTRED_SCHEME if isinstance(self.noise, CentredNoise) else self.noise
+
+    @property
+    def centred(self) -> int | None:
+        """The place of the axis along which states have the mean zero; None if there is none."""
+        axis = self.noise.centred if isinstance(self.noise, CentredNoise) else None
+        return self.event_shape.index(axis) if isinstance(axis, str) else axis
 
     @property
     def bounds(self) -> dict[str, Axis]:

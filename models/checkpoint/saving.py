@@ -25,6 +25,7 @@ from models.checkpoint.card import (
     WEIGHTS_FILE,
     ArchitectureCard,
     Card,
+    CentredNoise,
     CheckpointError,
     SamplingCard,
 )
@@ -60,6 +61,7 @@ def save(
     axes: Mapping[str, Axis] | None = None,
     prelude: Prelude | None = None,
     nulls: Mapping[str, Tensor] | None = None,
+    centred: str | int | None = None,
     noise_independent: bool = True,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
@@ -81,6 +83,7 @@ def save(
         axes: the allowed sizes of the free axes of the model's states.
         prelude: makes some of the model's conditions from those of requests; None for none.
         nulls: the stored nulls of conditions by name; None takes those of the model.
+        centred: the axis of states along which the starting noise has the mean zero; None for none.
         noise_independent: whether it was trained on noise that is independent of the data.
 
     Returns:
@@ -105,14 +108,14 @@ def save(
     sha256 = hashlib.sha256()
     for part in file_of(tensors):
         sha256.update(part)
-    config = model.config.model_dump(mode="json", exclude={"architecture"})
+    config, free = model.config.model_dump(mode="json", exclude={"architecture"}), free_axes(model.event_shape)
     content = {
         "architecture": ArchitectureCard(name=model.config.architecture, config=config),
         "dtype": "float32" if dtype == torch.float32 else "float64",
         "event_shape": model.event_shape,
         "data_shape": decoder.data_shape,
         "axes": dict(axes or {}),
-        "noise": FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
+        "noise": CentredNoise(centred=centred) if centred is not None else FREE_SCHEME if free else SCHEME,
         "time": time or TimeCard(),
         "field": model.field,
         "noise_independent": noise_independent,

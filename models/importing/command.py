@@ -88,6 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
     parser.add_argument(
+        "--noise-centred",
+        type=lambda text: int(text) if text.isdecimal() else text,
+        metavar="AXIS",
+        help="axis of a program's states along which noise has the mean zero, for an equivariant network: N of Nx3",
+    )
+    parser.add_argument(
         "--noise-independent",
         choices=("yes", "no"),
         default="yes",
@@ -216,6 +222,7 @@ def _program(
         prelude=_prelude(options),
         axes=read_config(options.axes, "--axes"),
         kind=_FIELDS[options.field],
+        centred=options.noise_centred,
     )
 
 
@@ -256,6 +263,8 @@ def _weights(
 ) -> Imported:
     if options.prelude is not None:
         raise ForeignError("--prelude makes conditions by name, which only a --program takes")
+    if options.noise_centred is not None:
+        raise ForeignError("--noise-centred is for a --program; no architecture here is equivariant")
     if options.row_by_row:
         raise ForeignError("--row-by-row is for a --program; no architecture here mixes rows")
     if options.architecture is None:

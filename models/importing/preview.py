@@ -56,7 +56,7 @@ def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tenso
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
     takes, conditions = checkpoint.network_conditions, checkpoint.examples(count)
-    start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype)
+    start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype, centred=card.centred)
 
     def velocity(x: torch.Tensor, t: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:
         with torch.no_grad():

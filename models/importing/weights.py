@@ -1,6 +1,6 @@
 """Imports: a foreign state dict or program becomes a checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,10 +25,14 @@ from models.importing.programs import read_program
 from models.messages import first_line
 from models.mixing import find_mixing
 from models.network import Network
+from models.noise import mean_along, noise
 from models.prelude import Prelude
 from models.program.network import Program, ProgramConfig
 from models.shapes import Axis, Shape, sized, typical
 from models.velocity import FieldKind
+
+_OFF_CENTRE = 1e-4
+"""Largest mean of a centred velocity, as a share of its largest number."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ def import_program(
     axes: Mapping[str, Mapping[str, Any]] | None = None,
     prelude: PreludeSource | None = None,
     kind: FieldKind = FieldKind.VELOCITY,
+    centred: str | int | None = None,
 ) -> Imported:
     """Turn a program of `torch.export` into a checkpoint; only data is read from its archive, and only ATen is run.
 
@@ -113,6 +118,7 @@ def import_program(
         row_by_row: whether to call the network with one row at a time, on every device, as it mixes rows.
         prelude: a program that makes some of the conditions from others, once for a request; None for none.
         kind: what it returns, see `read_program`.
+        centred: the axis along which its noise and its velocities have the mean zero; None for none.
 
     Raises:
         ForeignError: the archive is not a program, has content not allowed in one, or the program mixes rows.
@@ -150,7 +156,7 @@ def import_program(
         network.condition = replace(network.condition, stored=_stored_nulls(requested, nulls))
         report.append("requests give " + "; ".join(map(requested.describe, requested.in_requests)))
     source: dict[str, JsonValue] = {"imported_from": file.name}
-    options = declared or Declared(), decoder or {}, version, stored_prelude
+    options = declared or Declared(), decoder or {}, version, stored_prelude, centred
     path, stored = _store(network, program.axes, repository, name, source, *options)
     return Imported(path, [*report, *stored])
 
@@ -183,6 +189,7 @@ def _store(
     decoder: Mapping[str, Any],
     version: int | None,
     prelude: Prelude | None = None,
+    centred: str | int | None = None,
 ) -> tuple[Path, list[str]]:
     """Try a network, with small sizes of its free axes, and save it; return its folder and lines for the user."""
     network.eval().requires_grad_(False)
@@ -208,6 +215,8 @@ def _store(
         raise ForeignError(f"the network cannot be evaluated: {first_line(error)}") from None
     if mixing is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
+    if centred is not None:
+        _check_centred(field, network.event_shape, sizes, dtype, centred)
     if isinstance(network, Program):
         report += _rows(network, called, bounds, dtype)
     decodes, lines = make_decoder(network.event_shape, dtype, decoder, axes)
@@ -225,10 +234,34 @@ def _store(
         compute=compute,
         axes=axes,
         prelude=prelude,
+        centred=centred,
         noise_independent=declared.noise_independent,
     )
     authors = read_card(path).authors_solver(sizes)
     return path, [*report, *lines, *([] if authors is None else [f"solver of requests that name none: {authors}"])]
+
+
+def _check_centred(
+    field: Callable[[Tensor, Tensor], Tensor],
+    event_shape: Shape,
+    sizes: Mapping[str, int],
+    dtype: torch.dtype,
+    axis: str | int,
+) -> None:
+    """Refuse velocities whose mean along an axis is not zero: states would not keep the mean zero of their noise."""
+    if axis not in event_shape and not (isinstance(axis, int) and axis < len(event_shape)):
+        raise ForeignError(
+            f"--noise-centred is {axis}; the states have the shape {list(event_shape)}: name a free axis"
+        )
+    place = event_shape.index(axis) if isinstance(axis, str) else axis
+    x = noise(0, 0, 4, sized(event_shape, sizes), dtype, centred=place)
+    v = field(x, torch.linspace(0.1, 0.9, 4, dtype=dtype))
+    off, size = float(mean_along(v, place).abs().max()), float(v.abs().max())
+    if off > _OFF_CENTRE * size:
+        raise ForeignError(
+            f"--noise-centred {axis}: the velocity has a mean of {off:.3g} along it, and numbers up to {size:.3g}; "
+            "subtract the mean at the end of the network, as states must keep the mean zero"
+        )
 
 
 def _rows(network: Program, called: nn.Module, bounds: Mapping[str, Axis], dtype: torch.dtype) -> list[str]:

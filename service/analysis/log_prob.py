@@ -13,13 +13,13 @@ from typing import Annotated, Literal, NotRequired
 
 import numpy as np
 import torch
-from fastapi import Request, Response
+from fastapi import Response
 from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from engine.job import Job, JobResult, Operation
-from models.noise import rademacher
+from models.noise import mean_along, rademacher
 from service import examples
 from service.analysis.data import (
     BACK,
@@ -32,8 +32,7 @@ from service.analysis.data import (
     states_of,
 )
 from service.errors import invalid
-from service.http.context import Context, context_of
-from service.ledger import Take
+from service.http.context import Context
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
@@ -41,7 +40,7 @@ from service.requests.conditions import refuse_corrections
 from service.requests.schemas import BULK, Index
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import compiled, refuse_average
-from service.requests.validation import deadline_of, job_of, seed_of
+from service.requests.validation import job_of, seed_of
 from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse, Encoder
 from service.responses.solved import Floats, Solved, closed, head, latency
 from service.settings import Settings
@@ -56,6 +55,9 @@ LOG_PROB_EXACT = Operation("log_prob_exact", LogDensityField)
 LOG_PROB_HUTCHINSON = Operation("log_prob_hutchinson", partial(LogDensityField, probes=1))
 
 MAX_PROBES = 256
+
+_OFF_CENTRE = 1e-4
+"""Largest mean of states without a centre of mass, as a share of their largest number."""
 
 MAX_EXACT = 64
 """Maximum numbers per sample for an exact divergence, which costs one vector-Jacobian product per number and call."""
@@ -104,22 +106,21 @@ class LogProbResponse(Solved):
     responses=solved(LogProbResponse, "The results", ARRAY_FORMATS, **examples.LOG_PROBS),
 )
 async def log_prob(
-    http: Request, name: ModelName, request: Annotated[LogProbRequest, requested(examples.LOG_PROB)]
+    http: Context, name: ModelName, request: Annotated[LogProbRequest, requested(examples.LOG_PROB)]
 ) -> Response:
     """Find the log-density of data: solve for x and log p together, from data back to noise."""
-    context = context_of(http.scope)
-    encoder = ENCODERS[context.media_type]
+    encoder = ENCODERS[http.media_type]
     valid = await pipeline.make_job(http, request, validate_log_prob, encoder, name, in_thread=True)
     deterministic = await pipeline.ready(http, valid) and valid.states.deterministic
     result = await pipeline.solve(http, valid.job)
     worst = await asyncio.to_thread(_worst, result, len(valid.states.x))
     pipeline.count(http, valid.job, worst)
-    arguments = (valid.model, valid.job, result, worst, context, valid.states, deterministic)
-    return await pipeline.respond(http, await asyncio.to_thread(_response, *arguments), encoder, {"Vary": "Accept"})
+    arguments = (valid.model, valid.job, result, worst, http, valid.states, deterministic)
+    return await pipeline.respond(http, await asyncio.to_thread(_response, *arguments), encoder, {"vary": "Accept"})
 
 
 def validate_log_prob(
-    request: LogProbRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+    request: LogProbRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
 
@@ -135,13 +136,14 @@ def validate_log_prob(
     _check_cost(n, probes, 0 if exact else width, settings)
     plan = compiled(request, model, BACK, settings)
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", plan, encoder, settings.max_answer_bytes)
-    lanes, steps, deadline = n * probes, kept_steps(plan, "none"), deadline_of(request, settings)
+    lanes, steps, deadline = n * probes, kept_steps(plan, "none"), http.deadline
     constants = 0 if exact else width
     lanes_held = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, steps=steps)
-    hold = take(
-        lanes_held + lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes, deadline, checked.bytes
+    hold = http.reserve(
+        lanes_held + lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes, checked.bytes
     )
     states = states_of(request, model)
+    _check_centred(states, model)
     seed = 0 if exact else seed_of(request.seed)
     drawn = [rademacher(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
     flat = states.x.reshape(n, width)
@@ -175,6 +177,25 @@ def _is_exact(request: LogProbRequest, width: int) -> bool:
     return exact
 
 
+def _check_centred(states: States, model: ModelVersion) -> None:
+    """Refuse states that are not in the subspace on which a model with centred noise has a density."""
+    if (place := model.card.centred) is None:
+        return
+    if states.log_volume is not None:
+        raise invalid(
+            "decode",
+            f"model {model.name!r} has a density only where the mean along axis {place} of a state is zero, which its "
+            "decoder does not keep; send states, with decode false",
+        )
+    off, size = float(mean_along(states.x, place).abs().max()), float(states.x.abs().max())
+    if off > _OFF_CENTRE * max(1.0, size):
+        raise invalid(
+            "samples",
+            f"samples have a mean of {off:.3g} along axis {place} of a state; model {model.name!r} has a density only "
+            "where that is zero: subtract it, and send states with decode false",
+        )
+
+
 def _check_cost(n: int, probes: int, width: int, settings: Settings) -> None:
     if n * probes > settings.max_samples:
         raise invalid(
@@ -196,14 +217,14 @@ def _response(
     job: Job,
     result: JobResult,
     worst: JobResult,
-    context: Context,
+    http: Context,
     states: States,
     deterministic: bool,
 ) -> ArrayResponse:
     """Return the response with the log-density of each sample, and its standard error for two or more probes."""
     n = len(states.x)
     probes = job.num_samples // n
-    estimates = _log_density(result).reshape(probes, n).T
+    estimates = _log_density(result, model).reshape(probes, n).T
     if states.log_volume is not None:
         estimates = estimates - states.log_volume[:, None]
     mean = _sums(estimates) / probes
@@ -213,7 +234,7 @@ def _response(
     exact: DivergenceBody = {"method": "exact"}
     estimated: DivergenceBody = {"method": "hutchinson", "probes": probes, "seed": job.seed}
     document: LogProbResponse = {
-        **head(model, job, worst, context, deterministic),
+        **head(model, job, worst, http, deterministic),
         "shape": [n],
         "divergence": exact if job.operation is LOG_PROB_EXACT else estimated,
         **({} if states.residual is None else {"residual": states.residual}),
@@ -221,13 +242,19 @@ def _response(
         **({} if error is None else {"standard_error": error}),
         "latency": latency(result),
     }
-    return ArrayResponse.of(document, context.elapsed)
+    return ArrayResponse.of(document, http.elapsed)
 
 
-def _log_density(result: JobResult) -> NDArray[np.float64]:
-    """Return the log-density of each lane's initial state; NaN where the lane did not reach the noise."""
+def _log_density(result: JobResult, model: ModelVersion) -> NDArray[np.float64]:
+    """Return the log-density of each lane's initial state; NaN where the lane did not reach the noise.
+
+    With centred noise it is that on the states of mean zero, whose dimension is less by one for each column. There the
+    divergence of a velocity of mean zero is that of the whole space.
+    """
     latent, change = result.x[:, :-1].double(), result.x[:, -1].double()
-    base = -0.5 * (lane_sums(latent.square()) + latent.shape[1] * math.log(2 * math.pi))
+    dimension, place = latent.shape[1], model.card.centred
+    dimension -= 0 if place is None else dimension // model.event_shape[place]
+    base = -0.5 * (lane_sums(latent.square()) + dimension * math.log(2 * math.pi))
     return np.where(result.status == Status.SUCCESS.value, base - change.numpy(), np.nan)
 
 
