@@ -170,6 +170,9 @@ class Work(Protocol):
 _SHARE = 0.5
 """Share of a job's time that the work ahead of it and its own may take up."""
 
+_HARDLY = 0.1
+"""Share of its own time by which a job may be held up as if it had the machine to itself."""
+
 _LEAST_RETRY_S, _LONGEST_LINE_S = 0.1, 60.0
 
 _FULL = "the queue is full (PATHLINE_MAX_QUEUE)"
@@ -204,28 +207,10 @@ class Gate:
             TooSlow: it would be late even with the machine to itself, and a partial result is no use.
             Overloaded: the queue is full, or the job would be late; with the time until the same job would be accepted.
         """
-        accepted = self._judge(queue, job, stages_s, job.deadline, entry)
-        if isinstance(accepted, Overloaded):
-            raise accepted
-        return accepted
-
-    def refusal(self, queue: Queue, job: Job, stages_s: float, limit_s: float) -> Overloaded | None:
-        """Return what `take` would raise if such a job with this time limit in seconds came now.
-
-        Raises:
-            TooSlow: as `take`.
-        """
-        judged = self._judge(queue, job, stages_s, self._clock() + limit_s, Entry)
-        return judged if isinstance(judged, Overloaded) else None
-
-    def _judge(
-        self, queue: Queue, job: Job, stages_s: float, end: float | None, entry: Callable[..., E]
-    ) -> E | Overloaded:
-        """Return the entry of a job that ends at `end` if it is accepted, else why it is not."""
         now, bulk = self._clock(), job.priority is Priority.BULK
         if len(self._work) >= self._max_queue:
-            return Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(now)))
-        cost = queue.nfe.of(job)
+            raise Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(now)))
+        cost, end = queue.nfe.of(job), job.deadline
         mean, slowest, typical = cost
         calls, width = (slowest if slowest > mean else mean), network_rows(job.guidance)
         deadline = math.inf
@@ -246,8 +231,9 @@ class Gate:
             deadline=deadline,
             partial=job.partial,
         )
-        late = None if end is None else self._late(queue, bulk, accepted, now)
-        return accepted if late is None else late
+        if end is not None:
+            self._check_time(queue, bulk, accepted, now)
+        return accepted
 
     def all_s(self) -> float:
         """About how many seconds all work takes."""
@@ -275,20 +261,28 @@ class Gate:
         deadlines = [entry.deadline for scheduler in schedulers for entry in scheduler.entries.values()]
         return min(self.all_s() / max(1, len(deadlines)), min(deadlines, default=math.inf) - now)
 
-    def _late(self, queue: Queue, bulk: bool, entry: Entry, now: float) -> Overloaded | None:
-        """Return the refusal of a job for which the work ahead of it leaves too little time."""
+    def _check_time(self, queue: Queue, bulk: bool, entry: Entry, now: float) -> None:
+        """Refuse a job for which the work ahead of it leaves too little time.
+
+        A partial one needs none of its own: it answers with what it has at its deadline.
+
+        Raises:
+            Overloaded: as in `take`.
+        """
         left_s, scheduler, own_rows = entry.deadline - now, queue.schedulers[bulk], entry.samples * entry.width
         before, rows = ahead(scheduler.entries.values(), entry, scheduler)
         tick_s, own_work = queue.ticks.seconds(rows), own_rows * entry.cost
         alone_s = queue.alone_s(entry.calls, own_work, own_rows, bulk)
         shared_s = entry.calls * tick_s if scheduler.is_small(own_rows) else 0.0
-        needed_s = before * tick_s / rows + (alone_s if alone_s > shared_s else shared_s)
-        needed_s += self._others_s(queue, bulk, needed_s, now) - (alone_s if entry.partial else 0.0)
+        own_s, ahead_s = (alone_s if alone_s > shared_s else shared_s), before * tick_s / rows
+        ahead_s += self._others_s(queue, bulk, ahead_s + own_s, now)
+        over_s = ahead_s + (0.0 if entry.partial else own_s) - _SHARE * left_s
+        held_up_s = ahead_s + own_s - alone_s
         # A job that hardly fits even alone is accepted if nothing holds it up.
-        if needed_s <= _SHARE * left_s or needed_s <= 1.1 * alone_s:
-            return None
-        wait_s = max(_LEAST_RETRY_S, min(needed_s - alone_s, needed_s - _SHARE * left_s))
-        return Overloaded(_LATE, wait_s + self._line_s(bulk, now, own_work * tick_s / rows))
+        if over_s <= 0.0 or held_up_s <= _HARDLY * alone_s:
+            return
+        wait_s = max(_LEAST_RETRY_S, min(held_up_s, over_s))
+        raise Overloaded(_LATE, wait_s + self._line_s(bulk, now, own_work * tick_s / rows))
 
     def _line_s(self, bulk: bool, now: float, own_s: float) -> float:
         """Seconds of the jobs refused before, which come back too: each is told a time of its own."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, overload
 
 import torch
 
@@ -33,10 +33,10 @@ from engine.job import (
     JobResult,
     Operation,
     Overloaded,
+    Pending,
     Priority,
     Sizes,
     TooManySamples,
-    TooSlow,
     Workload,
 )
 from engine.loop import Loop
@@ -119,7 +119,7 @@ class Engine:
     @property
     def alive(self) -> bool:
         """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and not self._loop.closed
 
     @property
     def turn_s(self) -> float:
@@ -188,8 +188,8 @@ class Engine:
         def deliver(outcomes: Outcomes) -> None:
             try:
                 loop.call_soon_threadsafe(settle, outcomes)
-            except RuntimeError:  # it has been closed
-                settle(outcomes)
+            except RuntimeError:  # it has been closed, and nobody waits there
+                settle([each for each in outcomes if isinstance(each[0], Future)])
 
         self._loop.deliver = deliver
 
@@ -300,8 +300,12 @@ class Engine:
                 self._versions = {key: each for key, each in self._versions.items() if each is not arena}
                 self._retire(queues.values())
 
-    def submit(self, job: Job) -> Future[JobResult]:
-        """Queue a job.
+    @overload
+    def submit(self, job: Job) -> Future[JobResult]: ...
+    @overload
+    def submit(self, job: Job, future: asyncio.Future[JobResult]) -> asyncio.Future[JobResult]: ...
+    def submit(self, job: Job, future: asyncio.Future[JobResult] | None = None) -> Pending:
+        """Queue a job, and return the future of its result: one of the loop of `deliver_on`, or by default a new one.
 
         Raises:
             Draining: the engine takes no more.
@@ -322,31 +326,14 @@ class Engine:
                 raise Overloaded("requests have too many different shapes at once", _BUSY_S)
             queue = queues[job.operation, job.sizes]
             job, arena = _grouped(job, queue.arena.budget), queue.arena
-            make = partial(ActiveJob, job=job, queue=queue, bulk=job.priority is Priority.BULK)
+            pending = Future[JobResult]() if future is None else future
+            make = partial(ActiveJob, job=job, queue=queue, bulk=job.priority is Priority.BULK, future=pending)
             active = self._gate.take(queue, job, arena.stages_s(job) if arena.stages else 0.0, make)
             self._table.add(active)
             if loop.working_since is None:
                 loop.working_since = self._clock()
         loop.commands.put(partial(self._table.begin, active))
-        return active.future
-
-    def refusal(self, job: Job, limit_s: float) -> Overloaded | None:
-        """Return how `submit` would refuse such a job with this time limit in seconds for overload, if it came now.
-
-        None also where the engine cannot tell: it takes no jobs, or it has not just this version of the model.
-        """
-        with self._lock:
-            loaded = [arena for (name, _), arena in self._versions.items() if name == job.model]
-            if len(loaded) != 1 or loaded[0] is not self._versions.get((job.model, job.version)):
-                return None
-            queue = self._queues[loaded[0]].get((job.operation, job.sizes))
-            if queue is None or self._draining or self._loop.closed:
-                return None
-            job, arena = _grouped(job, queue.arena.budget), queue.arena
-            try:
-                return self._gate.refusal(queue, job, arena.stages_s(job) if arena.stages else 0.0, limit_s)
-            except TooSlow:
-                return None
+        return pending
 
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
@@ -365,7 +352,7 @@ class Engine:
             bulk = priority is Priority.BULK or not queue.schedulers[False].is_small(math.ceil(rate * rows))
             return queue.alone_s(calls, rate * work, rate * rows, bulk)
 
-    def cancel(self, future: Future[JobResult]) -> None:
+    def cancel(self, future: Pending) -> None:
         """Cancel a job; its lanes are removed before the next tick."""
         self._loop.commands.put(partial(self._table.cancel, future))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -226,6 +228,9 @@ class JobResult:
 
 Outcome = JobResult | Exception | None
 """How a job ends: with a result, with an error, or cancelled (None)."""
+
+Pending = Future[JobResult] | asyncio.Future[JobResult]
+"""A job's outcome to come; an event loop's own future has no lock."""
 
 
 NAMES = np.array(["", *(status.value for status in STATUSES)])

@@ -14,13 +14,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from queue import SimpleQueue
 
 import torch
 
 from engine.device import Device
-from engine.job import Draining, EngineFailed, JobResult, Outcome
+from engine.job import Draining, EngineFailed, Outcome, Pending
 from engine.scheduler import BULK_SHARE
 from engine.stages import Stage
 from engine.table import ActiveJob, ArenaQueue, JobTable, Observer, Outcomes, settle
@@ -96,7 +95,7 @@ class Loop:
         for queue in queues:
             queue.retired = True
 
-    def _send_built(self, future: Future[JobResult], outcome: Outcome) -> None:
+    def _send_built(self, future: Pending, outcome: Outcome) -> None:
         self.commands.put(lambda: (self.table.close_built if self.closed else self.table.built)(future, outcome))
 
     def turn(self) -> bool:

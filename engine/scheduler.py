@@ -288,8 +288,9 @@ def ahead(entries: Iterable[Entry], entry: Entry, scheduler: Scheduler[E]) -> tu
         else:
             later += rows
         running += each.active * each.width
-    room = max(0.0, scheduler.enough - running)
-    return before * max(0.0, 1 - room / max(waiting, 1.0)), min(scheduler.enough, running + waiting + later)
+    enough, rows = scheduler.enough, running + waiting + later
+    left_over = 1 - (enough - running if enough > running else 0.0) / (waiting if waiting > 1.0 else 1.0)
+    return before * (left_over if left_over > 0.0 else 0.0), (rows if rows < enough else enough)
 
 
 @dataclass

@@ -5,10 +5,11 @@ Its owner's lock guards it: any thread adds a job under that lock, and the engin
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import InvalidStateError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
@@ -18,7 +19,7 @@ import torch
 
 from engine.admission import Queue
 from engine.arena import Arena
-from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Outcome, ResultBuilder
+from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Outcome, Pending, ResultBuilder
 from engine.prelude_cache import PreludeCache
 from engine.scheduler import BULK_SHARE, BulkShare, Entry
 from engine.stages import Pass, Stage, decoder_pass, prelude_pass
@@ -30,7 +31,7 @@ STOPPED = "the engine has stopped; restart the service"
 _REPRICE_EVERY = 16
 """Ticks after which the cost of jobs under error control is estimated again, from their progress."""
 
-Outcomes = list[tuple[Future[JobResult], Outcome]]
+Outcomes = list[tuple[Pending, Outcome]]
 """Futures and their outcomes."""
 
 
@@ -60,7 +61,7 @@ def settle(outcomes: Outcomes) -> None:
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
-        except InvalidStateError:
+        except (InvalidStateError, asyncio.InvalidStateError):
             pass  # it was cancelled meanwhile
 
 
@@ -81,7 +82,7 @@ class ActiveJob(Entry):
     job: Job
     queue: ArenaQueue
     bulk: bool
-    future: Future[JobResult] = field(default_factory=Future[JobResult])
+    future: Pending
     builder: ResultBuilder = field(init=False)
     left: bool = False
     waits_for: tuple[Stage, Pass] | None = None
@@ -237,7 +238,7 @@ class JobTable:
         self,
         observer: Observer | None,
         clock: Callable[[], float],
-        send: Callable[[Future[JobResult], Outcome], object],
+        send: Callable[[Pending, Outcome], object],
         prelude_cache_bytes: int = 0,
     ) -> None:
         self._preludes = PreludeCache(prelude_cache_bytes)
@@ -246,12 +247,12 @@ class JobTable:
         self.stages: list[Stage] = []
         self.next_deadline = math.inf
         self.served_s = 0.0
-        self._jobs: dict[Future[JobResult], ActiveJob] = {}
+        self._jobs: dict[Pending, ActiveJob] = {}
         self._due: dict[int, ActiveJob] = {}  # those with a deadline
         self._outcomes: Outcomes = []
         self._executor = ThreadPoolExecutor(1, "pathline-results")
         self._building = 0  # number of results being built there
-        self._to_decode: dict[Future[JobResult], ActiveJob] = {}  # of those, the ones to decode
+        self._to_decode: dict[Pending, ActiveJob] = {}  # of those, the ones to decode
 
     def __len__(self) -> int:
         """Return the number of jobs in progress, including those with results being built."""
@@ -383,7 +384,7 @@ class JobTable:
         self._building += 1
         self._executor.submit(build)
 
-    def built(self, future: Future[JobResult], outcome: Outcome) -> None:
+    def built(self, future: Pending, outcome: Outcome) -> None:
         """Deliver a result that was built off the engine's thread, decoding it first if requested."""
         self._building -= 1
         active = self._to_decode.pop(future, None)
@@ -438,7 +439,7 @@ class JobTable:
         if active.number in queue.jobs:  # none of its samples ran
             self._complete(active)
 
-    def cancel(self, future: Future[JobResult]) -> None:
+    def cancel(self, future: Pending) -> None:
         """Cancel a job; does nothing once it has ended."""
         self._to_decode.pop(future, None)
         if future in self._jobs:
@@ -469,7 +470,7 @@ class JobTable:
         self._jobs.clear()
         self.queues.clear()
 
-    def close_built(self, future: Future[JobResult], outcome: Outcome) -> None:
+    def close_built(self, future: Pending, outcome: Outcome) -> None:
         """Deliver a result that was being built when the thread ended; one still to be decoded is lost."""
         self._outcomes.append((future, EngineFailed(STOPPED) if future in self._to_decode else outcome))
 

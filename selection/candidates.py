@@ -71,8 +71,8 @@ def candidates(
     yield from _tolerances(points, dtype, close if close > CLOSE else 0.0)  # what is stored goes on to rounding
 
 
-def _family(point: Point) -> tuple[bool, bool]:
-    """Return what methods share that are alike on all grids: Runge-Kutta, Adams-Bashforth, or exponential."""
+def _family(point: Point) -> tuple[bool, object]:
+    """Return what methods share that are alike on all grids: Runge-Kutta, Adams-Bashforth, or one exponential form."""
     method = SolverSpec.parse(point.solver).method
     return method.multistep_order > 0, method.exponential is not None
 

@@ -21,7 +21,7 @@ class NoneFits(Exception):  # noqa: N818  (no fault: it says what could be met)
 
 
 @dataclass(frozen=True)
-class Limits:
+class BudgetLimits:
     """A budget. Any limit may be None, but not all.
 
     Attributes:
@@ -90,7 +90,7 @@ class Choice:
 
     point: Point
     evidence: Evidence
-    limits: Limits
+    limits: BudgetLimits
     why: str
     ms: float | None = None
     note: str = ""
@@ -145,7 +145,9 @@ def measured(evidence: Sequence[Evidence]) -> list[tuple[Point, Evidence]]:
     return sorted(best.values(), key=lambda pair: (*pair[0].cost, pair[0].order))
 
 
-def choose(evidence: Sequence[Evidence], limits: Limits, ms_of: Callable[[Point], float] | None = None) -> list[Choice]:
+def choose(
+    evidence: Sequence[Evidence], limits: BudgetLimits, ms_of: Callable[[Point], float] | None = None
+) -> list[Choice]:
     """Return the choices within limits, best first: the cheapest under `max_error`, else the most accurate.
 
     If some measurements have the conditions asked for, the choice rests on these alone.
@@ -176,7 +178,7 @@ def choose(evidence: Sequence[Evidence], limits: Limits, ms_of: Callable[[Point]
     return [Choice(offer.point, offer.evidence, limits, why, offer.ms) for offer in within]
 
 
-def _could_be_met(limits: Limits, offers: Sequence[Choice]) -> str:
+def _could_be_met(limits: BudgetLimits, offers: Sequence[Choice]) -> str:
     """Say that no solver is within the limits, and what could be met."""
     cheap = replace(limits, max_error=None)
     affordable = [offer for offer in offers if cheap.fits(offer.point, offer.ms)]

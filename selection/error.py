@@ -130,7 +130,7 @@ def summary(errors: NDArray[np.float64]) -> dict[str, Any] | None:
     }
 
 
-class Solved(Protocol):
+class SolvedPaths(Protocol):
     """What a solver made of noise."""
 
     @property
@@ -149,7 +149,7 @@ class Solved(Protocol):
         ...
 
 
-def arrivals(solved: Solved) -> Tensor:
+def arrivals(solved: SolvedPaths) -> Tensor:
     """Return the states (n, *event) in float64; NaN for a sample that did not reach t = 1."""
     reached = torch.tensor([status == Status.SUCCESS for status in solved.status])
     return torch.where(reached.reshape(-1, *[1] * (solved.x.ndim - 1)), solved.x.double(), torch.nan)
@@ -176,7 +176,7 @@ class Ends:
         """
         return cls(states, spread_of(states))
 
-    def errors(self, solved: Solved) -> NDArray[np.float64]:
+    def errors(self, solved: SolvedPaths) -> NDArray[np.float64]:
         """Return the endpoint error of each sample, (n,); infinite where it or its path did not reach t = 1."""
         return shares(arrivals(solved), self.states, self.spread)
 
@@ -185,7 +185,7 @@ class Ends:
         """Whether each path reached t = 1, (n,)."""
         return self.states.flatten(1).isfinite().all(1).numpy()
 
-    def point(self, solver: str, solved: Solved) -> Point | None:
+    def point(self, solver: str, solved: SolvedPaths) -> Point | None:
         """Return the measurement of a solver; None if more than 5 % of the samples failed."""
         members = summary(self.errors(solved)[self.reached])
         nfe = solved.nfe

@@ -27,7 +27,7 @@ from models.conditions import ONE, ConditionError
 from models.noise import noise
 from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
-from selection.choice import USUAL_ERROR, Evidence, Limits, NoneFits, choose
+from selection.choice import USUAL_ERROR, BudgetLimits, Evidence, NoneFits, choose
 from selection.error import TIGHT, Ends, Field, NoErrors, Point, exact_ends, solve
 from selection.frontier import Curve, Frontier, merged, pareto, plans_hash, store_frontier, table
 from solvers import SolverSpec
@@ -349,7 +349,7 @@ def lines(frontier: Frontier) -> list[str]:
         report.append(table(curve, pareto(curve.points)))
         with contextlib.suppress(NoneFits):
             evidence = Evidence(curve, conditions=frontier.conditions, own=not frontier.conditions)
-            report.append(choose([evidence], Limits(max_error=USUAL_ERROR))[0].text)
+            report.append(choose([evidence], BudgetLimits(max_error=USUAL_ERROR))[0].text)
         if not curve.complete:
             report.append("time ran out before all solvers were tried; raise --seconds")
     return report

@@ -8,22 +8,20 @@ from typing import Any
 import torch
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
 
 from engine.engine import Engine as RealEngine
 from service import openapi
 from service.analysis import diagnose, encode, log_prob
 from service.errors import Kind
-from service.http.access import CORS, RefuseForeign, RequireKey
-from service.http.compression import Compress
-from service.http.middleware import UNMATCHED, LimitBursts, Observe, SubPath, handle_errors
+from service.http.middleware import UNMATCHED, Door, leave_errors
 from service.ledger import CONDITIONS, Ledger
 from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Registry
-from service.requests.early import RefuseEarly
+from service.requests.pipeline import BodyRoute
 from service.routes import docs, frontier, health, models, page, replay, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
@@ -50,7 +48,21 @@ ROUTES = [route for router in _ROUTERS for route in router.routes]
 """Given to the application as they are: included routers would cost each request more than its own endpoint."""
 
 
-def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
+class Application(FastAPI):
+    """The framework's application behind our door."""
+
+    door: Door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or start and stop."""
+        await (self.door if scope["type"] == "http" else self.pass_on)(scope, receive, send)
+
+    async def pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Leave a request to the framework."""
+        await super().__call__(scope, receive, send)
+
+
+def create_app(settings: Settings | None = None, engine: Engine | None = None) -> Application:
     """Make the ASGI application; its parts are in ``app.state.service``.
 
     The models are loaded when the application starts (its lifespan). Call ``app.state.service.start(in_thread=True)``
@@ -66,7 +78,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     """
     settings = load_settings() if settings is None else settings
     service = _assemble(settings, engine)
-    app = FastAPI(
+    app = Application(
         title="Pathline",
         summary="Samples from flow-matching models, each request with its own solver",
         version=VERSION,
@@ -82,25 +94,9 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     )
     app.state.service = service
     _expect_requests(ROUTES, service.metrics)
-    handle_errors(app)
-    app.add_middleware(RefuseEarly, service=service)
-    app.add_middleware(LimitBursts, limiter=service.burst_limiter)  # inside what refuses by headers alone
-    if settings.api_keys:
-        app.add_middleware(RequireKey, settings=settings)
-    if settings.cors_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
-    app.add_middleware(RefuseForeign, settings=settings)
-    app.add_middleware(Compress)
-    if settings.root_path:
-        app.add_middleware(SubPath, root_path=settings.root_path)
-    app.state.traces = traces = _traces(settings)
-    app.add_middleware(
-        Observe,
-        metrics=service.metrics,
-        access_log=settings.access_log,
-        traces=traces,
-        url_path=settings.url_path,
-    )
+    leave_errors(app)
+    solving = [route for route in ROUTES if isinstance(route, BodyRoute)]
+    app.door = Door(app.pass_on, service, settings, solving, _traces(settings))
     return app
 
 
@@ -144,7 +140,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: Application) -> AsyncIterator[None]:
     service: Service = app.state.service
     service.engine.deliver_on(asyncio.get_running_loop())
     await asyncio.to_thread(service.start)
@@ -152,5 +148,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.to_thread(service.stop)
-        if app.state.traces is not None:
-            await asyncio.to_thread(app.state.traces.close)
+        if app.door.traces is not None:
+            await asyncio.to_thread(app.door.traces.close)

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import orjson
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooManySamples, TooSlow
 
@@ -387,28 +387,6 @@ REFUSALS = (Overloaded, TooSlow, TooManySamples, Draining, DeadlineExceeded, Eng
 def shutting_down() -> ProblemError:
     """Return the error for a request that comes or waits while the service shuts down."""
     return ProblemError(Kind.DRAINING, SHUTTING_DOWN, headers={"Retry-After": "5"}, retry_after_s=5)
-
-
-_OVERLOADED = {"type": Kind.OVERLOADED.type, "title": Kind.OVERLOADED.value.title, "status": 429}
-
-
-def overloaded_messages(error: Overloaded, request_id: str, url_path: str) -> tuple[Message, Message]:
-    """Return the ASGI messages of the response that `problem_of` has for this error; under overload most are these."""
-    wait = max(1, math.ceil(error.retry_after_s))
-    document = _OVERLOADED | {
-        "type": url_path + _OVERLOADED["type"],
-        "detail": f"{error.reason}; try again in {wait} s",
-        "request_id": request_id,
-        "retry_after_s": error.retry_after_s,
-    }
-    body = orjson.dumps(document)
-    headers = [
-        (b"retry-after", b"%d" % wait),
-        (b"content-length", b"%d" % len(body)),
-        (b"content-type", MEDIA_TYPE.encode()),
-    ]
-    start = {"type": "http.response.start", "status": 429, "headers": headers}
-    return start, {"type": "http.response.body", "body": body}
 
 
 def problem_of(error: Exception) -> ProblemError:

@@ -4,7 +4,7 @@ A request is over when its response is out or its client has left, and the engin
 reader counts, too.
 """
 
-import itertools
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -16,10 +16,6 @@ from service.errors import Kind, ProblemError
 
 _FIRST_GUESS_S = 1.0
 """Assumed time for which a request holds its memory, until one has ended."""
-
-
-Take = Callable[[int, float, int], "Hold"]
-"""Reserves bytes until a deadline, as `Ledger.take`; the last argument is how many of them are conditions."""
 
 
 @dataclass(frozen=True)
@@ -47,44 +43,43 @@ class Hold:
 
     Attributes:
         bytes: its size.
+        begun, deadline: when it was reserved, and the latest end of the request, by the ledger's clock.
         companion: memory of another ledger that is released with it, or None.
     """
 
-    def __init__(self, ledger: "Ledger", number: int, wanted: int, deadline: float) -> None:
-        self.bytes = wanted
-        self.begun, self.deadline = ledger.now(), deadline
-        self._ledger, self._number = ledger, number
-        self._waits, self._released = 1, False  # for the request, and for each of its jobs
-        self.companion: Hold | None = None
-        self._lock = threading.Lock()
+    __slots__ = ("_claims", "_ledger", "_released", "begun", "bytes", "companion", "deadline")
 
-    def until(self, future: "Future[Any]") -> None:
+    def __init__(self, ledger: "Ledger", size: int, begun: float, deadline: float) -> None:
+        self.bytes, self.begun, self.deadline, self._ledger = size, begun, deadline, ledger
+        self._claims, self._released = 1, False  # that of the request, and one of each job that outlives it
+        self.companion: Hold | None = None
+
+    def until(self, future: Future[Any] | asyncio.Future[Any]) -> None:
         """Keep the memory at least until a job is done."""
-        with self._lock:
-            self._waits += 1
-        future.add_done_callback(lambda _: self._end_one())
+        with self._ledger.lock:
+            self._claims += 1
+        future.add_done_callback(lambda _: self._end_claim())
         if self.companion is not None:
             self.companion.until(future)
 
     def release(self) -> None:
         """End the request's own claim; a second call does nothing."""
-        with self._lock:
-            again, self._released = self._released, True
-        if not again:
-            self._end_one()
-        if self.companion is not None:
-            self.companion.release()
+        if not self._released:
+            self._released = True
+            self._end_claim()
+            if self.companion is not None:
+                self.companion.release()
 
     def grow(self, more: int) -> None:
         """Count more bytes for data that turned out larger; they are allocated already, so this is never refused."""
-        self._ledger._grow(self, more)
+        self._ledger.grow(self, more)
 
-    def _end_one(self) -> None:
-        with self._lock:
-            self._waits -= 1
-            ended = self._waits == 0
-        if ended:
-            self._ledger._end(self._number)
+    def _end_claim(self) -> None:
+        ledger = self._ledger
+        with ledger.lock:
+            self._claims -= 1
+            if not self._claims:
+                ledger.end(self)
 
 
 class Ledger:
@@ -104,10 +99,9 @@ class Ledger:
     ) -> None:
         self.now, self._limit, self._purpose = now, limit, purpose
         self._reserved = 0
-        self._holds: dict[int, Hold] = {}
-        self._numbers = itertools.count()
+        self._holds: dict[Hold, None] = {}
         self._mean_s = _FIRST_GUESS_S  # how long memory was held recently
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # of the holds, too
 
     @property
     def reserved(self) -> int:
@@ -137,11 +131,13 @@ class Ledger:
         Raises:
             ProblemError: 413 for more than the limit, 429 for more than is free now.
         """
-        self.check(wanted)
-        with self._lock:
-            self._check_room(wanted)
-            number = next(self._numbers)
-            hold = self._holds[number] = Hold(self, number, wanted, deadline)
+        if wanted > self._limit:
+            self.check(wanted)
+        with self.lock:
+            if self._reserved + wanted > self._limit:
+                self._check_room(wanted)
+            hold = Hold(self, wanted, self.now(), deadline)
+            self._holds[hold] = None
             self._reserved += wanted
             return hold
 
@@ -152,7 +148,7 @@ class Ledger:
             ProblemError: as in `take`; the earlier reservation is kept.
         """
         self.check(hold.bytes + more)
-        with self._lock:
+        with self.lock:
             self._check_room(more)
             hold.bytes += more
             self._reserved += more
@@ -173,7 +169,7 @@ class Ledger:
         """Seconds until the missing bytes are released; a hold is assumed to last as long as those before it."""
         now = self.now()
         ends: list[tuple[float, int]] = []
-        for hold in self._holds.values():
+        for hold in self._holds:
             held = now - hold.begun
             left = self._mean_s - held if held < self._mean_s else held  # overdue: assume as long again
             ends.append((min(left, max(hold.deadline - now, 0.1)), hold.bytes))
@@ -183,14 +179,15 @@ class Ledger:
                 return max(0.1, left)
         return _FIRST_GUESS_S  # not reached: together they hold the limit or more
 
-    def _grow(self, hold: Hold, more: int) -> None:
-        with self._lock:
+    def grow(self, hold: Hold, more: int) -> None:
+        """Count more bytes of a hold, beyond the limit if need be."""
+        with self.lock:
             hold.bytes += more
             self._reserved += more
 
-    def _end(self, number: int) -> None:
-        with self._lock:
-            hold = self._holds.pop(number)
-            self._reserved -= hold.bytes
-            weight = min(0.5, hold.bytes / self._limit)  # small holds say little
-            self._mean_s += (self.now() - hold.begun - self._mean_s) * weight
+    def end(self, hold: Hold) -> None:
+        """Free the memory of a hold; the caller has the lock."""
+        del self._holds[hold]
+        self._reserved -= hold.bytes
+        weight = hold.bytes / self._limit  # small holds say little
+        self._mean_s += (self.now() - hold.begun - self._mean_s) * (weight if weight < 0.5 else 0.5)

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Protocol
 
 import torch
 
-from engine.job import Job, JobResult, Operation, Overloaded, Priority, Sizes, Workload
+from engine.job import Job, JobResult, Operation, Priority, Sizes, Workload
 from models.checkpoint.loading import Checkpoint
 
 Pace = Callable[[float, float, float, Priority, Sizes], float]
@@ -121,10 +120,6 @@ class Engine(Protocol):
         """Free what `load` returned once all jobs submitted for it are done; returns at once."""
         ...
 
-    def refusal(self, job: Job, limit_s: float) -> Overloaded | None:
-        """Return how `submit` would refuse such a job with this time limit for overload now; None if it would not."""
-        ...
-
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
     ) -> float:
@@ -140,10 +135,10 @@ class Engine(Protocol):
         """
         ...
 
-    def submit(self, job: Job) -> Future[JobResult]:
+    def submit(self, job: Job, future: asyncio.Future[JobResult]) -> asyncio.Future[JobResult]:
         """Queue a job."""
         ...
 
-    def cancel(self, future: Future[JobResult]) -> None:
+    def cancel(self, future: asyncio.Future[JobResult]) -> None:
         """Cancel a job; its lanes are removed within one tick."""
         ...

@@ -147,7 +147,8 @@ def header_of(document: Mapping[str, Any]) -> str | None:
 
 def digest_of(array: NDArray[Any]) -> str:
     """Return the hash of an array's bytes in C order."""
-    return f"sha256:{hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()}"
+    flat = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return f"sha256:{hashlib.sha256(flat.data.cast('B') if flat.size else b'').hexdigest()}"
 
 
 def arrays_of(job: Job) -> dict[str, NDArray[Any]]:

@@ -192,6 +192,7 @@ def run(
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing depends on a client's address or on the scheme
         date_header=True,
         timeout_keep_alive=_NEVER_S,  # `Connection` closes idle connections
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from starlette.requests import Request
 
-from engine.job import Job
 from models.repository import RepositoryError
 from service import VERSION as VERSION
 from service.errors import SHUTTING_DOWN, Kind, ProblemError
+from service.http.context import context_of
 from service.http.middleware import BurstLimiter
 from service.ledger import Hold, Ledger
 from service.metrics import Metrics
@@ -37,7 +38,7 @@ class Service:
         ledger: memory of the requests in progress.
         bodies: memory of the bodies being read.
         conditions: memory of the conditions of the requests in progress.
-        refused: routes and jobs of requests that were refused, by kind, the oldest first; see `requests.early`.
+        kinds: kinds of recent requests, the oldest first; see `requests.alike`.
         parsing: held while a large body is parsed.
         started: whether it has been started.
         draining: whether it takes no more requests.
@@ -51,7 +52,7 @@ class Service:
     ledger: Ledger
     bodies: Ledger
     conditions: Ledger
-    refused: dict[object, tuple[object, Job]] = field(default_factory=dict)
+    kinds: dict[Any, Any] = field(default_factory=dict)
     burst_limiter: BurstLimiter = field(default_factory=BurstLimiter)
     started: bool = False
     draining: bool = False
@@ -82,11 +83,11 @@ class Service:
             raise
         engine = self.engine
         self.metrics.watch(
-            lambda: engine.queue_depth,
-            lambda: engine.workload().seconds,
-            lambda: engine.active_jobs,
-            lambda: engine.active_lanes,
-            lambda: self.ledger.reserved,
+            queue_depth=lambda: engine.queue_depth,
+            work_seconds=lambda: engine.workload().seconds,
+            active_jobs=lambda: engine.active_jobs,
+            active_lanes=lambda: engine.active_lanes,
+            job_bytes=lambda: self.ledger.reserved,
         )
         self.metrics.runs_on(str(engine.device), engine.device_name)
         self.started = True
@@ -204,13 +205,14 @@ class Service:
         Raises:
             ProblemError: 503 while nothing can be served.
         """
-        fault = self.fault()
-        if fault is not None:
-            raise ProblemError(*fault, headers={"Retry-After": "5"}, retry_after_s=5)
+        if self.draining or not self.started or not self.engine.alive or self.engine.turn_s > self.settings.stall_s:
+            fault = self.fault()
+            if fault is not None:
+                raise ProblemError(*fault, headers={"Retry-After": "5"}, retry_after_s=5)
         deadline = time.monotonic() + self.settings.timeout_s if deadline is None else deadline
         return self.registry.lease(name, version, deadline)
 
 
 def service_of(request: Request) -> Service:
     """Return the service of a request."""
-    return request.scope["app"].state.service
+    return context_of(request.scope).service

@@ -21,7 +21,7 @@ from pathline import Client
 from playwright.sync_api import Page, sync_playwright
 
 from models.checkpoint.card import read_card
-from selection.choice import Evidence, Limits, choose
+from selection.choice import BudgetLimits, Evidence, choose
 from selection.frontier import percent, read_frontier
 from tests.service.serving import serving
 
@@ -39,7 +39,7 @@ def stored(root: Path, model: str, budget: Budget) -> str:
     curve = frontier and frontier.curve(None)
     if curve is None or "max_ms" in budget:
         return ""
-    choice = choose([Evidence(curve)], Limits(**budget))[0]
+    choice = choose([Evidence(curve)], BudgetLimits(**budget))[0]
     return _answer(choice.point.solver, choice.point.p95_high)
 
 

@@ -23,7 +23,7 @@ from selection.measure import measure_curve
 from solvers import integrate
 from training.data import data_of
 from training.dataset import DataSet
-from training.draws import Purpose, seed32
+from training.draws import DrawPurpose, seed32
 from training.evaluation import evaluate
 from training.measurement import PRICED, conditions_of
 from training.price import price
@@ -71,7 +71,7 @@ def row(path: Path, data_dir: Path | None) -> tuple[str, ...]:
     data, note = data_of(checkpoint, data_dir)
     if data is None:
         raise SystemExit(f"{path}: {note}")
-    seed = seed32(checkpoint.card.seed, Purpose.EVALUATION)
+    seed = seed32(checkpoint.card.seed, DrawPurpose.EVALUATION)
     quality = evaluate(checkpoint.velocity, data, seed)
     x0 = noise(seed, 0, PRICED, checkpoint.card.event_of(), checkpoint.dtype)
     conditions = conditions_of(checkpoint, data, PRICED)

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.checkpoint.loading import load
 from models.noise import noise
-from selection.choice import Evidence, Limits, NoneFits, choose
+from selection.choice import BudgetLimits, Evidence, NoneFits, choose
 from selection.error import Ends, Field, exact_ends, solve
 from selection.frontier import percent, read_frontier
 from solvers import SolverSpec
@@ -52,7 +52,7 @@ def kept(path: Path, budgets: tuple[float, ...], samples: int, seed: int = SEED)
     rows = list[Kept]()
     for budget in budgets:
         try:
-            point = choose([Evidence(curve)], Limits(max_error=budget))[0].point
+            point = choose([Evidence(curve)], BudgetLimits(max_error=budget))[0].point
         except NoneFits as error:
             print(f"{path}: {error}")
             continue

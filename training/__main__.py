@@ -81,7 +81,7 @@ _RECIPE: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
 """Options of `fit` that set a field of the recipe: the field, the data sets that have it, and what argparse is told."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _LineParser(argparse.ArgumentParser):
     """Reports a wrong command line in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
@@ -103,7 +103,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m training", description="Train flow-matching models.")
+    parser = _LineParser(prog="python -m training", description="Train flow-matching models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     fit = commands.add_parser("fit", help="train and publish one model; run again to resume after a stop")
     fit.add_argument("dataset", choices=DATASETS, help="data set; its shipped recipe is the default")

@@ -7,6 +7,7 @@ has seen. It is also sure of some pure noise, so the table has a row for noise a
 import csv
 import io
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,20 +18,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.checkpoint.card import CheckpointError
-from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.loading import Checkpoint
 from models.checkpoint.report import REPORT_FILE
 from models.decoder import Decoder
 from models.guidance import Guided
 from models.noise import noise
 from models.regular import write_atomically
+from selection.error import Field, solve
 from solvers import SolverSpec, Status
 from training.data import data_of
 from training.errors import TrainingError, UsageError
 from training.folders import make_writable
 from training.judges import SURE, Judge, train_judge
 from training.measurement import keep
-from training.solving import parse_solver, solve
+from training.solving import open_checkpoint, parse_solver
 
 DEFAULT_SOLVERS = ("dopri5@1e-5",)
 _GUIDANCES = (1.0, 2.0, 4.0)
@@ -96,10 +97,7 @@ def evaluate_by_class(
     """
     specs = [parse_solver(text) for text in solvers]
     make_writable(out, "output folder")
-    try:
-        checkpoint = load(path)
-    except CheckpointError as error:
-        raise TrainingError(str(error)) from None
+    checkpoint = open_checkpoint(path)
     names = _names(checkpoint, samples)
     if checkpoint.card.field.takes_ends:
         raise UsageError(
@@ -179,14 +177,11 @@ def _sampled(
     conditioning = checkpoint.network_conditions
     assert conditioning is not None and conditioning.single is not None  # noqa: S101, PT018
     assert conditioning.single.classes is not None  # noqa: S101  (_names has checked)
-    guided = Guided(checkpoint.velocity, conditioning)
-
-    def velocity(x: Tensor, t: Tensor, label: Tensor) -> Tensor:
-        if guidance is None:
-            return guided(x, t)
-        return guided(x, t, label, torch.full_like(t, guidance))
-
-    solution = solve(velocity, x0, labels, spec)
+    if guidance is None:
+        field = Field(Guided(checkpoint.velocity, conditioning))
+    else:
+        field = Field(checkpoint.velocity, labels, conditioning, guidance)
+    solution = solve(field, x0, spec, progress=sys.stderr.isatty())
     ended = np.array([status == Status.SUCCESS for status in solution.status])
     if not ended.any():
         raise TrainingError(f"by class: {name}: none of {len(x0)} samples reached t = 1; the network is not usable")

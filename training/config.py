@@ -16,10 +16,10 @@ from training.data_config import (
     DATASETS,
     DataConfig,
     DigitsData,
-    Frozen,
     ImagesData,
     MnistData,
     PointsData,
+    Table,
     VectorsData,
 )
 from training.errors import UsageError
@@ -49,7 +49,7 @@ NetworkTable = Annotated[
 """The `[network]` table: the size of one of the architectures that can be trained, selected by `architecture`."""
 
 
-class StartConfig(Frozen):
+class StartConfig(Table):
     """A published model from which another one is trained; by itself, the one that a training continues.
 
     Attributes:
@@ -101,7 +101,7 @@ class StudentConfig(ParentConfig):
     power: float = Field(default=0.0, ge=0, le=1)
 
 
-class Recipe(Frozen):
+class Recipe(Table):
     """Everything that determines the weights of a run.
 
     Attributes:

@@ -5,19 +5,21 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
+
+from models.frozen import Frozen
 
 CONFIGS = Path(__file__).parent / "configs"
 """Folder of the shipped recipes."""
 
 
-class Frozen(BaseModel):
+class Table(Frozen):
     """Base of the tables of a recipe: immutable, with strict types and no unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
 
-class PointsData(Frozen):
+class PointsData(Table):
     """Two interleaved half circles (moons) or two concentric circles, 2-D, made by scikit-learn.
 
     Attributes:
@@ -30,7 +32,7 @@ class PointsData(Frozen):
     noise: float = Field(default=0.05, ge=0, le=10)
 
 
-class DigitsData(Frozen):
+class DigitsData(Table):
     """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
 
     Attributes:
@@ -48,7 +50,7 @@ class DigitsData(Frozen):
         return 1797 - self.held_out
 
 
-class MnistData(Frozen):
+class MnistData(Table):
     """MNIST's 28 x 28 handwritten digits, as principal components or pixels.
 
     Attributes:
@@ -63,7 +65,7 @@ class MnistData(Frozen):
     conditional: bool = False
 
 
-class _OwnData(Frozen):
+class _OwnData(Table):
     """Data of your own.
 
     Attributes:
@@ -97,15 +99,15 @@ class VectorsData(_OwnData):
     """
 
     name: Literal["vectors"]
-    columns: list[str] = []
+    columns: list[str] = Field(default_factory=list)
     label: str = ""
-    condition: list[str] = []
+    condition: list[str] = Field(default_factory=list)
     separator: str = ","
     header: Literal["auto", "yes", "no"] = "auto"
     scale: Literal["standard", "robust"] = "standard"
     round: bool = True
     transforms: Literal["auto", "none"] = "auto"
-    nonnegative: list[str] = []
+    nonnegative: list[str] = Field(default_factory=list)
 
     @field_validator("separator")
     @classmethod

@@ -11,7 +11,7 @@ from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.shapes import sized
 from training import draws
-from training.draws import Purpose
+from training.draws import DrawPurpose
 from training.errors import DataError
 
 Array = NDArray[np.float32]
@@ -121,7 +121,7 @@ def split(
     held = max(1, round(share * count))
     if count - held < 2:
         raise DataError(f"{source} has {count} samples; at least 3 are needed, 2 to train on and 1 held out")
-    order = draws.generator(seed, Purpose.DATA).permutation(count)
+    order = draws.generator(seed, DrawPurpose.DATA).permutation(count)
     group = _groups(count, conditions)[order]
     sizes = np.bincount(group)
     if not (held := min(held, count - len(sizes))):

@@ -127,20 +127,16 @@ def _unfinished(models_dir: Path) -> list[str]:
 def _measure(name: str, folder: Path) -> None:
     """Measure the frontier of a model for some seconds; a model without one can be served too."""
     from models.checkpoint.card import CheckpointError
-    from models.checkpoint.loading import load
+    from selection import measure
     from selection.error import NoErrors
-    from selection.frontier import FrontierError, write_frontier
-    from selection.measure import measure
+    from selection.frontier import FrontierError
 
     try:
-        frontier = measure(load(folder), seconds=MEASURE_S, until_error=MEASURE_TO)
-        write_frontier(folder, frontier)
+        report = measure.run(folder, seconds=MEASURE_S, until_error=MEASURE_TO)
     except (CheckpointError, FrontierError, NoErrors) as error:
-        print(f"{name}: no frontier measured: {error}", flush=True)
-        return
-    part = "" if all(curve.complete for curve in frontier.curves) else ", not all of them"
-    solvers = sum(len(curve.points) for curve in frontier.curves)
-    print(f"{name}: {solvers} solvers measured{part}; to repeat it, run python -m models measure {folder}", flush=True)
+        report = [f"no frontier measured: {error}"]
+    for line in report:
+        print(f"{name}: {line}", flush=True)
 
 
 def _write_analytic(models_dir: Path, name: str) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Purpose(IntEnum):
+class DrawPurpose(IntEnum):
     """Purposes of random numbers; those of different purposes never coincide. Never renumber: seeds would change."""
 
     DATA = 0  # which training samples there are
@@ -25,19 +25,19 @@ class Purpose(IntEnum):
     STEPS = 9  # the ends of the steps that a student is trained on
 
 
-def generator(seed: int, purpose: Purpose, position: int = 0) -> np.random.Generator:
+def generator(seed: int, purpose: DrawPurpose, position: int = 0) -> np.random.Generator:
     """Return the Philox generator of (seed, purpose, position), all non-negative integers."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, int(purpose), position])))
 
 
-def seed32(seed: int, purpose: Purpose, position: int = 0) -> int:
+def seed32(seed: int, purpose: DrawPurpose, position: int = 0) -> int:
     """Return a seed in [0, 2^32) for a library that needs an integer (scikit-learn, torch)."""
     return int(np.random.SeedSequence([seed, int(purpose), position]).generate_state(1)[0])
 
 
 def order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
     """Return the order in which `epoch` (from 0) visits the samples: a permutation, shape (samples,)."""
-    return generator(seed, Purpose.ORDER, epoch).permutation(samples)
+    return generator(seed, DrawPurpose.ORDER, epoch).permutation(samples)
 
 
 def steps(
@@ -47,7 +47,7 @@ def steps(
 
     One of the two is t (rows,), the other is drawn uniformly; a share `instants` of the time steps has length zero.
     """
-    source = generator(seed, Purpose.STEPS, step)
+    source = generator(seed, DrawPurpose.STEPS, step)
     other = source.random(len(t), dtype=np.float32)
     other = np.where(source.random(len(t)) < instants, t, other)
     return np.minimum(t, other), np.maximum(t, other)
@@ -60,7 +60,7 @@ def batch(
 
     The times are uniform, or with `logit_normal` the logistic function of a standard normal number.
     """
-    source = generator(seed, Purpose.BATCH, step)
+    source = generator(seed, DrawPurpose.BATCH, step)
     if logit_normal:
         times = (1 / (1 + np.exp(-source.standard_normal(rows)))).astype(np.float32)
     else:

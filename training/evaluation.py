@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from models.noise import noise
 from models.velocity import kind_of
-from solvers import SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
-from solvers.integrate import integrate_indexed
+from selection.error import Field, solve
+from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError
 
@@ -207,13 +207,8 @@ def _solve(
     """Return the ends of some paths, whether they reached t = 1, and their NFE."""
     x0 = noise(seed, start, count, data.train.shape[1:])
     rows = slice(start, start + count)
-    given = None if data.reference_conditions is None else torch.from_numpy(data.reference_conditions[rows])
-
-    def velocity(x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
-        return network(x, t) if given is None else network(x, t, given[torch.from_numpy(index)])
-
-    with torch.no_grad():
-        solution = integrate_indexed(velocity, x0, compile(spec, x0.dtype), step_ends=kind_of(network).takes_ends)
+    conditions = None if data.reference_conditions is None else torch.from_numpy(data.reference_conditions[rows])
+    solution = solve(Field(network, conditions), x0, spec)
     done = np.array([status == Status.SUCCESS for status in solution.status])
     return solution.x.double().numpy(), done, np.asarray(solution.nfe)
 

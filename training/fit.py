@@ -18,13 +18,13 @@ from training.config import Recipe
 from training.data import prepare
 from training.dataset import DataSet
 from training.devices import Group, choose_device
-from training.draws import Purpose, seed32
+from training.draws import DrawPurpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.flow_matching import Validation
 from training.folders import TrainingMark, make_writable
 from training.measurement import SECONDS, measure_published
 from training.parents import load_parent, pin_parent
-from training.progress import Board, Progress, StopRequest
+from training.progress import Board, ProgressBar, StopRequest
 from training.reflow import with_pairs
 from training.state import RunFolder
 from training.student import Teacher, take_over, with_teacher
@@ -107,7 +107,7 @@ def _measure(
 ) -> None:
     """Measure the published model; Ctrl-C ends that and keeps what is written by then."""
     name = trainer.recipe.name
-    seed = seed32(trainer.recipe.seed, Purpose.EVALUATION)
+    seed = seed32(trainer.recipe.seed, DrawPurpose.EVALUATION)
     try:
         quality = measure_published(
             folder,
@@ -150,7 +150,7 @@ def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.devi
 def new_network(recipe: Recipe, data: DataSet) -> Network:
     """Build the recipe's network for the data, with the initial weights of its seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed32(recipe.seed, Purpose.WEIGHTS))
+        torch.manual_seed(seed32(recipe.seed, DrawPurpose.WEIGHTS))
         kind = FieldKind.VELOCITY if recipe.student is None else FieldKind.AVERAGE
         return recipe.network.network(data.train.shape[1:], data.condition, kind)
 
@@ -230,7 +230,7 @@ def _train(trainer: Trainer, run: RunFolder, data: DataSet, options: Options, bo
     with (
         StopRequest() as stop,
         TrainingMark(options.models_dir, recipe.name) as mark,
-        Progress(recipe.name, trainer.total_steps, trainer.step, mark.update) as progress,
+        ProgressBar(recipe.name, trainer.total_steps, trainer.step, mark.update) as progress,
     ):
         try:
             hooks = Hooks(progress.step, write, lambda: bool(stop), options.save_every)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from training import draws
-from training.draws import Purpose
+from training.draws import DrawPurpose
 
 BINS = 10
 """Number of equal parts of [0, 1] for the loss by time."""
@@ -110,7 +110,7 @@ class Validation:
     ) -> "Validation":
         """Repeat or cut held-out samples (n, *event) and their conditions to 2,000 rows."""
         rows = np.resize(np.arange(len(samples)), _ROWS)
-        source = draws.generator(seed, Purpose.VALIDATION)
+        source = draws.generator(seed, DrawPurpose.VALIDATION)
         x0 = source.standard_normal((_ROWS, *samples.shape[1:]), dtype=np.float32)
         t = (source.permutation(_ROWS) + 0.5).astype(np.float32) / np.float32(_ROWS)
         own = None if conditions is None else torch.from_numpy(conditions[rows]).to(device)

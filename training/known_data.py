@@ -11,7 +11,7 @@ from models.decoder import Decoder
 from training import draws, mnist
 from training.data_config import DigitsData, MnistData, PointsData
 from training.dataset import Array, DataSet
-from training.draws import Purpose
+from training.draws import DrawPurpose
 from training.spaces import components, pixels
 
 _FRESH = 2000
@@ -25,14 +25,14 @@ def make_points(config: PointsData, seed: int) -> DataSet:
     extra = {"factor": 0.5} if config.name == "circles" else {}
     make: Callable[..., Any] = make_circles if config.name == "circles" else make_moons
 
-    def points(samples: int, purpose: Purpose, position: int = 0) -> Array:
+    def points(samples: int, purpose: DrawPurpose, position: int = 0) -> Array:
         state = draws.seed32(seed, purpose, position)
         return make(n_samples=samples, noise=config.noise, random_state=state, **extra)[0].astype(np.float32)
 
     return DataSet(
-        train=points(config.samples, Purpose.DATA),
-        reference=points(_FRESH, Purpose.FRESH),
-        second_reference=points(_FRESH, Purpose.FRESH, 1),
+        train=points(config.samples, DrawPurpose.DATA),
+        reference=points(_FRESH, DrawPurpose.FRESH),
+        second_reference=points(_FRESH, DrawPurpose.FRESH, 1),
         reference_text=f"{_FRESH} fresh points of the same distribution",
         decoder=Decoder.identity((2,)),
         card={
@@ -51,7 +51,7 @@ def read_digits(config: DigitsData, seed: int) -> DataSet:
     from sklearn.datasets import load_digits
 
     bunch = load_digits(return_X_y=True)
-    order = draws.generator(seed, Purpose.DATA).permutation(len(bunch[0]))
+    order = draws.generator(seed, DrawPurpose.DATA).permutation(len(bunch[0]))
     pictures = np.asarray(bunch[0])[order] / 16
     labels = np.asarray(bunch[1], dtype=np.int64)[order] if config.conditional else None
     space = pixels(pictures[config.held_out :], pictures[: config.held_out], (8, 8))
@@ -81,9 +81,9 @@ def read_mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
         DataError: a file is missing or damaged.
     """
     train, test, source = mnist.load(data_dir)
-    chosen = draws.generator(seed, Purpose.DATA).permutation(len(train))[: config.samples]
+    chosen = draws.generator(seed, DrawPurpose.DATA).permutation(len(train))[: config.samples]
     fresh = min(_FRESH, len(test) // 2)
-    unseen = draws.generator(seed, Purpose.FRESH).permutation(len(test))[: 2 * fresh]
+    unseen = draws.generator(seed, DrawPurpose.FRESH).permutation(len(test))[: 2 * fresh]
     pictures = train[chosen].astype(np.float64) / 255
     unseen_pictures = test[unseen].astype(np.float64) / 255
     if config.components:

@@ -7,6 +7,7 @@ and written to `report.json` and `frontier.json` beside the weights, so the chec
 import csv
 import io
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,15 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.checkpoint.card import Card, CheckpointError
-from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.loading import Checkpoint
 from models.checkpoint.report import REPORT_FILE, ReportError, add_to_report
 from models.noise import noise
 from models.regular import write_atomically
-from models.shapes import free_axes, sized
+from models.shapes import sized
 from models.velocity import FieldKind
 from selection.choice import USUAL_ERROR
-from selection.error import Ends, Field, NoErrors, exact_ends
+from selection.error import Ends, Field, NoErrors, exact_ends, solve
 from selection.frontier import Curve, FrontierError, percent, store_frontier
 from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS
@@ -34,11 +34,10 @@ from training.data import data_of
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import Quality, TimeUp, draw, evaluate, limited, quality_of, swd, swd_by_chance
-from training.few_steps import FewSteps, few_steps
 from training.folders import make_writable
-from training.price import Price, price
-from training.report import Report, report_on
-from training.solving import parse_solver, solve
+from training.price import FewSteps, Price, few_steps, price
+from training.report import SampleReport, report_on
+from training.solving import open_checkpoint, parse_solver
 from training.student import Teacher
 
 SECONDS = 60.0
@@ -87,7 +86,7 @@ def measure_published(
     until = time.monotonic() + seconds
     say(f"measuring it for {seconds:g} s at most; it is published, so Ctrl-C loses nothing but numbers")
     try:
-        checkpoint = load(folder)
+        checkpoint = open_checkpoint(folder)
         quality, report = assess(checkpoint, data, seed, until, say)
         if quality is None:
             return None
@@ -99,8 +98,6 @@ def measure_published(
     except TimeUp:
         say(f"not all was measured in {seconds:g} s; {_again(folder)} takes as long as you give it")
         return None
-    except CheckpointError as error:
-        raise TrainingError(str(error)) from None
     if cost is not None:
         for line in cost.lines():
             say(line)
@@ -127,7 +124,7 @@ def _again(folder: Path) -> str:
 
 def assess(
     checkpoint: Checkpoint, data: DataSet, seed: int, until: float, say: Say
-) -> tuple[Quality | None, Report | None]:
+) -> tuple[Quality | None, SampleReport | None]:
     """Draw samples, compare them with held-out data, print and store the report; see `training.report`.
 
     Returns:
@@ -160,8 +157,8 @@ def keep(checkpoint: Checkpoint, **parts: Any) -> None:
 
 
 def _cost(
-    checkpoint: Checkpoint, data: DataSet, seed: int, until: float, report: Report | None, teacher: Teacher | None,
-    say: Say,
+    checkpoint: Checkpoint, data: DataSet, seed: int, until: float, report: SampleReport | None,
+    teacher: Teacher | None, say: Say,
 ) -> Price | FewSteps | None:  # fmt: skip
     """Measure frontier and price; no price is named for a model whose samples are not like the data."""
     if teacher is not None:
@@ -288,13 +285,9 @@ def evaluate_checkpoint(
     if not 2 <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from 2 to 1000000")
     make_writable(out, "output folder")
-    try:
-        checkpoint = load(path)
-    except CheckpointError as error:
-        raise TrainingError(str(error)) from None
+    checkpoint = open_checkpoint(path, "evaluate it")
     if not checkpoint.card.conditions and tuple(guidances) != (1.0,):
         raise UsageError(f"--guidance is for conditional models, and {path} is not conditional; leave it out")
-    _check_known(checkpoint.card, path)
     average = checkpoint.card.field.takes_ends
     texts = solvers or (FEW_STEPS if average else DEFAULT_SOLVERS)
     specs = [parse_solver(text, checkpoint.plans) for text in texts]
@@ -328,21 +321,6 @@ def evaluate_checkpoint(
     return rows
 
 
-def _check_known(card: Card, path: Path) -> None:
-    """Raise an error if the shape of states or the conditions are known to requests only."""
-    if card.conditions and card.condition is None:
-        names = ", ".join(card.conditions)
-        raise TrainingError(
-            f"{path}: takes conditions by name ({names}), and there are no examples of them to evaluate"
-        )
-    if axes := free_axes(card.event_shape):
-        shape = " ".join(f"--shape {axis}=N" for axis in axes)
-        raise TrainingError(
-            f"{path}: has free axes ({', '.join(axes)}), and is evaluated at no particular shape; measure its frontier "
-            f"at one: python -m models measure {path} {shape}"
-        )
-
-
 def _check_fit(specs: Sequence[SolverSpec], kind: FieldKind, path: Path) -> None:
     for spec in specs:
         if why := kind.check_solver(spec.solver):
@@ -353,7 +331,8 @@ def _measure(
     checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, ends: Ends | None,
     data: DataSet | None,
 ) -> SolverRow:  # fmt: skip
-    solution = solve(checkpoint.velocity, x0, conditions, spec, tuned=checkpoint.plans)
+    field, progress = Field(checkpoint.velocity, conditions), sys.stderr.isatty()
+    solution = solve(field, x0, spec, progress=progress, plans=checkpoint.plans)
     success = np.array([status == Status.SUCCESS for status in solution.status])
     if not success.any():
         raise TrainingError(f"evaluate: {spec}: none of {len(x0)} samples reached t = 1; the network is not usable")

@@ -23,7 +23,7 @@ _LINE_EVERY, _TELL_EVERY = 10.0, 2.0  # seconds between two lines in a log, and 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Progress:
+class ProgressBar:
     """Shows steps done, the loss and the time left: a bar on a terminal, an occasional line in a log file.
 
     Args:

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import io
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,16 +28,17 @@ from models.checkpoint.loading import Checkpoint
 from models.conditions import labels_of
 from models.noise import noise
 from models.regular import write_atomically
+from selection.error import Field, solve
 from solvers import Status
 from training import draws
 from training.arrays import load_arrays
 from training.config import Recipe, ReflowConfig
 from training.dataset import DataSet
-from training.draws import Purpose, seed32
+from training.draws import DrawPurpose, seed32
 from training.errors import DataError, TrainingError
 from training.folders import make_writable
 from training.parents import ParentVelocity, check_fit, load_parent
-from training.solving import parse_solver, solve
+from training.solving import parse_solver
 
 _PART = 2048
 """Pairs solved and stored at a time."""
@@ -67,11 +69,11 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     if given.file:
         return _from_file(given, parent.card, data)
     count = given.pairs or len(data.train)
-    chosen = np.resize(draws.generator(recipe.seed, Purpose.PAIRS).permutation(len(data.train)), count)
+    chosen = np.resize(draws.generator(recipe.seed, DrawPurpose.PAIRS).permutation(len(data.train)), count)
     conditions = None if data.conditions is None else data.conditions[chosen]
     folder = runs_dir / f"pairs-{_key(recipe, data, count)}"
     make_writable(folder, "pairs folder")
-    x0 = noise(seed32(recipe.seed, Purpose.PAIRS), 0, count, data.train.shape[1:], parent.dtype)
+    x0 = noise(seed32(recipe.seed, DrawPurpose.PAIRS), 0, count, data.train.shape[1:], parent.dtype)
     parts = []
     starts = range(0, count, _PART)
     with _alone(folder):
@@ -191,7 +193,8 @@ def _ends(
         if found.shape != tuple(x0.shape) or found.dtype != np.float32:
             raise DataError(f"pairs {file} have shape {found.shape} {found.dtype}; delete the file to draw them again")
         return found
-    solution = solve(ParentVelocity(parent, guidance), x0, conditions, parse_solver(solver))
+    field = Field(ParentVelocity(parent, guidance), conditions)
+    solution = solve(field, x0, parse_solver(solver), progress=sys.stderr.isatty())
     failed = sum(status != Status.SUCCESS for status in solution.status)
     if failed:
         raise TrainingError(f"reflow: {failed} of {len(x0)} paths of the parent did not reach t = 1")

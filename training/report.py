@@ -61,7 +61,7 @@ _ROWS = 2000
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnReport:
     """One column of rows.
 
     Attributes:
@@ -84,7 +84,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupReport:
     """Samples of one class, or in one range of a condition.
 
     Attributes:
@@ -117,7 +117,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ConditionReport:
     """How well samples follow one number of a condition vector.
 
     Attributes:
@@ -146,7 +146,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Report:
+class SampleReport:
     """What was found.
 
     Attributes:
@@ -172,10 +172,10 @@ class Report:
     real_told_apart: float
     by_chance: float
     nearer: float
-    columns: list[Column] = field(default_factory=list)
-    classes: list[Group] = field(default_factory=list)
-    ranges: list[Group] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    columns: list[ColumnReport] = field(default_factory=list)
+    classes: list[GroupReport] = field(default_factory=list)
+    ranges: list[GroupReport] = field(default_factory=list)
+    asked: list[ConditionReport] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
 
     @property
@@ -233,7 +233,7 @@ class Report:
         if self.asked and not shown:
             yield "the data themselves hardly show their condition, so whether samples follow it cannot be judged"
 
-    def _is_lost(self, one: Asked) -> bool:
+    def _is_lost(self, one: ConditionReport) -> bool:
         if not one.shown or one.data is None:
             return False
         return (one.samples or 0.0) < one.data - max(_LOST, _FAR / np.sqrt(max(1, self.samples)))
@@ -296,12 +296,12 @@ def _is_far(share: float, rows: int) -> bool:
     return share > max(_FAR_SHARE, 0.5 + _FAR * chance_of(max(1, rows)))
 
 
-def _far_groups(groups: Sequence[Group], what: str) -> Iterator[str]:
+def _far_groups(groups: Sequence[GroupReport], what: str) -> Iterator[str]:
     for group in sorted((g for g in groups if g.far), key=lambda g: -(g.told_apart or 0.0))[:_NAMED]:
         yield f"samples of {what}{group.name} are not like the data: a judge tells {group.told_apart:.0%} of them apart"
 
 
-def report_on(drawn: Draw, data: DataSet, seed: int) -> Report:
+def report_on(drawn: Draw, data: DataSet, seed: int) -> SampleReport:
     """Compare samples with held-out data.
 
     Args:
@@ -311,7 +311,7 @@ def report_on(drawn: Draw, data: DataSet, seed: int) -> Report:
     """
     sets = _Sets.of(drawn, data)
     right = told_apart(sets.joint(0), sets.joint(1), seed)
-    whole = Report(
+    whole = SampleReport(
         samples=drawn.asked,
         failed=drawn.failed,
         reference=data.reference_text,
@@ -330,7 +330,7 @@ def report_on(drawn: Draw, data: DataSet, seed: int) -> Report:
     if sets.conditions[0].dtype.kind in "iu":
         return replace(whole, classes=_by_class(sets, data, right, recovery))
     names, found = _condition_names(data), zip(recovery.samples, recovery.real, strict=True)
-    asked = [Asked(name, *both) for name, both in zip(names, found, strict=True)]
+    asked = [ConditionReport(name, *both) for name, both in zip(names, found, strict=True)]
     return replace(whole, ranges=_by_range(sets, data, right), asked=asked)
 
 
@@ -393,14 +393,14 @@ def _nearer(sets: _Sets) -> float:
     return float(((samples < middle) + 0.5 * (samples == middle)).mean())
 
 
-def _columns(sets: _Sets) -> list[Column]:
+def _columns(sets: _Sets) -> list[ColumnReport]:
     samples, real = sets.features[:2]
     distances = column_distances(samples, real)
     # The asymptotic quantile of the two-sample distance at 0.1 %, shared by all columns (Bonferroni).
     level = np.sqrt(-np.log(0.001 / len(distances) / 2) / 2)
     by_chance = float(level * np.sqrt(1 / len(samples) + 1 / len(real)))
     return [
-        Column(name, float(distance), by_chance, quantiles(samples[:, k]), quantiles(real[:, k]))
+        ColumnReport(name, float(distance), by_chance, quantiles(samples[:, k]), quantiles(real[:, k]))
         for k, (name, distance) in enumerate(zip(sets.columns, distances, strict=True))
     ]
 
@@ -419,7 +419,7 @@ def _pairs(sets: _Sets) -> list[Pair]:
     return [Pair([names[i], names[j]], float(own[i, j]), float(data[i, j])) for i, j in worst[:_KEPT]]
 
 
-def _by_class(sets: _Sets, data: DataSet, right: Right, recovery: Recovery) -> list[Group]:
+def _by_class(sets: _Sets, data: DataSet, right: Right, recovery: Recovery) -> list[GroupReport]:
     assert sets.conditions is not None  # noqa: S101  (the caller checks)
     assert data.conditions is not None  # noqa: S101
     given: Any = data.condition  # labels come with a number of classes
@@ -429,7 +429,7 @@ def _by_class(sets: _Sets, data: DataSet, right: Right, recovery: Recovery) -> l
     for label, name in enumerate(names):
         seen = label < len(recovery.samples)
         found.append(
-            Group(
+            GroupReport(
                 name=str(name),
                 rows=int((sets.conditions[1] == label).sum()),
                 trained=int(trained[label]),
@@ -448,7 +448,7 @@ def _condition_names(data: DataSet) -> list[str]:
     return list(data.condition_names) if len(data.condition_names) == width else [str(k) for k in range(width)]
 
 
-def _by_range(sets: _Sets, data: DataSet, right: Right) -> list[Group]:
+def _by_range(sets: _Sets, data: DataSet, right: Right) -> list[GroupReport]:
     """Return the thirds of each number of the condition, or its values if there are at most three."""
     assert sets.conditions is not None  # noqa: S101
     assert data.condition is not None  # noqa: S101
@@ -460,7 +460,7 @@ def _by_range(sets: _Sets, data: DataSet, right: Right) -> list[Group]:
             last = place == len(edges) - 2
             within = [(c[:, k] >= low) & ((c[:, k] <= high) if last else (c[:, k] < high)) for c in values]
             name = f"{names[k]} from {low:.4g} to {high:.4g}"
-            found.append(Group(name, int(within[1].sum()), int(within[2].sum()), _share(right, within[:2])))
+            found.append(GroupReport(name, int(within[1].sum()), int(within[2].sum()), _share(right, within[:2])))
     return found
 
 

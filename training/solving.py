@@ -1,20 +1,47 @@
-"""Solving for evaluations: samples of a network with a solver that is given by its short text."""
+"""What evaluations, tuning and reflow begin with: a published model, and solvers that are given by their short text."""
 
-import sys
-from typing import Any
+from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from selection.error import Field
-from selection.error import solve as solve_field
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import Checkpoint, load
+from models.shapes import free_axes
 from solvers import SolverSpec, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
-from solvers.integrate import Solution
 from solvers.tuned import TunedPlans
-from training.errors import UsageError
+from training.errors import TrainingError, UsageError
+
+
+def open_checkpoint(path: Path, purpose: str = "") -> Checkpoint:
+    """Load a checkpoint.
+
+    Args:
+        path: the folder of a version.
+        purpose: what it is loaded for, if that needs examples of its conditions, and one shape.
+
+    Raises:
+        TrainingError: it cannot be loaded, or only requests know its conditions or its shape.
+    """
+    try:
+        checkpoint = load(path)
+    except CheckpointError as error:
+        raise TrainingError(str(error)) from None
+    card = checkpoint.card
+    command = f"python -m models measure {path}"
+    if purpose and card.conditions and card.condition is None:
+        names = ", ".join(card.conditions)
+        raise TrainingError(
+            f"{path}: takes conditions by name ({names}), and there are no examples of them to {purpose}; measure "
+            f"stock solvers with your own: {command} --condition FILE.npz"
+        )
+    if purpose and (axes := free_axes(card.event_shape)):
+        shape = " ".join(f"--shape {axis}=N" for axis in axes)
+        raise TrainingError(
+            f"{path}: has free axes ({', '.join(axes)}), and there is no one shape to {purpose}; measure stock solvers "
+            f"at one: {command} {shape}"
+        )
+    return checkpoint
 
 
 def parse_solver(text: str, tuned: TunedPlans | None = None) -> SolverSpec:
@@ -29,25 +56,3 @@ def parse_solver(text: str, tuned: TunedPlans | None = None) -> SolverSpec:
     except SolverError as error:
         raise UsageError(f"solver {text!r}: {error}") from None
     return spec
-
-
-def solve(
-    velocity: Any,
-    x0: Tensor,
-    conditions: Tensor | None,
-    spec: SolverSpec,
-    save_at: NDArray[np.float64] | None = None,
-    tuned: TunedPlans | None = None,
-) -> Solution:
-    """Solve from the noise x0 (samples, *event) to t = 1, showing a progress bar on a terminal.
-
-    Args:
-        velocity: called as velocity(x, t), or velocity(x, t, condition) if there are conditions; of any kind.
-        x0: starting states, in the dtype of the velocity.
-        conditions: one per sample, or None.
-        spec: the solver.
-        save_at: times in [0, 1] at which states are saved, or None.
-        tuned: plans and grids tuned for the velocity, or None.
-    """
-    field = Field(velocity, conditions)
-    return solve_field(field, x0, spec, save_at, progress=sys.stderr.isatty(), plans=tuned)

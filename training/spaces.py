@@ -32,7 +32,7 @@ _WHOLE = 2**24
 
 
 @dataclass(frozen=True)
-class Space:
+class SampleSpace:
     """Samples as a network sees them, and the decoder back."""
 
     train: Array
@@ -44,7 +44,7 @@ class Space:
 
 def components(
     train: NDArray[np.float64], held_out: NDArray[np.float64], count: int, shape: tuple[int, ...], what: str
-) -> Space:
+) -> SampleSpace:
     """Represent flat pictures in [0, 1], (n, pixels), by their first principal components.
 
     Raises:
@@ -82,16 +82,18 @@ def components(
         "scaling": "pixels in [0, 1]; principal components divided by one number, their common standard deviation",
         "latent_scale": scale,
     }
-    return Space((latent / scale).astype(np.float32), (unseen / scale).astype(np.float32), decoder, "components", card)
+    return SampleSpace(
+        (latent / scale).astype(np.float32), (unseen / scale).astype(np.float32), decoder, "components", card
+    )
 
 
-def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) -> Space:
+def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) -> SampleSpace:
     """Represent flat pictures in [0, 1], (n, pixels), by their pixels, scaled to [-1, 1]."""
     half = torch.full((train.shape[1],), 0.5)
     decoder = Decoder.affine(half, half, data_shape=shape, clip=(0.0, 1.0), constants=_constants(train, np.float32))
     card = {"scaling": "pixels 0 ... 1 mapped to [-1, 1]"}
     scaled = [(2 * part - 1).astype(np.float32) for part in (train, held_out)]
-    return Space(scaled[0], scaled[1], decoder, "pixels", card)
+    return SampleSpace(scaled[0], scaled[1], decoder, "pixels", card)
 
 
 def standardised(
@@ -100,7 +102,7 @@ def standardised(
     columns: tuple[ColumnCard, ...],
     path: str,
     robust: bool = False,
-) -> Space:
+) -> SampleSpace:
     """Scale rows of numbers, (n, columns), so that each column has mean 0 and standard deviation 1.
 
     With `robust`, the median is 0 and the interquartile range 1.349, as of a standard normal distribution, so a few
@@ -137,7 +139,7 @@ def standardised(
     )
     scaled = [((part - shift) / scale).astype(np.float32) for part in (train, held_out)]
     to = "median 0 and interquartile range 1.349" if robust else "mean 0 and standard deviation 1"
-    return Space(scaled[0], scaled[1], decoder, "scaling", {"scaling": f"each column to {to}"})
+    return SampleSpace(scaled[0], scaled[1], decoder, "scaling", {"scaling": f"each column to {to}"})
 
 
 def _transformed(rows: NDArray[np.float64], columns: Sequence[ColumnCard]) -> NDArray[np.float64]:

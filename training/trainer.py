@@ -23,7 +23,7 @@ from models.network import Network
 from training import draws
 from training.config import Recipe
 from training.devices import Group, mixes
-from training.draws import Purpose
+from training.draws import DrawPurpose
 from training.errors import Diverged, StateError
 from training.flow_matching import Validation, flow_matching_loss, optimal_coupling
 from training.state import Header
@@ -233,7 +233,7 @@ class Trainer:
         config = self.network.condition
         if config is None or not self.recipe.dropout:
             return conditions
-        chance = draws.generator(self.recipe.seed, Purpose.DROPOUT, self.step).random(len(conditions))
+        chance = draws.generator(self.recipe.seed, DrawPurpose.DROPOUT, self.step).random(len(conditions))
         dropped = torch.from_numpy(chance < self.recipe.dropout).to(self.device)
         nulls = config.nulls(len(conditions), x.dtype, self.device)
         assert isinstance(nulls, Tensor)  # noqa: S101  (networks trained here have one condition)

@@ -20,7 +20,6 @@ from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, write_plans
 from models.conditions import NamedConditions
 from models.noise import noise
-from models.shapes import free_axes
 from selection.candidates import TUNED_NFE
 from selection.error import Ends, Field, NoErrors, exact_ends
 from selection.frontier import FrontierError, is_tuned, percent, read_frontier, write_frontier
@@ -30,6 +29,7 @@ from solvers import SolverSpec
 from solvers.errors import SolverError
 from solvers.tuned import TUNED, TunedPlan, TunedPlans
 from training.errors import TrainingError, UsageError
+from training.solving import open_checkpoint
 
 METHODS = ("ab2", "ab3", "ab4")
 """Stock methods that get tuned grids; learned plans start from the best of them."""
@@ -125,31 +125,18 @@ def tune(path: Path, options: TuningOptions, force: bool = False) -> Plans:
         TrainingError: the checkpoint cannot be loaded or solved, has free axes or named conditions, or the file cannot
             be written.
     """
-    try:
-        checkpoint = load(path)
-    except CheckpointError as error:
-        raise TrainingError(str(error)) from None
+    checkpoint = open_checkpoint(path, "tune for")
     if checkpoint.card.field.takes_ends:
         raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
-    card = checkpoint.card
-    if card.conditions and card.condition is None:
-        names = ", ".join(card.conditions)
-        raise TrainingError(
-            f"{path}: takes conditions by name ({names}), and there are no examples of them to tune for; use a stock "
-            "solver, such as ab4-8"
-        )
-    if axes := free_axes(card.event_shape):
-        shape = " ".join(f"--shape {axis}=N" for axis in axes)
-        raise TrainingError(
-            f"{path}: has free axes ({', '.join(axes)}), and plans are tuned for one shape; use stock solvers, and "
-            f"measure which to take at a shape: python -m models measure {path} {shape}"
-        )
+    condition = checkpoint.card.condition
+    guided = condition is not None and condition.nullable
+    facts = {text: options.facts(text, guided) for _, text in options.solvers()}
     stored = _before(checkpoint)
-    current = set() if force else _current(checkpoint, options, stored)
+    current = set() if force else _current(path, facts, stored)
     missing = [(nfe, text) for nfe, text in options.solvers() if text not in current]
     if not missing:
         print(f"{path}: everything is tuned already; use --force to tune it again", file=sys.stderr)
-        return _file(checkpoint, stored)
+        return _plans(checkpoint, stored)
     began = time.perf_counter()
     paths = Calibration.of(*paths_of(checkpoint, options.guidance, options.seed, 0, options.samples))
     validation = paths_of(checkpoint, options.guidance, options.seed, _FAR, VALIDATED)
@@ -165,12 +152,19 @@ def tune(path: Path, options: TuningOptions, force: bool = False) -> Plans:
         began = time.perf_counter()
         with _bar(text) as tell:
             plan = _tuned(text, nfe, options, stored, paths, p95, tell)
-        made_by = {"tuning": _facts(checkpoint, options, text), "libraries": _libraries()}
-        stored[text] = plan.model_copy(update=made_by)
-        line = f"{text:<14} error {percent(plan.error)} of the spread, began with {percent(plan.start_error)}"
+        libraries = {module.__name__: str(module.__version__) for module in (np, scipy, torch)}
+        stored[text] = plan.model_copy(update={"tuning": facts[text], "libraries": libraries})
+        line = f"{text:<14} keeps {percent(plan.error)} of the spread, before tuning {percent(plan.start_error)}"
         print(f"{line}; {time.perf_counter() - began:.0f} s", flush=True)
-        _write(checkpoint, stored)
-    return _file(checkpoint, stored)
+        try:
+            write_plans(path, _plans(checkpoint, stored))
+        except PlansError as error:
+            raise TrainingError(str(error)) from None
+    return _plans(checkpoint, stored)
+
+
+def _plans(checkpoint: Checkpoint, stored: dict[str, StoredPlan]) -> Plans:
+    return Plans(weights_sha256=checkpoint.card.weights_sha256, plans=tuple(stored.values()))
 
 
 def measure_tuned(path: Path) -> None:
@@ -203,66 +197,40 @@ def measure_tuned(path: Path) -> None:
 def _before(checkpoint: Checkpoint) -> dict[str, StoredPlan]:
     """Return the existing plans by solver."""
     try:
-        found = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
+        plans = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
     except PlansError as error:
         print(f"{error}; replacing them", file=sys.stderr)
         return {}
-    return {} if found is None else {plan.solver: plan for plan in found.plans}
+    return {} if plans is None else {plan.solver: plan for plan in plans.plans}
 
 
-def _current(checkpoint: Checkpoint, options: TuningOptions, stored: dict[str, StoredPlan]) -> set[str]:
-    """Return the solvers of the recipe that were tuned with its options by this tuner; print why others were not.
+def _current(path: Path, facts: dict[str, dict[str, Any]], stored: dict[str, StoredPlan]) -> set[str]:
+    """Return the solvers that were tuned with these facts; print why others were not.
 
-    Plans outside the recipe are kept. Those of another tuner are named.
+    Plans of other solvers stay. Those of another tuner are named.
     """
-    wanted = {text: _facts(checkpoint, options, text) for _, text in options.solvers()}
     outdated: dict[str, list[str]] = {}
     for text, plan in stored.items():
-        if text in wanted and plan.tuning != wanted[text]:
-            outdated.setdefault(_changes(plan.tuning, wanted[text]), []).append(text)
+        if text in facts and plan.tuning != facts[text]:
+            outdated.setdefault(_changes(plan.tuning, facts[text]), []).append(text)
     for why, solvers in outdated.items():
-        print(f"{checkpoint.path}: tuning {', '.join(solvers)} again: {why}", file=sys.stderr)
-    others = [text for text, plan in stored.items() if text not in wanted and plan.tuning.get("tuner") != TUNER]
-    if others:
-        old = f"{', '.join(others)} stay as an earlier tuner left them; to improve them, name their NFE in --nfe"
-        print(f"{checkpoint.path}: {old}", file=sys.stderr)
-    return {text for text, facts in wanted.items() if text in stored and stored[text].tuning == facts}
+        print(f"{path}: tuning {', '.join(solvers)} again: {why}", file=sys.stderr)
+    if old := [text for text, plan in stored.items() if text not in facts and plan.tuning.get("tuner") != TUNER]:
+        stay = f"{', '.join(old)} stay as an earlier tuner left them; to improve them, name their NFE in --nfe"
+        print(f"{path}: {stay}", file=sys.stderr)
+    return {text for text in facts if text in stored and stored[text].tuning == facts[text]}
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Return the facts that differ, as a phrase."""
-    found = []
-    for name in sorted({*before, *now}):
-        old, new = (_fact(facts.get(name)) for facts in (before, now))
-        if old != new:
-            found.append(f"{name} {old}, now {new}")
-    return "; ".join(found)
+    pairs = ((name, _fact(before.get(name)), _fact(now.get(name))) for name in sorted({*before, *now}))
+    return "; ".join(f"{name} {old}, now {new}" for name, old, new in pairs if old != new)
 
 
 def _fact(value: Any) -> str:
     if isinstance(value, list):
         return "+".join(_fact(each) for each in value)
     return f"{value:g}" if isinstance(value, float) else "not given" if value is None else f"{value}"
-
-
-def _facts(checkpoint: Checkpoint, options: TuningOptions, solver: str) -> dict[str, Any]:
-    condition = checkpoint.card.condition
-    return options.facts(solver, condition is not None and condition.nullable)
-
-
-def _file(checkpoint: Checkpoint, stored: dict[str, StoredPlan]) -> Plans:
-    return Plans(weights_sha256=checkpoint.card.weights_sha256, plans=tuple(stored.values()))
-
-
-def _libraries() -> dict[str, str]:
-    return {module.__name__: str(module.__version__) for module in (np, scipy, torch)}
-
-
-def _write(checkpoint: Checkpoint, stored: dict[str, StoredPlan]) -> None:
-    try:
-        write_plans(checkpoint.path, _file(checkpoint, stored))
-    except PlansError as error:
-        raise TrainingError(str(error)) from None
 
 
 def _tuned(

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from fastapi import Request, Response
+from fastapi import Response
 from numpy.typing import NDArray
 from pydantic import Field, WithJsonSchema, WrapValidator
 
@@ -22,9 +22,8 @@ from engine.job import DeadlineExceeded, Job, JobResult, Operation
 from models.condition_values import repeated
 from service import examples
 from service.errors import ClientGoneError, check_limit, invalid, problem_of
-from service.http.context import context_of
+from service.http.context import Context
 from service.http.events import until_disconnect
-from service.ledger import Take
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
@@ -34,7 +33,7 @@ from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
 from service.requests.solver import WHOLE, compiled, refuse_average, refuse_stochastic, times_of
 from service.requests.tensors import Tensor, array_too
-from service.requests.validation import Validated, check_indices, deadline_of, job_of, seed_of, start_of
+from service.requests.validation import Validated, check_indices, job_of, seed_of, start_of
 from service.responses.arrays import ARRAY_FORMATS, ENCODERS, Array, ArrayResponse, Encoder
 from service.responses.solved import Solved, closed, head, latency, written_as
 from service.settings import Settings
@@ -101,11 +100,10 @@ class DiagnoseResponse(Solved):
     responses=solved(DiagnoseResponse, "The results", ARRAY_FORMATS, **examples.DIAGNOSED),
 )
 async def diagnose(
-    http: Request, name: ModelName, request: Annotated[DiagnoseRequest, requested(examples.DIAGNOSE)]
+    http: Context, name: ModelName, request: Annotated[DiagnoseRequest, requested(examples.DIAGNOSE)]
 ) -> Response:
     """Take the Jacobian of the velocity along paths from noise to data: its eigenvalues, condition and stiffness."""
-    context = context_of(http.scope)
-    encoder = ENCODERS[context.media_type]
+    encoder = ENCODERS[http.media_type]
     valid = await pipeline.make_job(http, request, validate_diagnose, encoder, name, in_thread=True)
     model, job = valid.model, valid.job
     deterministic = await pipeline.ready(http, valid, JACOBIAN)
@@ -118,7 +116,7 @@ async def diagnose(
     result = _together(result, rows)
     pipeline.count(http, job, result)
     document: DiagnoseResponse = {
-        **head(model, job, result, context, deterministic),
+        **head(model, job, result, http, deterministic),
         "seed": job.seed,
         "first_index": job.first_index,
         "noise": model.card.noise_scheme,
@@ -131,11 +129,11 @@ async def diagnose(
         "stiffness_ratio": stiffness_ratio(spectra.real),
         "latency": latency(result),
     }
-    return await pipeline.respond(http, ArrayResponse.of(document, context.elapsed), encoder, {"Vary": "Accept"})
+    return await pipeline.respond(http, ArrayResponse.of(document, http.elapsed), encoder, {"vary": "Accept"})
 
 
 def validate_diagnose(
-    request: DiagnoseRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+    request: DiagnoseRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> Validated:
     """Check a request, reserve the memory of both its jobs, and make the job for its paths.
 
@@ -155,10 +153,10 @@ def validate_diagnose(
     plan = compiled(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
     refuse_stochastic(plan, "diagnose follows")
     at = times_of(request, "times", plan)
-    deadline = deadline_of(request, settings)
+    deadline = http.deadline
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
     response_bytes = check_arrays_size("num_samples", shapes, "float64", plan, encoder, settings.max_answer_bytes)
-    hold = take(_memory(n, times, width, model, plan, checked) + response_bytes, deadline, checked.bytes)
+    hold = http.reserve(_memory(n, times, width, model, plan, checked) + response_bytes, checked.bytes)
     job = job_of(
         request,
         model,
@@ -279,7 +277,7 @@ class _Spectra:
         self.real[at], self.imag[at], self.condition[at] = decompose(matrices[good])
 
 
-async def _take(spectra: _Spectra, job: Job, http: Request) -> None:
+async def _take(spectra: _Spectra, job: Job, http: Context) -> None:
     """Decompose the Jacobians in a worker thread, until done, past the deadline, or the client disconnects."""
     gone = asyncio.ensure_future(until_disconnect(http.receive))
     try:

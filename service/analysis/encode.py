@@ -8,7 +8,7 @@ import math
 from typing import Annotated, NotRequired
 
 import numpy as np
-from fastapi import Request, Response
+from fastapi import Response
 from pydantic import Field
 
 from engine.job import Job, JobResult
@@ -23,14 +23,13 @@ from service.analysis.data import (
     sized_data,
     states_of,
 )
-from service.http.context import Context, context_of
-from service.ledger import Take
+from service.http.context import Context
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import compiled, refuse_average
-from service.requests.validation import deadline_of, job_of
+from service.requests.validation import job_of
 from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse, Encoder
 from service.responses.samples import to_data
 from service.responses.solved import SUCCESS, Rows, Solved, closed, head, latency
@@ -57,20 +56,19 @@ class EncodeResponse(Solved):
     responses=solved(EncodeResponse, "The results", ARRAY_FORMATS, **examples.ENCODED),
 )
 async def encode(
-    http: Request, name: ModelName, request: Annotated[EncodeRequest, requested(examples.ENCODE)]
+    http: Context, name: ModelName, request: Annotated[EncodeRequest, requested(examples.ENCODE)]
 ) -> Response:
     """Find the noise that data come from: solve dx/dt = v(x, t) from data back to noise."""
-    context = context_of(http.scope)
-    encoder = ENCODERS[context.media_type]
+    encoder = ENCODERS[http.media_type]
     valid = await pipeline.make_job(http, request, validate_encode, encoder, name, in_thread=True)
     result = await pipeline.solve(http, valid.job)
     pipeline.count(http, valid.job, result)
-    response = await asyncio.to_thread(_response, valid.model, valid.job, result, context, valid.states)
-    return await pipeline.respond(http, response, encoder, {"Vary": "Accept"})
+    response = await asyncio.to_thread(_response, valid.model, valid.job, result, http, valid.states)
+    return await pipeline.respond(http, response, encoder, {"vary": "Accept"})
 
 
 def validate_encode(
-    request: EncodeRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+    request: EncodeRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
     refuse_average(model, "encode follows")
@@ -78,15 +76,15 @@ def validate_encode(
     plan = compiled(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, plan, encoder, settings.max_answer_bytes)
-    width, steps, deadline = math.prod(model.event_shape), kept_steps(plan, "none"), deadline_of(request, settings)
+    width, steps, deadline = math.prod(model.event_shape), kept_steps(plan, "none"), http.deadline
     lanes = lanes_bytes(model, n, width, checked, start=True, steps=steps)
-    hold = take(lanes + data_bytes(n, model) + response_bytes, deadline, checked.bytes)
+    hold = http.reserve(lanes + data_bytes(n, model) + response_bytes, checked.bytes)
     states = states_of(request, model)
     job = job_of(request, model, plan, hold, checked, num_samples=n, deadline=deadline, x0=states.x)
     return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
 
 
-def _response(model: ModelVersion, job: Job, result: JobResult, context: Context, states: States) -> ArrayResponse:
+def _response(model: ModelVersion, job: Job, result: JobResult, http: Context, states: States) -> ArrayResponse:
     """Return the response with the noise of each sample, NaN where it was not reached."""
     x0 = to_data(result.x, None)
     failed = result.status != SUCCESS
@@ -94,10 +92,10 @@ def _response(model: ModelVersion, job: Job, result: JobResult, context: Context
         x0 = x0.copy()
         x0[failed] = np.nan
     document: EncodeResponse = {
-        **head(model, job, result, context, model.deterministic and states.deterministic),
+        **head(model, job, result, http, model.deterministic and states.deterministic),
         "shape": list(x0.shape),
         **({} if states.residual is None else {"residual": states.residual}),
         "x0": x0,
         "latency": latency(result),
     }
-    return ArrayResponse.of(document, context.elapsed)
+    return ArrayResponse.of(document, http.elapsed)

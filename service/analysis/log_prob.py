@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NotRequired
 
 import numpy as np
 import torch
-from fastapi import Request, Response
+from fastapi import Response
 from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -32,8 +32,7 @@ from service.analysis.data import (
     states_of,
 )
 from service.errors import invalid
-from service.http.context import Context, context_of
-from service.ledger import Take
+from service.http.context import Context
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
@@ -41,7 +40,7 @@ from service.requests.conditions import refuse_corrections
 from service.requests.schemas import BULK, Index
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import compiled, refuse_average
-from service.requests.validation import deadline_of, job_of, seed_of
+from service.requests.validation import job_of, seed_of
 from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse, Encoder
 from service.responses.solved import Floats, Solved, closed, head, latency
 from service.settings import Settings
@@ -107,22 +106,21 @@ class LogProbResponse(Solved):
     responses=solved(LogProbResponse, "The results", ARRAY_FORMATS, **examples.LOG_PROBS),
 )
 async def log_prob(
-    http: Request, name: ModelName, request: Annotated[LogProbRequest, requested(examples.LOG_PROB)]
+    http: Context, name: ModelName, request: Annotated[LogProbRequest, requested(examples.LOG_PROB)]
 ) -> Response:
     """Find the log-density of data: solve for x and log p together, from data back to noise."""
-    context = context_of(http.scope)
-    encoder = ENCODERS[context.media_type]
+    encoder = ENCODERS[http.media_type]
     valid = await pipeline.make_job(http, request, validate_log_prob, encoder, name, in_thread=True)
     deterministic = await pipeline.ready(http, valid) and valid.states.deterministic
     result = await pipeline.solve(http, valid.job)
     worst = await asyncio.to_thread(_worst, result, len(valid.states.x))
     pipeline.count(http, valid.job, worst)
-    arguments = (valid.model, valid.job, result, worst, context, valid.states, deterministic)
-    return await pipeline.respond(http, await asyncio.to_thread(_response, *arguments), encoder, {"Vary": "Accept"})
+    arguments = (valid.model, valid.job, result, worst, http, valid.states, deterministic)
+    return await pipeline.respond(http, await asyncio.to_thread(_response, *arguments), encoder, {"vary": "Accept"})
 
 
 def validate_log_prob(
-    request: LogProbRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+    request: LogProbRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
 
@@ -138,11 +136,11 @@ def validate_log_prob(
     _check_cost(n, probes, 0 if exact else width, settings)
     plan = compiled(request, model, BACK, settings)
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", plan, encoder, settings.max_answer_bytes)
-    lanes, steps, deadline = n * probes, kept_steps(plan, "none"), deadline_of(request, settings)
+    lanes, steps, deadline = n * probes, kept_steps(plan, "none"), http.deadline
     constants = 0 if exact else width
     lanes_held = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, steps=steps)
-    hold = take(
-        lanes_held + lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes, deadline, checked.bytes
+    hold = http.reserve(
+        lanes_held + lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes, checked.bytes
     )
     states = states_of(request, model)
     _check_centred(states, model)
@@ -219,7 +217,7 @@ def _response(
     job: Job,
     result: JobResult,
     worst: JobResult,
-    context: Context,
+    http: Context,
     states: States,
     deterministic: bool,
 ) -> ArrayResponse:
@@ -236,7 +234,7 @@ def _response(
     exact: DivergenceBody = {"method": "exact"}
     estimated: DivergenceBody = {"method": "hutchinson", "probes": probes, "seed": job.seed}
     document: LogProbResponse = {
-        **head(model, job, worst, context, deterministic),
+        **head(model, job, worst, http, deterministic),
         "shape": [n],
         "divergence": exact if job.operation is LOG_PROB_EXACT else estimated,
         **({} if states.residual is None else {"residual": states.residual}),
@@ -244,7 +242,7 @@ def _response(
         **({} if error is None else {"standard_error": error}),
         "latency": latency(result),
     }
-    return ArrayResponse.of(document, context.elapsed)
+    return ArrayResponse.of(document, http.elapsed)
 
 
 def _log_density(result: JobResult, model: ModelVersion) -> NDArray[np.float64]:

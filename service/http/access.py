@@ -5,17 +5,15 @@ import hmac
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from pydantic import SecretStr
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from service.errors import Kind, ProblemError
-from service.http.context import header
-from service.http.middleware import respond
 from service.settings import Settings
 
 CORS: dict[str, Any] = {
@@ -39,7 +37,7 @@ CORS: dict[str, Any] = {
 }
 """Methods and headers that pages of allowed origins may send and read."""
 
-_SAFE = ("GET", "HEAD", "OPTIONS")
+SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = {"/", "/docs", "/problems", "/openapi.json", "/favicon.ico"}
 _HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
 ALWAYS_ANSWERED = frozenset(_HEALTH | {"/metrics"})
@@ -70,35 +68,28 @@ class Keyring:
         return found
 
 
-class RefuseForeign:
-    """ASGI middleware: answers 403 to requests from pages of other origins and for host names of other services.
+class OwnPages:
+    """Which pages and host names may use the service.
 
     A browser states where a request comes from (Sec-Fetch-Site, Origin), and a page cannot change that. A page from a
     host name made to resolve to this machine (DNS rebinding) looks like ours, but its Host header shows that name.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app, self._origins = app, frozenset(settings.cors_origins)
-        self._names = frozenset(settings.allowed_hosts)
+    def __init__(self, settings: Settings) -> None:
+        self._origins, self._names = frozenset(settings.cors_origins), frozenset(settings.allowed_hosts)
         self._any_name = "*" in self._names or not (self._names or (_is_loopback(settings.host) and not settings.uds))
+        self._host = b""  # the last one that was a name of this service
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] == "http":
-            detail = self._fault(scope)
-            if detail is not None:
-                problem = ProblemError(Kind.FORBIDDEN, detail, unread=scope["method"] not in _SAFE)
-                await respond(scope, problem)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _fault(self, scope: Scope) -> str | None:
-        hosts = [] if self._any_name else [value for name, value in scope["headers"] if name == b"host"]
-        if not all(map(self._is_own_host, hosts)):
-            return (
-                "the Host header names another service; if it is a name of this one, add it to PATHLINE_ALLOWED_HOSTS"
-            )
-        if self._is_foreign(scope):
+    def fault(self, scope: Scope, sent: Mapping[bytes, bytes]) -> str | None:
+        """Return why a request is refused: it is from a page of another origin, or for a name of another service."""
+        if not self._any_name and b"host" in sent and (host := sent[b"host"]) != self._host:
+            if not all(self._is_own_host(value) for name, value in scope["headers"] if name == b"host"):
+                return (
+                    "the Host header names another service; if it is a name of this one, add it to "
+                    "PATHLINE_ALLOWED_HOSTS"
+                )
+            self._host = host
+        if (b"origin" in sent or b"sec-fetch-site" in sent) and self._is_foreign(scope, sent):
             return (
                 "the request comes from a page of another origin; if the page may use this service, add its origin to "
                 "PATHLINE_CORS_ORIGINS"
@@ -113,49 +104,50 @@ class RefuseForeign:
             return True  # no one else can make these names point here
         return name in self._names or (not self._names and "." not in name)
 
-    def _is_foreign(self, scope: Scope) -> bool:
+    def _is_foreign(self, scope: Scope, sent: Mapping[bytes, bytes]) -> bool:
         """Return whether a page of an origin that is not allowed sent this; following a link is fine."""
-        origin, site = header(scope, b"origin"), header(scope, b"sec-fetch-site")
+
+        def header(name: bytes) -> str | None:
+            return sent[name].decode("latin-1") if name in sent else None
+
+        origin, site = header(b"origin"), header(b"sec-fetch-site")
         method, path = scope["method"], scope["path"]
-        if (origin is None and site is None) or method == "OPTIONS" or "*" in self._origins:
+        if method == "OPTIONS" or "*" in self._origins or site in ("same-origin", "none"):
             return False
         if origin is not None and origin.lower() in self._origins:
             return False
-        if site in ("same-origin", "none"):
-            return False
-        if method in _SAFE:  # without Sec-Fetch-Site such requests show no origin either, or cannot be read
-            mode, destination = header(scope, b"sec-fetch-mode"), header(scope, b"sec-fetch-dest")
+        if method in SAFE:  # without Sec-Fetch-Site such requests show no origin either, or cannot be read
+            mode, destination = header(b"sec-fetch-mode"), header(b"sec-fetch-dest")
             is_link = mode == "navigate" and destination == "document"
             return site is not None and not is_link and path.startswith(("/v1", "/v2", "/sample"))
-        return site is not None or (origin or "").lower().partition("://")[2] != (header(scope, b"host") or "").lower()
+        return site is not None or (origin or "").lower().partition("://")[2] != (header(b"host") or "").lower()
 
 
-def from_browser(headers: Headers) -> bool:
+def from_browser(sent: Mapping[bytes, bytes]) -> bool:
     """Return whether a web page sent a request; browsers mark everything that carries a body."""
-    return "origin" in headers or "sec-fetch-site" in headers
+    return b"origin" in sent or b"sec-fetch-site" in sent
 
 
-class RequireKey:
-    """ASGI middleware: answers 401 to a request without a valid key, unless its path is open."""
+class Keys:
+    """The keys of the service, which every request needs unless its path is open."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, settings: Settings) -> None:
         admin = () if settings.admin_key is None else (settings.admin_key,)
-        self._app, self._keys = app, Keyring((*settings.api_keys, *admin))
+        self._keys = Keyring((*settings.api_keys, *admin))
         self._open = _OPEN | (_HEALTH if settings.open_health else set())
         self._open |= {"/metrics"} if settings.open_metrics else set()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] == "http" and not self._is_open(scope["path"]):
-            headers = Headers(scope=scope)
-            if not self._keys.matches(headers):
-                problem = _refusal(headers, "this service")
-                await respond(scope, problem)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    def check(self, scope: Scope) -> None:
+        """Require a valid key.
 
-    def _is_open(self, path: str) -> bool:
-        return path in self._open or path.startswith(_OPEN_FOLDERS)
+        Raises:
+            ProblemError: 401.
+        """
+        if scope["path"] in self._open or scope["path"].startswith(_OPEN_FOLDERS):
+            return
+        headers = Headers(scope=scope)
+        if not self._keys.matches(headers):
+            raise _refusal(headers, "this service")
 
 
 def require_admin(headers: Headers, settings: Settings) -> None:

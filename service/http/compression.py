@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from service.http.negotiation import accepts_coding
+from starlette.types import Message, Send
 
 LEAST_BYTES = 4096
 """Smaller responses are sent as they are: compressing one takes longer than sending it."""
@@ -19,45 +17,40 @@ _TYPES = (b"application/json", b"text/plain")
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
 
-class Compress:
-    """ASGI middleware: compresses piece by piece what is JSON or plain text; other formats are sent as they are."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] == "http":
-            accepted = [value for name, value in scope["headers"] if name == b"accept-encoding"]
-            text = b", ".join(accepted).decode("latin-1") if accepted else None
-            send = _Compressor(send, accepts_coding("gzip", text)).send
-        await self._app(scope, receive, send)
-
-
-def _is_text(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a response is of a type to compress and is not compressed yet."""
+def is_text(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a response is of a type to compress and is not compressed yet."""
     text = False
     for name, value in headers:
         if name == b"content-type":
-            text = value.partition(b";")[0] in _TYPES
+            text = value in _TYPES or value.partition(b";")[0] in _TYPES
         elif name == b"content-encoding":
             return False
     return text
 
 
-class _Compressor:
-    def __init__(self, send: Send, accepted: bool) -> None:
-        self._send, self._accepted = send, accepted
+def with_vary(headers: list[tuple[bytes, bytes]]) -> None:
+    """Note in the headers of a response that it depends on ``Accept-Encoding``."""
+    for place, (name, value) in enumerate(headers):
+        if name == b"vary":
+            headers[place] = (name, value + b", Accept-Encoding")
+            return
+    headers.append((b"vary", b"Accept-Encoding"))
+
+
+class Compressor:
+    """Compresses a response piece by piece if it is JSON or plain text; other formats are sent as they are."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self._start: Message | None = None  # held back until the first piece shows the size
         self._packer: Any = None  # none: pieces are sent as they are
 
     async def send(self, message: Message) -> None:
+        """Send a part of the response."""
         if message["type"] == "http.response.start":
-            if _is_text(message["headers"]):
-                MutableHeaders(raw=message["headers"]).add_vary_header("Accept-Encoding")
-                if self._accepted:
-                    self._start = message
-                    return
+            if is_text(message["headers"]):
+                self._start = message
+                return
         elif self._start is not None:
             message = await self._begin(self._start, message)
         elif self._packer is not None:
@@ -71,7 +64,9 @@ class _Compressor:
         if not whole or len(message.get("body", b"")) >= LEAST_BYTES:
             self._packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
             message = await self._packed(message)
-            headers = MutableHeaders(raw=start["headers"])
+            start["headers"] = raw = [*start["headers"]]
+            with_vary(raw)
+            headers = MutableHeaders(raw=raw)
             headers["Content-Encoding"] = "gzip"
             if whole:
                 headers["Content-Length"] = str(len(message["body"]))

@@ -249,22 +249,25 @@ class Connection(asyncio.Protocol):
         """Read a head; return whether it is complete."""
         unread, limit = self._unread, self.limits.max_header_bytes
         if self._head is None:
-            blank = len(unread) - len(unread.lstrip(b"\r\n"))
-            del unread[:blank]
-            self._blank += blank
-            if self._blank > limit:
-                raise OverflowError
-            if not unread:
-                return False
+            if unread[0] in b"\r\n":
+                blank = len(unread) - len(unread.lstrip(b"\r\n"))
+                del unread[:blank]
+                self._blank += blank
+                if self._blank > limit:
+                    raise OverflowError
+                if not unread:
+                    return False
             self._head, self._checked, self._blank = httptools.HttpRequestParser(self), 0, 0
             self._watch_sender(self.limits.receive_s)
-        end = unread.find(_END, max(0, self._checked - len(_END)))
-        size = len(unread) if end < 0 else end + len(_END)
+        end = unread.find(_END, self._checked - 4 if self._checked > 4 else 0)
+        size = len(unread) if end < 0 else end + 4
         if size > limit:
             self._refuse(self._head_too_large())
             return False
-        with contextlib.suppress(httptools.HttpParserUpgrade):
+        try:  # noqa: SIM105  (this is on every request's way)
             self._head.feed_data(bytes(unread[self._checked : size]))
+        except httptools.HttpParserUpgrade:
+            pass  # no upgrade is taken
         self._checked = size
         if end >= 0:
             text = bytes(unread[:size])
@@ -351,7 +354,9 @@ class Connection(asyncio.Protocol):
 
     def response_begins(self) -> None:
         """Note that nothing else can be sent in its place."""
-        self._responding, self._probe = True, _stop(self._probe)
+        self._responding = True
+        if self._probe is not None:
+            self._probe = _stop(self._probe)
 
     def response_ends(self) -> None:
         """End a request; the client must still read a closing connection to its end in time."""
@@ -384,7 +389,8 @@ class Connection(asyncio.Protocol):
     # Timers and refusals.
 
     def _watch_sender(self, seconds: float) -> None:
-        _stop(self._slow_sender)
+        if self._slow_sender is not None:
+            self._slow_sender.cancel()
         self._slow_sender = self._loop.call_later(seconds, self._sender_is_late)
 
     def _watch_reader(self) -> None:

@@ -9,7 +9,8 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.http.context import context_of
+from service.errors import ProblemError
+from service.http.context import Context, context_of
 from service.metrics import CLIENT_GONE
 
 MEDIA_TYPE = "text/event-stream"
@@ -25,11 +26,19 @@ def event(name: str, document: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
+def failed(http: Context, problem: ProblemError) -> bytes:
+    """Return the event of an error, and note it as the outcome of the request."""
+    http.problem, http.outcome = problem.kind, str(problem.kind.value.status)
+    return event("error", problem.body(http.request_id, http.url_path))
+
+
 async def until_disconnect(receive: Receive) -> None:
     """Wait until the client has closed its connection."""
-    with contextlib.suppress(OSError):
+    try:
         while (await receive())["type"] != "http.disconnect":
             pass
+    except OSError:
+        return
 
 
 class EventStream(Response):

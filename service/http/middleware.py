@@ -1,30 +1,38 @@
-"""Pure ASGI middleware: sub-path, burst limit, request id, metrics, tracing and errors.
+"""The door of the service: what every HTTP request passes, once; and how errors become responses.
 
-Starlette's BaseHTTPMiddleware is not used because it hides disconnects from the application.
+    id, address -> host and origin -> (CORS) -> key -> burst limit -> a route that solves, or the framework
+
+It is pure ASGI: Starlette's BaseHTTPMiddleware hides disconnects from the application. Requests to solve go from here
+straight to their route, as each layer of the framework would cost them more than the check of their body.
 """
 
 import asyncio
 import logging
-import re
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields, shutting_down
-from service.http.context import Connection, Context, connection_of, context_of, header
-from service.metrics import CLIENT_GONE, Metrics
+from service.http.access import CORS, SAFE, Keys, OwnPages
+from service.http.compression import Compressor
+from service.http.context import KEY, Context, context_of
+from service.http.negotiation import accepts_coding
+from service.metrics import CLIENT_GONE
+from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.http.tracing import Traces  # needs OpenTelemetry, which is optional
 
-_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _log = logging.getLogger("pathline")
 _access = logging.getLogger("pathline.access")
 
@@ -34,102 +42,123 @@ BURST = 8
 """Requests that start in one turn of the event loop; each takes a fraction of a millisecond to check and submit."""
 
 
-class Observe:
-    """Gives each request an id, ``Server-Timing`` and its counts in the metrics; answers errors nothing else caught.
+class Door:
+    """Gives each request its `Context`, checks who sends it, counts it, and answers errors that nothing else caught.
 
-    It is around all other middleware, and tells the request's connection when its response begins and ends.
+    Args:
+        app: what answers all other requests.
+        service: the parts of the application, a `service.state.Service`.
+        settings: of the service.
+        routes: that POST requests go to directly.
+        traces: records spans; None for no traces.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        metrics: Metrics,
-        access_log: bool = False,
+        service: Any,
+        settings: Settings,
+        routes: Sequence[Route] = (),
         traces: "Traces | None" = None,
-        url_path: str = "",
     ) -> None:
-        self._app, self._metrics, self._access_log, self._traces = app, metrics, access_log, traces
-        self._url_path = url_path
+        self._app, self._service, self.traces = app, service, traces
+        self._root, self._url_path, self._access_log = settings.root_path, settings.url_path, settings.access_log
+        self._pages = OwnPages(settings)
+        self._keys = Keys(settings) if settings.api_keys else None
+        self._fixed = {route.path: route for route in routes if "{" not in route.path}
+        self._with_names = [route for route in routes if "{" in route.path]
+        origins = settings.cors_origins
+        self._inner: ASGIApp = CORSMiddleware(self._enter, allow_origins=origins, **CORS) if origins else self._enter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        context = context_of(scope)
+        """Handle one HTTP request."""
+        context = scope[KEY] = Context(scope, receive, send, self._service)
         context.url_path = self._url_path
-        sent_id = header(scope, b"x-request-id")
-        if sent_id is not None and _SANE_ID.fullmatch(sent_id):
-            context.request_id = sent_id
-        response = _ObservedSend(context, send, connection_of(scope))
-        outcome = CLIENT_GONE
+        coding = context.sent[b"accept-encoding"].decode("latin-1") if b"accept-encoding" in context.sent else ""
+        send = Compressor(context.send).send if coding and accepts_coding("gzip", coding) else context.send
         try:
-            await self._run(scope, receive, response, context)
-            outcome = context.outcome or (str(response.status) if response.status else CLIENT_GONE)
-        finally:
-            context.end()
-            self._count(scope, context, outcome)
-
-    async def _run(self, scope: Scope, receive: Receive, response: "_ObservedSend", context: Context) -> None:
-        try:
-            await self._app(scope, receive, response.send)
+            if not self._root or not await self._moved(scope, receive, context.send):
+                detail = self._pages.fault(scope, context.sent)
+                if detail is None:
+                    await self._inner(scope, receive, send)
+                else:
+                    problem = ProblemError(Kind.FORBIDDEN, detail, unread=scope["method"] not in SAFE)
+                    await respond(scope, problem)(scope, receive, send)
         except ClientGoneError:
             return
         except asyncio.CancelledError:
-            if response.status or not _is_draining(scope):
+            if context.status or not self._service.draining:
+                context.outcome = CLIENT_GONE
                 raise
             # Cancelled by the server because its drain time is over; it would answer in plain text.
-            await respond(scope, shutting_down())(scope, receive, response.send)
+            await respond(scope, shutting_down())(scope, receive, context.send)
         except Exception:
             _log.exception("request %s failed: %s %s", context.request_id, scope["method"], scope["path"])
-            if response.status:
+            if context.status:
+                context.outcome = CLIENT_GONE
                 raise  # part of a response is sent: the server must cut the connection
             detail = f"the cause is in the service's log under request {context.request_id}"
-            await respond(scope, ProblemError(Kind.INTERNAL, detail))(scope, receive, response.send)
+            await respond(scope, ProblemError(Kind.INTERNAL, detail))(scope, receive, context.send)
+        finally:
+            context.end()
+            self._count(scope, context, context.outcome or (str(context.status) if context.status else CLIENT_GONE))
+
+    async def _moved(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Take off the path under which a proxy publishes the service, if a request has it; True if it was answered.
+
+        Only the setting decides: any client could send a header such as X-Forwarded-Prefix, and use it to reach paths
+        that a proxy forbids.
+        """
+        path = scope["path"]
+        if path == self._root and scope["method"] in ("GET", "HEAD"):  # links of the page need the slash
+            query = scope.get("query_string", b"").decode("latin-1")
+            await RedirectResponse(f"{self._root}/{query and '?'}{query}")(scope, receive, send)
+            return True
+        if path.startswith(f"{self._root}/"):
+            scope["path"] = path[len(self._root) :]
+        return False
+
+    async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request from a page that may send it, and errors with a response of their own."""
+        context = context_of(scope)
+        try:
+            if self._keys is not None:
+                self._keys.check(scope)
+            if scope["method"] == "POST":
+                if (turn := self._service.burst_limiter.place()) is not None:
+                    await turn
+                route = self._fixed.get(scope["path"]) or self._named(scope)
+                if route is not None:
+                    scope["route"] = route
+                    await route.handle(scope, receive, send)
+                    return
+            await self._app(scope, receive, send)
+        except (ProblemError, HTTPException, RequestValidationError) as error:
+            if context.status:
+                raise RuntimeError("an error after the response has begun") from error
+            await respond(scope, _as_problem(scope, error))(scope, receive, send)
+
+    def _named(self, scope: Scope) -> Route | None:
+        """Return the route with names in its path that a request is for, and note these names."""
+        for route in self._with_names:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                scope.update(found)
+                return route
+        return None
 
     def _count(self, scope: Scope, context: Context, outcome: str) -> None:
         route = getattr(scope.get("route"), "path", UNMATCHED)
         seconds = context.elapsed()
-        self._metrics.answered(route, outcome, seconds)
+        self._service.metrics.answered(route, outcome, seconds)
         if context.problem is not None:
-            self._metrics.failed(context.problem)
-        if self._traces is not None:
-            self._traces.record(Headers(scope=scope), scope["method"], route, context, outcome)
+            self._service.metrics.failed(context.problem)
+        if self.traces is not None:
+            self.traces.record(Headers(scope=scope), scope["method"], route, context, outcome)
         if self._access_log:
             _access.info(
                 "%s %s %s %.1f ms request=%s", scope["method"], route, outcome, seconds * 1e3, context.request_id
             )
-
-
-class _ObservedSend:
-    """Wraps `send`: adds headers and remembers the status that was sent."""
-
-    def __init__(self, context: Context, send: Send, connection: Connection | None) -> None:
-        self.status = 0
-        self._context, self._send, self._connection = context, send, connection
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            timings = self._context.timings | {"total": self._context.elapsed()}
-            durations = ", ".join([f"{name};dur={s * 1e3:.3f}" for name, s in timings.items()])
-            message["headers"] = headers = [
-                *message["headers"],
-                (b"x-request-id", self._context.request_id.encode()),
-                (b"x-content-type-options", b"nosniff"),
-                (b"server-timing", durations.encode()),
-            ]
-            if self._context.fallback_from is not None:
-                headers.append((b"x-pathline-fallback-from", b"%d" % self._context.fallback_from))
-            if self._connection is not None:
-                self._connection.response_begins()
-        await self._send(message)
-        if self._connection is not None and message["type"] == "http.response.body" and not message.get("more_body"):
-            self._connection.response_ends()
-
-
-def _is_draining(scope: Scope) -> bool:
-    return bool(scope.get("app")) and scope["app"].state.service.draining
 
 
 class BurstLimiter:
@@ -144,8 +173,8 @@ class BurstLimiter:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None  # the loop in which the next turn is scheduled
 
-    async def enter(self) -> None:
-        """Return at once, or in a later turn if this one is full."""
+    def place(self) -> asyncio.Future[None] | None:
+        """Take a place in this turn; if it is full, return what to await for one in a later turn."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._left = loop, self._width
@@ -153,10 +182,10 @@ class BurstLimiter:
             loop.call_soon(self._turn, loop)
         if self._left:
             self._left -= 1
-            return
+            return None
         admitted = loop.create_future()
         self._waiting.append(admitted)
-        await admitted
+        return admitted
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
         self._left = self._width
@@ -171,49 +200,14 @@ class BurstLimiter:
             self._loop = None
 
 
-class LimitBursts:
-    """Passes POST requests through the burst limiter, so that other requests, such as health checks, need not wait."""
+def leave_errors(app: FastAPI) -> None:
+    """Let all errors of the framework (no route, wrong method, a bad parameter) and of endpoints reach the door."""
 
-    def __init__(self, app: ASGIApp, limiter: BurstLimiter) -> None:
-        self._app, self._limiter = app, limiter
+    async def leave(_: Request, error: Exception) -> Response:
+        raise error
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] == "http" and scope["method"] == "POST":
-            await self._limiter.enter()
-        await self._app(scope, receive, send)
-
-
-class SubPath:
-    """Serves under a path that a proxy does not strip, as in ``/pathline/v1/sample``; other paths are unchanged.
-
-    Only the setting decides: any client could send a header such as X-Forwarded-Prefix, and use it to reach paths that
-    a proxy forbids.
-    """
-
-    def __init__(self, app: ASGIApp, root_path: str) -> None:
-        self._app, self._root = app, root_path
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] == "http":
-            if scope["path"] == self._root and scope["method"] in ("GET", "HEAD"):  # links of the page need the slash
-                query = scope.get("query_string", b"").decode("latin-1")
-                await RedirectResponse(f"{self._root}/{query and '?'}{query}")(scope, receive, send)
-                return
-            if scope["path"].startswith(f"{self._root}/"):
-                scope["path"] = scope["path"][len(self._root) :]  # in place: middleware around sees the route
-        await self._app(scope, receive, send)
-
-
-def handle_errors(app: FastAPI) -> None:
-    """Make the framework's own errors (no route, wrong method, a bad parameter) problems, too."""
-
-    async def on_problem(request: Request, error: Exception) -> Response:
-        return respond(request.scope, _as_problem(request, error))
-
-    for kind in (ProblemError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, on_problem)
+    for kind in (HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, leave)
 
 
 def respond(scope: Scope, problem: ProblemError) -> Response:
@@ -223,7 +217,7 @@ def respond(scope: Scope, problem: ProblemError) -> Response:
     return problem.response_at(scope["path"], context.request_id, context.url_path)
 
 
-def _as_problem(request: Request, error: Exception) -> ProblemError:
+def _as_problem(scope: Scope, error: Exception) -> ProblemError:
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError):
@@ -231,7 +225,7 @@ def _as_problem(request: Request, error: Exception) -> ProblemError:
         return invalid_fields([{"field": field, "message": f"{field}: {message}"} for field, message in faults])
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(getattr(error, "headers", None) or {})
-    path, method = request.url.path, request.method
+    path, method = scope["path"], scope["method"]
     if status == 404:
         return ProblemError(Kind.NO_ROUTE, f"there is nothing at {path}; / lists the addresses", headers=headers)
     if status == 405:

@@ -2,17 +2,9 @@
 
 from functools import lru_cache
 
-from starlette.datastructures import Headers
-
 from service.errors import Kind, ProblemError
 
 _ANY = "*/*"
-
-
-def joined(headers: Headers, name: str) -> str | None:
-    """Return a header whose value is a list, and may come on several lines; None if it was not sent."""
-    lines = headers.getlist(name)
-    return ", ".join(lines) if lines else None
 
 
 @lru_cache(maxsize=256)

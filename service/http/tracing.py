@@ -17,7 +17,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.datastructures import Headers
 
 from service.http.context import Context
-from service.http.negotiation import joined
 
 _STAGES = ("queue", "solve", "encode")
 _LAST_S = 2.0  # for the last export, whether or not a collector listens
@@ -53,7 +52,7 @@ class Traces:
             attributes |= {"pathline.model": context.model, "pathline.solver": context.solver}
         if outcome.isdigit():
             attributes["http.response.status_code"] = int(outcome)
-        parent = self._propagator.extract({name: joined(headers, name) or "" for name in self._propagator.fields})
+        parent = self._propagator.extract({name: ", ".join(headers.getlist(name)) for name in self._propagator.fields})
         name = f"{method} {route}"
         span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes=attributes, start_time=begin)
         inside, at = set_span_in_context(span, parent), begin

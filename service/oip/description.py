@@ -90,9 +90,9 @@ def _configured(tensor: TensorMetadata, optional: bool = False) -> TensorConfig:
 def statistics(service: Service, name: str, version: int) -> ModelStatistics:
     """Return the statistics of a model, with the version that answers."""
     metrics = service.metrics
-    count, queue_s = metrics.queue_seconds.total(name)
-    _, solve_s = metrics.solve_seconds.total(name)
-    calls, _ = metrics.batch_rows.total(name, SAMPLE.name)
+    count, queue_s = metrics.histograms["queue_seconds"].total(name)
+    _, solve_s = metrics.histograms["solve_seconds"].total(name)
+    calls, _ = metrics.histograms["batch_rows"].total(name, SAMPLE.name)
     seconds = {"success": queue_s + solve_s, "queue": queue_s, "compute_infer": solve_s}
     unmeasured = ("fail", "compute_input", "compute_output", "cache_hit", "cache_miss")
     return {

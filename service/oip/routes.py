@@ -5,12 +5,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
-from pydantic import BaseModel
 
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import from_browser
-from service.http.context import context_of
+from service.http.context import Context
 from service.oip import description
 from service.oip.outputs import select_outputs
 from service.oip.requests import to_sample_request
@@ -152,19 +151,19 @@ class _IndexRoute(pipeline.BodyRoute):
     max_bytes = 1024
     negotiates = False
 
-    def parse(self, http: Request, model: type[BaseModel], body: bytes) -> Any:
-        return super().parse(http, model, body) if body.strip() else model()
+    def parse(self, http: Context, body: bytes) -> Any:
+        return super().parse(http, body) if body.strip() else IndexRequest()
 
 
 class _InferRoute(pipeline.BodyRoute):
     media = (JSON, BINARY)
     negotiates = False
 
-    def allowed(self, http: Request) -> Sequence[str]:
+    def allowed(self, http: Context) -> Sequence[str]:
         # Triton's client sends no Content-Type. Neither does a page that wants to avoid its browser's preflight.
-        return self.media if from_browser(http.headers) else (*self.media, "")
+        return self.media if from_browser(http.sent) else (*self.media, "")
 
-    def parse(self, http: Request, model: type[BaseModel], body: bytes) -> InferRequest:
+    def parse(self, http: Context, body: bytes) -> InferRequest:
         return parse_body(body, header_of(http))
 
 
@@ -182,10 +181,10 @@ _ALL = IndexRequest()
     all=[{"name": "moons", "version": "2", "state": "READY", "reason": ""}],
 )
 async def repository_index(
-    http: Request, request: Annotated[IndexRequest, requested({"all": {}, "ready": {"ready": True}})] = _ALL
+    http: Context, request: Annotated[IndexRequest, requested({"all": {}, "ready": {"ready": True}})] = _ALL
 ) -> list[IndexEntry]:
     """Return all versions of all models, and whether they answer."""
-    return description.index(service_of(http).registry, request.ready)
+    return description.index(http.service.registry, request.ready)
 
 
 _INFERRED: Responses = {
@@ -207,26 +206,26 @@ _InferBody = Annotated[InferRequest, requested(REQUESTS)]
 
 
 @_infer.post("/models/{model_name}/infer", summary="Draw samples (v2)", **_INFER)
-async def infer(http: Request, model_name: ModelName, request: _InferBody) -> Response:
+async def infer(http: Context, model_name: ModelName, request: _InferBody) -> Response:
     """Draw samples like POST /v1/sample; scalar members are parameters, arrays are named tensors."""
     return await _drawn(http, model_name, None, request)
 
 
 @_infer.post("/models/{model_name}/versions/{version}/infer", summary="Draw samples of a version (v2)", **_INFER)
-async def infer_version(http: Request, model_name: ModelName, version: Version, request: _InferBody) -> Response:
+async def infer_version(http: Context, model_name: ModelName, version: Version, request: _InferBody) -> Response:
     """Draw samples of one version."""
     return await _drawn(http, model_name, version, request)
 
 
-async def _drawn(http: Request, name: str, version: int | None, request: InferRequest) -> Response:
+async def _drawn(http: Context, name: str, version: int | None, request: InferRequest) -> Response:
     def made() -> tuple[SampleRequest, Encoder]:
         sample = to_sample_request(name, version, request, request.tensors)
         return sample, select_outputs(request, sample).encoder
 
-    sample, encoder = await asyncio.to_thread(made) if context_of(http.scope).large else made()
+    sample, encoder = await asyncio.to_thread(made) if http.large else made()
     valid = await pipeline.make_job(http, sample, validate_sample, encoder)
     response = await pipeline.draw(http, valid)
-    return await pipeline.respond(http, response, encoder, {"X-Pathline-Seed": str(valid.job.seed)})
+    return await pipeline.respond(http, response, encoder, {"x-pathline-seed": str(valid.job.seed)})
 
 
 router.routes += [*_index.routes, *_infer.routes]

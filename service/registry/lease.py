@@ -1,6 +1,5 @@
 """Leases: a request holds one until its response is out, and a version leaves memory when its last one is back."""
 
-import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -66,8 +65,11 @@ class Lease:
 
     def release(self) -> None:
         """Return the lease, from any thread."""
-        with contextlib.suppress(IndexError):
-            self._out.pop().give_back()
+        try:
+            leases = self._out.pop()
+        except IndexError:
+            return
+        leases.give_back()
 
     async def __aenter__(self) -> ModelVersion:
         return await self.acquire()

@@ -165,10 +165,10 @@ class Registry:
 
     def _find(self, name: str, version: int | None) -> tuple[ModelEntry, ModelVersion | None]:
         """Return the entry of a model, and a version of it (None for the current one) if that is in memory."""
-        entry, now = self._entry(name), self._clock()
+        entry = self._table[name] if name in self._table else self._entry(name)
         number = entry.current if version is None else version
         model = None if number is None else entry.loaded.get(number)
-        if model is None and not entry.can_load(version, now):
+        if model is None and not entry.can_load(version, now := self._clock()):
             raise entry.absent(version, now)
         return entry, model
 

@@ -63,7 +63,7 @@ class Leases:
         """Stop counting a lease; the last one back frees a retired version."""
         with self._lock:
             self.out -= 1
-            last = self._ends()
+            last = self._retired and self._ends()
         if last:
             self._free()
 

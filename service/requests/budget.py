@@ -10,7 +10,7 @@ from engine.job import Priority
 from models.guidance import network_rows
 from models.shapes import free_axes
 from selection.candidates import TUNED_NFE
-from selection.choice import USUAL_ERROR, Choice, Evidence, Limits, NoneFits, choose, measured
+from selection.choice import USUAL_ERROR, BudgetLimits, Choice, Evidence, NoneFits, choose, measured
 from selection.frontier import Point, percent
 from service.errors import invalid
 from service.registry.version import ModelVersion
@@ -35,7 +35,7 @@ def choices(request: SampleRequest, model: ModelVersion, settings: Settings) -> 
     evidence, fault = stored(request, model, settings)
     if evidence is None:
         raise invalid("budget", fault)
-    limits = Limits(**request.budget.model_dump())
+    limits = BudgetLimits(**request.budget.model_dump())
     try:
         offers = choose([evidence], limits, lambda point: 1000 * seconds(point, request, request.num_samples, model))
     except NoneFits as error:
@@ -135,7 +135,7 @@ def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings
     text = f"no plans were tuned for this model; {command} learns some of {least} to {most} NFE in about "
     text += _duration(spent)
     try:
-        best = choose(evidence, Limits(max_error=USUAL_ERROR))[0].point
+        best = choose(evidence, BudgetLimits(max_error=USUAL_ERROR))[0].point
     except NoneFits:
         return f"{text}; no solver that keeps {kept} was measured" if evidence else text
     if best.nfe_most <= least:

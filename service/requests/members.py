@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from service.requests.schemas import SOLVER_FIELDS, Mark, SampleRequest
+from service.requests.schemas import SINGLE, SOLVER_FIELDS, SampleRequest
 from solvers.spec import OPTIONS
 
 _TYPES = {
@@ -80,7 +80,7 @@ def _member(name: str, schema: Mapping[str, Any], field: FieldInfo) -> Member:
         about=field.description or schema.get("description", ""),
         default=schema.get("default"),
         choices=choices,
-        bulk=not any(mark in field.metadata for mark in (Mark.SAME_NEEDS, Mark.SINGLE)),
+        bulk=SINGLE not in field.metadata,
         low=forms[0].get("minimum") if kinds == ["integer"] else None,
         type=_TYPES.get(name, _type(forms, choices)),
     )

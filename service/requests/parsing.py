@@ -2,17 +2,16 @@
 
 import codecs
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
-from starlette.requests import Request
 
 from models.nested import short, shown
 from service.errors import MAX_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
-from service.http.context import Context, context_of
+from service.http.context import Context
 from service.ledger import Ledger
 from service.requests.npz_body import REQUEST, is_npz, read_npz
 
@@ -41,6 +40,9 @@ _RULES = {
     "too_long": "must hold at most {max_length} numbers",
 }
 """Rules by type of pydantic error, for types with a text of pydantic's own that speaks of Python."""
+
+_DIGITS = 18
+"""Of a length that is read as it is."""
 
 _SHORT = 3
 """Characters; names of other libraries as short as that are not compared with misspellings."""
@@ -74,7 +76,7 @@ OTHER_NAMES = {
 """Fields and the names that other samplers and solvers use for them, which fuzzy matching would not find."""
 
 
-async def read_body(request: Request, limit: int, ledger: Ledger, allowed: Sequence[str] = (JSON, NPZ)) -> bytes:
+async def read_body(http: Context, limit: int, ledger: Ledger, allowed: Sequence[str] = (JSON, NPZ)) -> bytes:
     """Read a body of at most `limit` bytes and an allowed content type; a longer one is refused before it is read.
 
     The bytes of a large body are reserved in the `ledger` as they arrive, until `Context.drop_body` or the end of the
@@ -85,12 +87,12 @@ async def read_body(request: Request, limit: int, ledger: Ledger, allowed: Seque
             the bodies of other requests hold too much.
         ClientGoneError: The client disconnected before the body was complete.
     """
-    _check_headers(request, limit, allowed)
-    context = context_of(request.scope)
+    _check_headers(http.sent, limit, allowed)
+    receive = http.receive
     parts: list[bytes] = []
     size, more = 0, True
     while more:
-        message = await request.receive()
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         part = message.get("body", b"")
@@ -100,9 +102,11 @@ async def read_body(request: Request, limit: int, ledger: Ledger, allowed: Seque
             raise _too_large(f"more than {limit}", limit, unread=more)
         if size > LARGE_BODY:
             try:
-                set_aside(context, size, ledger)
+                set_aside(http, size, ledger)
             except ProblemError as problem:
                 raise problem.early() if more else problem from None
+        if not (more or parts):
+            return part
         parts.append(part)
     return b"".join(parts)
 
@@ -113,10 +117,10 @@ def set_aside(context: Context, size: int, ledger: Ledger) -> None:
     Raises:
         ProblemError: 413 or 429, see `Ledger.take`.
     """
-    if context.body is None:
-        context.body = ledger.take(size, math.inf)
+    if context.body_hold is None:
+        context.body_hold = ledger.take(size, math.inf)
     else:
-        ledger.extend(context.body, size - context.body.bytes)
+        ledger.extend(context.body_hold, size - context.body_hold.bytes)
 
 
 def parse(model: type[Body], body: bytes, what: str = "body") -> Body:
@@ -135,8 +139,16 @@ def parse(model: type[Body], body: bytes, what: str = "body") -> Body:
     if is_npz(body):
         body, arrays = read_npz(body, model)
         what = f"entry {REQUEST!r} of the npz {what}"
-    body = body.removeprefix(codecs.BOM_UTF8)
-    _check_parts(body, what)
+    content = json_members(body, what)
+    return check(model, _with_arrays(content, arrays) if arrays else content)
+
+
+def json_members(body: bytes, what: str = "body") -> dict[str, Any]:
+    """Return the members of a body that is a JSON object; errors as in `parse`."""
+    if body[:1] == codecs.BOM_UTF8[:1]:
+        body = body.removeprefix(codecs.BOM_UTF8)
+    if len(body) > MAX_OBJECTS:
+        _check_parts(body, what)
     try:
         content = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -146,9 +158,9 @@ def parse(model: type[Body], body: bytes, what: str = "body") -> Body:
         if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\x00" in body[:4]:
             hint = " (it looks like UTF-16 or UTF-32; send UTF-8)"
         raise ProblemError(Kind.MALFORMED, f"the {what} is not valid JSON: {error}{hint}") from None
-    if not isinstance(content, dict):
+    if type(content) is not dict:
         raise ProblemError(Kind.INVALID, f"the {what} must be a JSON object, not {shown(content)}")
-    return check(model, _with_arrays(content, arrays) if arrays else content)
+    return content
 
 
 def _with_arrays(content: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
@@ -198,25 +210,31 @@ def byte_count(text: str) -> int | None:
     return int(text.lstrip("0")[:20] or "0")  # more digits are beyond any limit anyway
 
 
-def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None:
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media not in allowed:
-        raise ProblemError(
-            Kind.MEDIA,
-            f"the body is {media or 'of no stated type'}; send Content-Type: application/json, or application/x-npz",
-            headers={"Accept-Post": ", ".join(filter(None, allowed))},
-        )
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise ProblemError(Kind.MEDIA, f"Content-Encoding {encoding} is not understood; send the body uncompressed")
-    length = request.headers.get("content-length")
-    if length is None:
+def _check_headers(sent: Mapping[bytes, bytes], limit: int, allowed: Sequence[str]) -> None:
+    if sent.get(b"content-type") != b"application/json":
+        media = sent.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+        if media not in allowed:
+            raise ProblemError(
+                Kind.MEDIA,
+                f"the body is {media or 'of no stated type'}; send Content-Type: application/json, or "
+                "application/x-npz",
+                headers={"Accept-Post": ", ".join(filter(None, allowed))},
+            )
+    if b"content-encoding" in sent:
+        encoding = sent[b"content-encoding"].decode("latin-1").strip().lower()
+        if encoding not in ("", "identity"):
+            detail = f"Content-Encoding {encoding} is not understood; send the body uncompressed"
+            raise ProblemError(Kind.MEDIA, detail)
+    if b"content-length" not in sent:
         return
-    stated = byte_count(length)
-    if stated is None:
-        raise ProblemError(Kind.BAD_REQUEST, f"Content-Length {short(length)!r} is not a number of bytes")
-    if stated > limit:
-        raise _too_large(short(length), limit, unread=True)
+    length = sent[b"content-length"]
+    if not length.isdigit():
+        detail = f"Content-Length {short(length.decode('latin-1'))!r} is not a number of bytes"
+        raise ProblemError(Kind.BAD_REQUEST, detail)
+    if len(length) > _DIGITS or int(length) > limit:
+        stated = length.decode()
+        if (byte_count(stated) or 0) > limit:
+            raise _too_large(short(stated), limit, unread=True)
 
 
 def _check_parts(body: bytes, name: str) -> None:

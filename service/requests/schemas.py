@@ -1,7 +1,5 @@
 """Request bodies as pydantic models: the fields that all requests to solve share, and the body of a sample request."""
 
-import time
-from enum import Enum, auto
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -9,7 +7,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    PrivateAttr,
     Tag,
     WithJsonSchema,
     WrapValidator,
@@ -42,18 +39,10 @@ SHORT_TEXT = 200
 """Characters; what follows from a longer text of a solver is not kept for later requests."""
 
 
-class Mark(Enum):
-    """What a field means beyond its type.
+SINGLE = "single"
+"""Marks a field that is for one request; a bulk job, which is many requests, cannot have it."""
 
-    `SAME_NEEDS`: requests that differ in it alone take the same solver, memory and bytes of response. `SINGLE`: it is
-    for one request; a bulk job, which is many requests, cannot have it.
-    """
-
-    SAME_NEEDS = auto()
-    SINGLE = auto()
-
-
-Version = Annotated[Count | None, Mark.SAME_NEEDS, Field(description="version of the model; the highest if omitted")]
+Version = Annotated[Count | None, SINGLE, Field(description="version of the model; the highest if omitted")]
 
 GRID_SCHEMA = {
     "description": f"how fixed steps are spaced: a name ({', '.join(GRIDS)}), an object with the name and its "
@@ -170,18 +159,18 @@ AnyDiffusion = Annotated[
 class Named(Body):
     """The model, named in the body."""
 
-    model: Annotated[str, Mark.SAME_NEEDS] = Field(min_length=1, max_length=200, description="name of the model")
+    model: Annotated[str, SINGLE] = Field(min_length=1, max_length=200, description="name of the model")
     version: Version = None  # as in `Solving`; here it comes after the model
 
 
 class Drawn(Body):
     """Samples of a seed."""
 
-    num_samples: Annotated[Count, Mark.SINGLE] = Field(default=DEFAULT_NUM_SAMPLES, description="number of samples")
-    seed: Annotated[Index | None, Mark.SAME_NEEDS] = Field(
+    num_samples: Annotated[Count, SINGLE] = Field(default=DEFAULT_NUM_SAMPLES, description="number of samples")
+    seed: Annotated[Index | None, SINGLE] = Field(
         default=None, description="an integer in [0, 2**63); drawn below 2**53 and echoed if omitted"
     )
-    first_index: Annotated[Index, Mark.SAME_NEEDS] = Field(
+    first_index: Annotated[Index, SINGLE] = Field(
         default=0, description="index of the first sample in the seed's stream"
     )
 
@@ -205,18 +194,12 @@ class Subject(Body):
     guidance: AnyGuidance | None = Field(
         default=None, description="strength of classifier-free guidance, or its terms, interval, projection and rescale"
     )
-    timeout_s: Annotated[Positive | None, Mark.SAME_NEEDS] = Field(
+    timeout_s: Annotated[Positive | None, SINGLE] = Field(
         default=None, description="time limit in seconds, queueing included"
     )
-    priority: Annotated[Literal["interactive", "bulk"], Mark.SAME_NEEDS] = Field(
+    priority: Annotated[Literal["interactive", "bulk"], SINGLE] = Field(
         default="interactive", description="bulk yields to interactive requests, which take most of the time"
     )
-    _came: float = PrivateAttr(default_factory=time.monotonic)
-
-    @property
-    def came(self) -> float:
-        """When the request was parsed, in `time.monotonic`; its time limit runs from then, model loading included."""
-        return self._came
 
 
 class Solving(Subject):
@@ -239,7 +222,7 @@ class Solving(Subject):
         default=None,
         description="noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale",
     )
-    error_control: Annotated[str, Mark.SINGLE] = Field(
+    error_control: Annotated[str, SINGLE] = Field(
         default="sample", description="sample: each sample has its own step sizes; batch: all share them"
     )
     controller: str | None = Field(
@@ -276,30 +259,30 @@ class Budget(Body):
 class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
-    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), Mark.SINGLE] = None
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), SINGLE] = None
     noise_scale: NoiseScale = 1.0
     start_time: Finite | None = Field(
         default=None,
         description="time of the first call as the network counts it, such as step 801 or a sigma, with the noise that "
         "its authors start from there; that of its card if omitted",
     )
-    t_span: Annotated[
-        tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), Mark.SINGLE
-    ] = Field(default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1")
-    trace: Annotated[Literal["none", "summary", "full"], Mark.SINGLE] = Field(
+    t_span: Annotated[tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), SINGLE] = (
+        Field(default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1")
+    )
+    trace: Annotated[Literal["none", "summary", "full"], SINGLE] = Field(
         default="summary", description="how much to report about the steps"
     )
-    save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1), Mark.SINGLE] = Field(
+    save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1), SINGLE] = Field(
         default=None, description="times at which to report the states, too"
     )
-    log_prob: Annotated[bool, Mark.SINGLE] = Field(
+    log_prob: Annotated[bool, SINGLE] = Field(
         default=False, description="also report the log-density of each step of each sample, with the solver sde"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
-    budget: Annotated[Budget | None, Mark.SINGLE] = Field(
+    budget: Annotated[Budget | None, SINGLE] = Field(
         default=None, description="instead of a solver: the service chooses one"
     )
-    on_timeout: Annotated[Literal["error", "partial"], Mark.SAME_NEEDS] = Field(
+    on_timeout: Annotated[Literal["error", "partial"], SINGLE] = Field(
         default="error", description="at the time limit: fail, or return the states reached"
     )
 

@@ -5,10 +5,9 @@ solver can do.
 """
 
 import secrets
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,14 +18,16 @@ from models.condition_values import repeated
 from models.nested import NestedError, to_floats
 from selection.choice import Choice
 from service.errors import check_limit, invalid
-from service.ledger import Hold, Take
+from service.http.context import Context
+from service.ledger import Hold
 from service.registry.version import ModelVersion
+from service.requests.alike import Kind, Needs
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, SHORT_TEXT, Drawn, Mark, SampleRequest, Subject
+from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, Drawn, SampleRequest, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import check_transitions, plan_of, span_of, times_of
-from service.responses.arrays import ENCODERS, Encoder
+from service.responses.arrays import Encoder
 from service.settings import Settings
 from solvers.plan import Plan
 
@@ -42,6 +43,7 @@ class Validated:
         decode: whether to return decoded data rather than states.
         max_bytes: upper bound on the response.
         choice: the service's choice of solver, if the request left it to the service.
+        constant: members of the response of samples that are the same for all requests alike; filled by the first.
     """
 
     model: ModelVersion
@@ -50,41 +52,19 @@ class Validated:
     decode: bool = True
     max_bytes: int = 0
     choice: Choice | None = None
-
-
-class _Needs(NamedTuple):
-    """What a request for samples needs, whatever their seed.
-
-    Attributes:
-        checked: the conditions and guidance of its samples.
-        choice: the service's choice of solver, if the request left it to the service.
-        plan: the compiled solver, which is kept elsewhere.
-        save_at: times at which to save states.
-        max_bytes: upper bound on the response.
-        memory: bytes that it holds until its response is sent.
-        start_time: see `Job`.
-    """
-
-    checked: CheckedConditions
-    choice: Choice | None
-    plan: ref[Plan]
-    save_at: NDArray[np.float64] | None
-    max_bytes: int
-    memory: int
-    start_time: float | None
+    constant: dict[str, Any] = field(default_factory=dict)
 
 
 _MANY = "ask for fewer at a time, with first_index for the next; iter_samples and bulk of the Python client do so"
 
-_SAME_NEEDS = frozenset(name for name, field in SampleRequest.model_fields.items() if Mark.SAME_NEEDS in field.metadata)
-_PLAIN = frozenset((bool, int, float, str, type(None)))
-_MAX_RECENT = 1024
-_RECENT: WeakKeyDictionary[ModelVersion, dict[Hashable, _Needs]] = WeakKeyDictionary()
-"""The needs of recent requests, as most requests differ from an earlier one only in their seed."""
-
 
 def validate_sample(
-    request: SampleRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+    request: SampleRequest,
+    model: ModelVersion,
+    settings: Settings,
+    encoder: Encoder,
+    http: Context,
+    kind: Kind | None = None,
 ) -> Validated:
     """Check a sample request against its model and the limits, reserve its memory and make its job.
 
@@ -93,81 +73,66 @@ def validate_sample(
         model: the requested model.
         settings: the limits.
         encoder: the format of the response.
-        take: reserves bytes of memory until a deadline.
+        http: the HTTP request, for which memory is reserved.
+        kind: what is known of requests like this one, in which what they need is noted.
 
     Raises:
         ProblemError: 422 with the field, its value and the allowed values; 406 if the format cannot represent the
-            samples; any error of `take`.
+            samples; 413 or 429 if there is no memory.
     """
-    n, saved = request.num_samples, request.saved_times
-    check_limit("num_samples", n, settings.max_samples, advice=_MANY)
-    check_limit("save_at", saved, settings.max_saved, " times")
-    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
-    check_indices(request)
-    key = _key(request, settings, encoder)
-    needs = None if key is None else _RECENT.get(model, {}).get(key)
-    plan = None if needs is None else needs.plan()
-    if needs is None or plan is None:
-        request, of_sizes, plan, needs = _needed(request, model, settings, encoder)
-        if key is not None and of_sizes is model:
-            _remember(model, key, needs)
-        model = of_sizes
-    checked, choice, _, save_at, max_bytes, memory, start_time = needs
-    if plan.batch and request.first_index != 0:
+    if (request.timeout_s or 0.0) > settings.max_timeout_s:
+        check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
+    if request.first_index:
+        check_indices(request)
+    known = None if kind is None else kind.needs(model, encoder)
+    if known is None:
+        request, sized_model, plan, needs = _needed(request, model, settings, encoder)
+        if kind is not None and sized_model is model:
+            kind.learn(model, plan, needs)
+        model = sized_model
+    else:
+        plan, needs = known
+    n = request.num_samples
+    if request.first_index and plan.batch:
         raise invalid(
             "first_index",
             f"first_index = {request.first_index} with error_control 'batch': all samples of such a request share "
             "their steps, so it cannot be continued; use first_index 0 or error_control 'sample'",
         )
-    deadline = deadline_of(request, settings)
-    hold = take(memory, deadline, checked.bytes)
+    hold = http.reserve(needs.memory, needs.checked.bytes)
     job = job_of(
         request,
         model,
         plan,
         hold,
-        checked,
+        needs.checked,
         num_samples=n,
-        deadline=deadline,
+        deadline=http.deadline,
         trace=request.trace,
         seed=seed_of(request.seed),
         first_index=request.first_index,
         noise_scale=request.noise_scale,
-        start_time=start_time,
-        x0=start_of(request.x0, n, model),
-        save_at=save_at,
+        start_time=needs.start_time,
+        x0=None if request.x0 is None else start_of(request.x0, n, model),
+        save_at=needs.save_at,
         partial=request.on_timeout == "partial",
         decode=request.decode and model.decodes_in_engine,
         log_prob=request.log_prob,
     )
-    return Validated(model, job, encoder, request.decode, max_bytes, choice)
-
-
-def _key(request: SampleRequest, settings: Settings, encoder: Encoder) -> Hashable:
-    """Return what decides the needs of a request; None if that is more than a few names and numbers."""
-    members = [(name, getattr(request, name)) for name in request.model_fields_set - _SAME_NEEDS]
-    kinds = frozenset([(name, value, type(value)) for name, value in members if type(value) in _PLAIN])
-    texts = sum(len(value) for _, value in members if isinstance(value, str))
-    if len(kinds) < len(members) or texts > SHORT_TEXT or encoder is not ENCODERS.get(encoder.media_type):
-        return None
-    return encoder.media_type, settings.max_steps, settings.max_nfe, settings.max_answer_bytes, kinds
-
-
-def _remember(model: ModelVersion, key: Hashable, needs: _Needs) -> None:
-    recent = _RECENT.setdefault(model, {})
-    if len(recent) >= _MAX_RECENT:
-        recent.clear()
-    recent[key] = needs
+    return Validated(model, job, encoder, request.decode, needs.max_bytes, needs.choice, needs.constant)
 
 
 def _needed(
     request: SampleRequest, model: ModelVersion, settings: Settings, encoder: Encoder
-) -> tuple[SampleRequest, ModelVersion, Plan, _Needs]:
+) -> tuple[SampleRequest, ModelVersion, Plan, Needs]:
     """Return a request with a solver named, its model with a size for each free axis, its plan and what it needs.
 
     Raises:
         ProblemError: as in `validate_sample`.
     """
+    check_limit("num_samples", request.num_samples, settings.max_samples, advice=_MANY)
+    check_limit("save_at", request.saved_times, settings.max_saved, " times")
+    check_indices(request)
     t_span = span_of(request, model)
     if t_span[0] != 0 and request.x0 is None and request.start_time is None:
         raise invalid(
@@ -184,7 +149,11 @@ def _needed(
     max_bytes = response_bytes(request, model, plan, encoder)
     check_size(request, max_bytes, encoder, settings.max_answer_bytes)
     memory = memory_bytes(request, model, plan, encoder, max_bytes, checked)
-    return request, model, plan, _Needs(checked, choice, ref(plan), save_at, max_bytes, memory, request.start_time)
+    needs = Needs(encoder, checked, choice, save_at, max_bytes, memory, request.start_time)
+    return request, model, plan, needs
+
+
+_PRIORITIES = {priority.value: priority for priority in Priority}
 
 
 def job_of(
@@ -212,7 +181,8 @@ def job_of(
         num_samples, deadline, trace: see `Job`.
         others: other fields of `Job`.
     """
-    conditions, negative = checked.conditions(), checked.negatives()
+    conditions = None if checked.values is None else checked.conditions()
+    negative = None if checked.negative is None else checked.negatives()
     return Job(
         model=model.name,
         version=model.version,
@@ -225,7 +195,7 @@ def job_of(
         sizes=model.sizes,
         deadline=deadline,
         trace=trace,
-        priority=Priority(request.priority),
+        priority=_PRIORITIES[request.priority],
         on_logged=logged_beyond(hold, num_samples * kept_steps(plan, trace)),
         **others,
     )
@@ -247,11 +217,6 @@ def check_indices(request: Drawn) -> None:
 def seed_of(seed: int | None) -> int:
     """Return the seed, or draw one that a double holds exactly, as JavaScript and jq read any number as a double."""
     return secrets.randbelow(DRAWN_LIMIT) if seed is None else seed
-
-
-def deadline_of(request: Subject, settings: Settings) -> float:
-    """Return the deadline of a request, on the clock of `time.monotonic`."""
-    return request.came + (request.timeout_s or settings.timeout_s)
 
 
 def to_array(

@@ -9,7 +9,7 @@ import math
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -33,7 +33,7 @@ _STATES = {"samples": ("samples", 1), "saved": ("states", 2), "x0": ("x0", 1)}
 _AXES = dict(_STATES.values())
 
 
-@dataclass(frozen=True)
+@dataclass
 class ArrayResponse:
     """A successful response, for any format.
 
@@ -42,12 +42,14 @@ class ArrayResponse:
         arrays: every array by its name in an npz archive: those of the document, and `nfe`, `t` and `status` (n,).
         elapsed: returns the seconds since the request arrived.
         limits: lowest and highest value of the samples if the model knows them, for pictures.
+        numbers: the count of numbers to write in the document.
     """
 
     document: Mapping[str, Any]
     arrays: Mapping[str, Array]
     elapsed: Callable[[], float]
     limits: tuple[float, float] | None = None
+    numbers: int = field(default=0, init=False)
 
     @classmethod
     def of(cls, document: Mapping[str, Any], elapsed: Callable[[], float]) -> Self:
@@ -56,10 +58,10 @@ class ArrayResponse:
             document, {name: value for name, value in document.items() if isinstance(value, np.ndarray)}, elapsed
         )
 
-    @property
-    def numbers(self) -> int:
-        """The count of numbers to write in the document."""
-        return sum([array.size for name, array in self.arrays.items() if name not in _BINARY_ONLY])
+    def __post_init__(self) -> None:
+        for name, array in self.arrays.items():
+            if name not in _BINARY_ONLY:
+                self.numbers += array.size
 
     def parted(self) -> tuple[dict[str, Any], Callable[[], dict[str, float]]]:
         """Return the document without its latency, and the function that completes this after the writing."""
@@ -109,17 +111,25 @@ class Encoder:
 
 
 def _json(response: ArrayResponse) -> Pieces:
-    """Yield the JSON document; `latency` comes last, so that it knows how long the writing took."""
-    document, latency = response.parted()
+    """Return the JSON document; `latency` comes last, so that it knows how long the writing took."""
     if response.numbers <= NUMBERS_PER_PIECE and _all_finite(response.arrays):
-        yield _dumps(document)[:-1]  # the same document in one go, which is faster
-    else:
-        yield from _members(document)
+        document, latency = response.parted()
+        text = orjson.dumps(document, default=np.ascontiguousarray, option=orjson.OPT_SERIALIZE_NUMPY)
+        return iter((b'%b,"latency":%b}' % (text[:-1], orjson.dumps(latency())),))  # in one go, which is faster
+    return _json_pieces(response)
+
+
+def _json_pieces(response: ArrayResponse) -> Pieces:
+    document, latency = response.parted()
+    yield from _members(document)
     yield b',"latency":' + orjson.dumps(latency()) + b"}"
 
 
 def _all_finite(arrays: Mapping[str, Array]) -> bool:
-    return all(np.isfinite(arrays[name]).all() for name in _STATES if name in arrays)
+    for name in _STATES:
+        if name in arrays and not np.logical_and.reduce(np.isfinite(arrays[name]), axis=None):
+            return False
+    return True
 
 
 def _dumps(value: Any) -> bytes:

@@ -17,7 +17,7 @@ from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import asked_of, digest_of, environment_of
 from service.responses.arrays import Array, ArrayResponse
-from service.responses.solved import Floats, Rows, Solved, closed, latency, origin, outcome, written_as
+from service.responses.solved import Floats, Rows, Solved, closed, latency, outcome, written_as
 from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
 from solvers.trace import Trace, quantiles_by_bin
@@ -29,6 +29,7 @@ QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
 BINS = 20
 _GRIDS: "WeakKeyDictionary[Plan, TraceBody]" = WeakKeyDictionary()
 """The columns of plans in use, as most requests repeat one."""
+_NONE = np.zeros(0)
 _SHARES = np.array(list(QUANTILES.values()))
 
 
@@ -143,41 +144,63 @@ class SampleResponse(Solved, _Class, _Columns, _Steps):
 
 
 def sample_response(
+    http: Context,
     model: ModelVersion,
     job: Job,
     result: JobResult,
-    context: Context,
     decode: bool,
-    environment: Mapping[str, str],
+    constant: dict[str, Any],
     budget: Mapping[str, Any] | None = None,
 ) -> ArrayResponse:
     """Return the response to a request for samples.
 
     Args:
+        http: the HTTP request.
         model: the model that drew them.
         job: the job given to the engine.
         result: its result.
-        context: the context of the request.
         decode: whether samples are data, not states.
-        environment: the environment of this process.
+        constant: members of an earlier response to a request alike; if empty, they are filled in.
         budget: the service's choice of a solver, if it made one.
     """
     samples = samples_of(model, result, decode)
     arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
-    steps: _Steps = {}
+    if not constant:
+        constant.update(_constant(http, model, job, decode, budget))
+    shared: Any = constant.copy()
+    document: SampleResponse = shared
+    document["seed"], document["first_index"] = job.seed, job.first_index
+    document["shape"], document["digest"], document["samples"] = list(samples.shape), digest_of(samples), samples
+    shared |= outcome(result)
+    if http.fallback_from is None:
+        del document["fallback_from"]
+    else:
+        document["fallback_from"] = http.fallback_from
     if result.saved is not None and job.save_at is not None:
         arrays["saved"] = saved = saved_of(model, result, decode)
-        steps["saved"] = {"t": job.save_at.tolist(), "states": saved}
+        document["saved"] = {"t": job.save_at.tolist(), "states": saved}
     if job.log_prob:
-        arrays["log_prob"] = steps["log_prob"] = _transitions(job, result)
+        arrays["log_prob"] = document["log_prob"] = _transitions(job, result)
     trace = view(job.trace, job.plan, result.trace)
     if trace is not None:
-        arrays |= {f"trace_{name}": trace[name] for name in COLUMNS}
-        steps["trace"] = trace
-    document: SampleResponse = {
-        **origin(model, context),
-        "seed": job.seed,
-        "first_index": job.first_index,
+        for name in COLUMNS:
+            arrays[f"trace_{name}"] = trace[name]
+        document["trace"] = trace
+    document["latency"] = latency(result)
+    return ArrayResponse(document, arrays, http.elapsed, model.card.decoder.clip if decode else None)
+
+
+def _constant(
+    http: Context, model: ModelVersion, job: Job, decode: bool, budget: Mapping[str, Any] | None
+) -> SampleResponse:
+    """Return a response in which all members that differ among requests alike are only in their places."""
+    return {
+        "model": model.name,
+        "version": model.version,
+        "checkpoint": model.digest,
+        "fallback_from": 0,
+        "seed": 0,
+        "first_index": 0,
         **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
         "noise": model.card.noise_scheme,
@@ -186,17 +209,18 @@ def sample_response(
         **({} if budget is None else {"budget": budget}),
         **_class_of(model, job),
         **_columns_of(model, decode),
-        "shape": list(samples.shape),
-        **outcome(result),
-        "digest": digest_of(samples),
+        "shape": [],
+        "nfe": 0,
+        "nfe_per_sample": {"min": 0, "mean": 0.0, "max": 0},
+        "network_rows": 0,
+        "status": "",
+        "failed": [],
+        "digest": "",
         "request": asked_of(model, job, decode),
-        "environment": environment_of(environment, model),
-        "samples": samples,
-        **steps,
-        "latency": latency(result),
+        "environment": environment_of(http.service.environment, model),
+        "samples": _NONE,
+        "latency": {"queue_s": 0.0, "solve_s": 0.0, "network_s": 0.0, "encode_s": 0.0, "total_s": 0.0},
     }
-    limits = model.card.decoder.clip if decode else None
-    return ArrayResponse(document, arrays, context.elapsed, limits)
 
 
 def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
@@ -262,7 +286,7 @@ def to_data(x: torch.Tensor, decode: Decode | None) -> Array:
         with torch.inference_mode():
             data = decode(x).numpy()
     finite = np.isfinite(states)
-    if not finite.all():
+    if not np.logical_and.reduce(finite, axis=None):
         data = data.copy()
         data[~finite.reshape(len(states), -1).all(1)] = np.nan
     return np.ascontiguousarray(data)

@@ -116,7 +116,7 @@ def outcome(result: JobResult) -> Outcome:
     good = status == SUCCESS
     worst: str = SUCCESS
     failed: list[FailedSample] = []
-    if not good.all():
+    if not np.logical_and.reduce(good):
         order = [member.value for member in Status]  # from best to worst
         worst = max(set(status.tolist()), key=order.index)
         rows = np.flatnonzero(~good)

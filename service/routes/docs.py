@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.context import context_of
-from service.http.negotiation import choose, joined
+from service.http.negotiation import choose
 from service.openapi import PAGES, Responses, Router, shown
 from service.responses.schemas import ProblemBody
 
@@ -170,7 +170,7 @@ def _code(text: str) -> str:
 
 
 def _is_json(request: Request) -> bool:
-    return choose(joined(request.headers, "accept"), _FORMATS) == "application/json"
+    return choose(context_of(request.scope).header(b"accept"), _FORMATS) == "application/json"
 
 
 def _json(content: Explanation | Explanations) -> Response:

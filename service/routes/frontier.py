@@ -13,7 +13,6 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -24,14 +23,14 @@ from pydantic import Field
 import solvers
 from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
 from selection.candidates import CLOSE, candidates
-from selection.choice import USUAL_ERROR, Choice, Evidence, Limits, NoneFits, choose, frontier_of, measured
+from selection.choice import USUAL_ERROR, BudgetLimits, Choice, Evidence, NoneFits, choose, frontier_of, measured
 from selection.error import LEAST_SAMPLES, Ends, NoErrors, Point, arrivals
 from selection.frontier import Curve, pareto
 from service import examples
 from service.errors import REFUSALS, Kind, ProblemError, check_limit, invalid, problem_of
-from service.http.context import context_of
-from service.http.events import MEDIA_TYPE, EventStream, event
-from service.ledger import Hold, Take
+from service.http.context import Context
+from service.http.events import MEDIA_TYPE, EventStream, event, failed
+from service.ledger import Hold
 from service.openapi import CATALOGUE, SOLVING_PROBLEMS, ModelName, Router, requested, shown
 from service.registry.version import ModelVersion
 from service.requests import budget, pipeline
@@ -40,7 +39,7 @@ from service.requests.schemas import BULK, Budget, Count, Drawn, NoiseScale, Sub
 from service.requests.shapes import sized
 from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes
 from service.requests.solver import refuse_average
-from service.requests.validation import Validated, check_indices, deadline_of, job_of, seed_of
+from service.requests.validation import Validated, check_indices, job_of, seed_of
 from service.responses.arrays import ENCODERS, JSON, Encoder
 from service.responses.schemas import CurveBody, FrontierBody
 from service.settings import Settings
@@ -146,17 +145,17 @@ def _curve_document(curve: Curve) -> CurveBody:
     },
 )
 async def measure_frontier(
-    http: Request, name: ModelName, request: Annotated[FrontierRequest, requested(examples.MEASURE)]
+    http: Context, name: ModelName, request: Annotated[FrontierRequest, requested(examples.MEASURE)]
 ) -> Response:
     """Measure solvers from the same noise, one after another, and choose among these and the stored measurements."""
     valid = await pipeline.make_job(http, request, _validate, ENCODERS[JSON], name, in_thread=True)
-    future = pipeline.submit(service_of(http).engine, valid.job, valid.hold)
+    future = pipeline.submit(http, valid.job, asyncio.get_running_loop())
     measurement = _Measurement(http, valid, future)
     return EventStream(measurement.events(), measurement.cancel)
 
 
 def _validate(
-    request: FrontierRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+    request: FrontierRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> _Measuring:
     """Check a request, reserve its memory and make the job of the reference; arguments as in `validate_sample`."""
     n = request.num_samples
@@ -177,10 +176,10 @@ def _validate(
     checked, model = sized(request, model, n)
     floor = solvers.tolerance_floor(model.compute)
     tight = SolverSpec(rtol=floor, atol=floor, controller="i", max_nfe=settings.max_nfe)
-    plan, deadline = solvers.compile(tight, model.dtype, None, model.compute), deadline_of(request, settings)
+    plan, deadline = solvers.compile(tight, model.dtype, None, model.compute), http.deadline
     width = math.prod(model.event_shape)
     memory = lanes_bytes(model, n, width, checked, steps=kept_steps(plan, "none"))
-    hold = take(memory + 2 * doubles_bytes(n, model.event_shape), deadline, checked.bytes)
+    hold = http.reserve(memory + 2 * doubles_bytes(n, model.event_shape), checked.bytes)
     job = job_of(
         request, model, plan, hold, checked, num_samples=n, deadline=deadline, seed=seed_of(request.seed),
         first_index=request.first_index, noise_scale=request.noise_scale,
@@ -202,9 +201,9 @@ def _plan(spec: SolverSpec, model: ModelVersion, settings: Settings) -> Plan:
 class _Measurement:
     """One measurement under way; `running` is the job that the engine has now, at first that of the reference."""
 
-    http: Request
+    http: Context
     valid: _Measuring
-    running: Future[JobResult]
+    running: asyncio.Future[JobResult]
     points: dict[str, Point] = field(default_factory=dict)
     worst: dict[str, int] = field(default_factory=dict)
     complete: bool = True
@@ -212,7 +211,7 @@ class _Measurement:
 
     @property
     def service(self) -> Service:
-        return service_of(self.http)
+        return self.http.service
 
     @property
     def reference(self) -> str:
@@ -242,9 +241,7 @@ class _Measurement:
             yield self._failed(problem)
 
     def _failed(self, problem: ProblemError) -> bytes:
-        context = context_of(self.http.scope)
-        context.problem, context.outcome = problem.kind, str(problem.kind.value.status)
-        return event("error", problem.body(context.request_id, context.url_path))
+        return failed(self.http, problem)
 
     async def _measure(self, ends: Ends) -> AsyncIterator[dict[str, Any]]:
         """Solve with one solver after another, and yield its point; stop at the time limit."""
@@ -299,35 +296,31 @@ class _Measurement:
             noise_scale=job.noise_scale, follows=True,
         )  # fmt: skip
 
-    async def _submitted(self, job: Job) -> Future[JobResult]:
+    async def _submitted(self, job: Job) -> asyncio.Future[JobResult]:
         """Submit a job, after waiting for its place under load."""
         while True:
             try:
-                future = self.service.engine.submit(job)
+                return self.service.engine.submit(job, asyncio.get_running_loop().create_future())
             except Overloaded as error:
                 if (job.deadline or math.inf) - time.monotonic() < error.retry_after_s:
                     raise DeadlineExceeded from None
                 await asyncio.sleep(error.retry_after_s)
-            else:
-                self.valid.hold.until(future)
-                return future
 
     async def _result(self, job: Job) -> JobResult:
         """Wait for the running job, and count it."""
         try:
             async with asyncio.timeout(pipeline.patience(job)):
-                result = await asyncio.shield(asyncio.wrap_future(self.running))  # `cancel` is to tell the engine
+                result = await asyncio.shield(self.running)  # `cancel` is to tell the engine
         except TimeoutError:
             self.cancel()
             raise DeadlineExceeded from None
-        context_of(self.http.scope).solver = job.plan.name
+        self.http.solver = job.plan.name
         pipeline.count(self.http, job, result)
         return result
 
     def cancel(self) -> None:
         """Cancel the running job."""
-        if not self.running.done():
-            self.service.engine.cancel(self.running)
+        pipeline.abandon(self.http, self.running)
 
     def _start(self, stored: Evidence | None, why_none: str) -> dict[str, Any]:
         model, job = self.valid.model, self.valid.job
@@ -376,7 +369,7 @@ class _Measurement:
 
     def _choice(self, evidence: Sequence[Evidence]) -> tuple[Choice | None, str]:
         try:
-            choice = choose(evidence, Limits(**self.valid.request.budget.model_dump()), self._ms)[0]
+            choice = choose(evidence, BudgetLimits(**self.valid.request.budget.model_dump()), self._ms)[0]
         except NoneFits as error:
             return None, str(error)
         return choice, choice.text

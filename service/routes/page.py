@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse
 
 from service import examples
 from service.errors import Kind, ProblemError
-from service.http.negotiation import accepts_coding, joined
+from service.http.context import context_of
+from service.http.negotiation import accepts_coding
 from service.openapi import PAGES, Router, shown
 
 router = Router(tags=[PAGES])
@@ -66,11 +67,11 @@ class _File:
     def response(self, request: Request, headers: dict[str, str] | None = None) -> Response:
         """Return the file, compressed if it is large and the client accepts that; 304 if the client has it."""
         headers = {"Vary": "Accept-Encoding", **(headers or {}), "ETag": self.etag, "Cache-Control": self.cache}
-        tags = (joined(request.headers, "if-none-match") or "").split(",")
+        tags = (context_of(request.scope).header(b"if-none-match") or "").split(",")
         if not {self.etag, "*"}.isdisjoint(tag.strip().removeprefix("W/") for tag in tags):
             return Response(status_code=304, headers=headers)
         large = len(self.content) > 1024
-        if large and accepts_coding("gzip", joined(request.headers, "accept-encoding")):
+        if large and accepts_coding("gzip", context_of(request.scope).header(b"accept-encoding")):
             return Response(self.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=self.media_type)
         return Response(self.content, headers=headers, media_type=self.media_type)
 
@@ -106,7 +107,7 @@ _ANSWERS = {200: {"content": _CONTENT}, 304: {"description": "The page has not c
 @router.read("/", "Open the playground", responses=_ANSWERS)
 async def index(request: Request) -> Response:
     """Show the playground; a client that accepts JSON but not HTML gets the addresses of the service."""
-    accept = joined(request.headers, "accept") or ""
+    accept = context_of(request.scope).header(b"accept") or ""
     if "application/json" in accept and "text/html" not in accept:
         return JSONResponse({"service": "pathline", "links": _LINKS}, headers={"Vary": "Accept"})
     return _page().response(request, _PAGE_HEADERS | {"Vary": "Accept, Accept-Encoding"})

@@ -5,14 +5,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import Request, Response
+from fastapi import Response
 from pydantic import Field, WithJsonSchema
 
 from models.nested import shown
 from service import examples
 from service.errors import Kind, ProblemError, invalid
-from service.http.context import context_of
-from service.ledger import Take
+from service.http.context import Context
 from service.openapi import SAMPLING, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.replay import Answer, Difference, DifferenceBody, arrays_of, differences_of, digest_of, environment_of
@@ -25,7 +24,6 @@ from service.responses.arrays import ENCODERS, Encoder
 from service.responses.samples import SampleResponse
 from service.responses.solved import closed
 from service.settings import Settings
-from service.state import service_of
 
 router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
@@ -69,11 +67,11 @@ _RESPONSES = solved(ReplayResponse, "The samples", ENCODERS, Kind.DIFFERS, anywa
 
 
 @router.post("/v1/replay", summary="Reproduce the samples of an earlier response", responses=_RESPONSES)
-async def replay(http: Request, answer: Annotated[ReplayRequest, requested(_REQUESTS)]) -> Response:
+async def replay(http: Context, answer: Annotated[ReplayRequest, requested(_REQUESTS)]) -> Response:
     """Reproduce the samples of an earlier response and compare their bits; 409 if these cannot be promised."""
-    encoder = ENCODERS[context_of(http.scope).media_type]
+    encoder = ENCODERS[http.media_type]
     differences: list[Difference] = []
-    validate = partial(_validate, answer, service_of(http).environment, differences)
+    validate = partial(_validate, answer, http.service.environment, differences)
     valid = await pipeline.make_job(http, _request_of(answer), validate, encoder)
     response = await pipeline.draw(http, valid)
     digest = response.document["digest"]
@@ -84,9 +82,9 @@ async def replay(http: Request, answer: Annotated[ReplayRequest, requested(_REQU
         if not answer.force:
             raise _not_promised(differences)
     headers = {
-        "X-Pathline-Seed": str(valid.job.seed),
-        "X-Pathline-Digest-Matches": str(matches).lower(),
-        "Vary": "Accept",
+        "x-pathline-seed": str(valid.job.seed),
+        "x-pathline-digest-matches": str(matches).lower(),
+        "vary": "Accept",
     }
     comparison = {"digest_matches": matches, "differences": [each.document() for each in differences]}
     response = replace(response, document={**comparison, **response.document})
@@ -118,7 +116,7 @@ def _validate(
     model: ModelVersion,
     settings: Settings,
     encoder: Encoder,
-    take: Take,
+    http: Context,
 ) -> Validated:
     """Check a replay, reserve its memory and make its job; other arguments as in `validate_sample`.
 
@@ -137,7 +135,7 @@ def _validate(
 
     differences += _differences(answer, model, environment)
     check_promise()
-    valid = validate_sample(request, model, settings, encoder, take)
+    valid = validate_sample(request, model, settings, encoder, http)
     plan = valid.job.plan.tuned or None
     if answer.plan != plan and "plan" not in {each.what for each in differences}:
         differences.append(Difference("plan", answer.plan or "none", plan or "none", _OTHER_PLAN))

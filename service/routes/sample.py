@@ -1,11 +1,12 @@
 """``POST /v1/sample`` (alias ``/sample``): samples from a model, the solver chosen by the request."""
 
+from functools import partial
 from typing import Annotated
 
-from fastapi import Request, Response
+from fastapi import Response
 
 from service import examples
-from service.http.context import context_of
+from service.http.context import Context
 from service.openapi import SAMPLING, Router, requested, solved
 from service.requests import pipeline
 from service.requests.schemas import SampleRequest
@@ -20,10 +21,10 @@ _RESPONSES = solved(SampleResponse, "The samples", ENCODERS, **examples.SAMPLES)
 
 @router.post("/sample", include_in_schema=False, responses=_RESPONSES)
 @router.post("/v1/sample", summary="Draw samples", responses=_RESPONSES)  # applied first, so matched first
-async def sample(http: Request, request: Annotated[SampleRequest, requested(examples.REQUESTS)]) -> Response:
+async def sample(http: Context, request: Annotated[SampleRequest, requested(examples.REQUESTS)]) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
-    encoder = ENCODERS[context_of(http.scope).media_type]
-    valid = await pipeline.make_job(http, request, validate_sample, encoder)
+    encoder = ENCODERS[http.media_type]
+    valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike), encoder)
     response = await pipeline.draw(http, valid)
-    headers = {"X-Pathline-Seed": str(valid.job.seed), "Vary": "Accept"}
+    headers = {"x-pathline-seed": str(valid.job.seed), "vary": "Accept"}
     return await pipeline.respond(http, response, encoder, headers)

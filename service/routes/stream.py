@@ -13,28 +13,26 @@ import asyncio
 import contextlib
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
 import torch
-from fastapi import Request, Response
+from fastapi import Response
 
-from engine.job import DeadlineExceeded, JobResult, Progress
+from engine.job import JobResult, Progress
 from service import examples
 from service.errors import REFUSALS, problem_of
-from service.http.context import context_of
-from service.http.events import KEEP_ALIVE, MEDIA_TYPE, EventStream, event
-from service.http.negotiation import joined
+from service.http.context import Context
+from service.http.events import KEEP_ALIVE, MEDIA_TYPE, EventStream, event, failed
 from service.openapi import SAMPLING, SOLVING_PROBLEMS, Responses, Router, requested, shown
 from service.requests import pipeline
 from service.requests.schemas import SampleRequest
 from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, Pieces, array_json
-from service.responses.samples import decoder_of, sample_response, saved_to_data
+from service.responses.samples import decoder_of, saved_to_data
 from service.responses.solved import origin
-from service.state import service_of
 
 router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
@@ -70,7 +68,7 @@ class Feed:
         self._newest = progress
         self._notify()
 
-    def watch(self, future: Future[JobResult]) -> None:
+    def watch(self, future: asyncio.Future[JobResult]) -> None:
         """Wake the reader when the future is done."""
         future.add_done_callback(lambda _: self._notify())
 
@@ -104,14 +102,15 @@ class Feed:
     responses=_RESPONSES,
 )
 async def stream(
-    http: Request, request: Annotated[SampleRequest, requested({_EXAMPLE: examples.REQUESTS[_EXAMPLE]})]
+    http: Context, request: Annotated[SampleRequest, requested({_EXAMPLE: examples.REQUESTS[_EXAMPLE]})]
 ) -> Response:
     """Draw samples like `/v1/sample`, and send events on the way: progress, states at `save_at`, the result."""
-    npz = "completed=npz" in (joined(http.headers, "accept") or "").replace(" ", "").lower()
-    valid = await pipeline.make_job(http, request, validate_sample, _EVENTS)
-    service, feed = service_of(http), Feed()
-    job = replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S)
-    future = pipeline.submit(service.engine, job, context_of(http.scope).hold)
+    npz = b"completed=npz" in http.sent.get(b"accept", b"").replace(b" ", b"").lower()
+    valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike), _EVENTS)
+    feed = Feed()
+    future = pipeline.submit(
+        http, replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S), asyncio.get_running_loop()
+    )
     feed.watch(future)
     followed = _Followed(http, valid, future, feed, npz)
     return EventStream(followed.events(), followed.cancel, followed.keep_alive)
@@ -120,20 +119,21 @@ async def stream(
 class _Followed:
     """The events of one job."""
 
-    def __init__(self, http: Request, valid: Validated, future: Future[JobResult], feed: Feed, npz: bool) -> None:
-        self._engine, self.context, self.future = service_of(http).engine, context_of(http.scope), future
-        self._http, self._model, self._job, self._feed = http, valid.model, valid.job, feed
+    def __init__(
+        self, http: Context, valid: Validated, future: asyncio.Future[JobResult], feed: Feed, npz: bool
+    ) -> None:
+        self._http, self.future, self._valid = http, future, valid
+        self._model, self._job, self._feed = valid.model, valid.job, feed
         self._choice = None if valid.choice is None else valid.choice.document()
-        self._decode, self._decoder = valid.decode, decoder_of(valid.model, valid.decode)
+        self._decoder = decoder_of(valid.model, valid.decode)
         self._waits = valid.job.decode  # states are decoded at the end, in turn with the networks
         self._npz, self._sent_states = npz, 0
         # bytes for optional events: progress and comments
-        self._room = service_of(http).settings.max_answer_bytes - valid.max_bytes
+        self._room = http.service.settings.max_answer_bytes - valid.max_bytes
 
     def cancel(self) -> None:
         """Cancel the job if it still waits or runs."""
-        if not self.future.done():
-            self._engine.cancel(self.future)
+        pipeline.abandon(self._http, self.future)
 
     def keep_alive(self) -> Iterator[bytes]:
         """Yield a comment if there is room for it."""
@@ -156,13 +156,9 @@ class _Followed:
                 for part in self._fitting(event("progress", self._progress(progress))):
                     yield part
         try:
-            if not self.future.done():
-                raise DeadlineExceeded
-            result = self.future.result()
+            result = pipeline.outcome_of(self.future)
         except REFUSALS as error:
-            problem = problem_of(error)
-            self.context.problem, self.context.outcome = problem.kind, str(problem.kind.value.status)
-            yield event("error", problem.body(self.context.request_id, self.context.url_path))
+            yield failed(self._http, problem_of(error))
             return
         saved = result.saved if result.saved_data is None else result.saved_data
         async for part in self._states(saved, 0 if self._job.save_at is None else len(self._job.save_at)):
@@ -179,8 +175,8 @@ class _Followed:
     def _start(self) -> dict[str, Any]:
         model, job = self._model, self._job
         return {
-            "request_id": self.context.request_id,
-            **origin(model, self.context),
+            "request_id": self._http.request_id,
+            **origin(model, self._http),
             "seed": job.seed,
             "first_index": job.first_index,
             "num_samples": job.num_samples,
@@ -197,7 +193,7 @@ class _Followed:
             "share": progress.share,
             "done": progress.done,
             "queued": progress.queued,
-            "elapsed_s": self.context.elapsed(),
+            "elapsed_s": self._http.elapsed(),
         }
 
     async def _states(self, saved: torch.Tensor | None, complete: int) -> AsyncIterator[bytes]:
@@ -225,15 +221,14 @@ class _Followed:
         done = int((result.status == "success").sum())
         share = done / len(result.t)
         yield event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
-        environment = service_of(self._http).environment
-        arguments = (self._model, self._job, result, self.context, self._decode, environment, self._choice)
+        arguments = (self._http, self._valid, result)
         if self._npz:
-            yield await asyncio.to_thread(lambda: _completed_npz(sample_response(*arguments)))
+            yield await asyncio.to_thread(lambda: _completed_npz(pipeline.response_of(*arguments)))
             return
         if pipeline.is_small(result) and not self._job.log_prob:
-            yield b"event: completed\ndata: " + b"".join(_JSON.encode(sample_response(*arguments))) + b"\n\n"
+            yield b"event: completed\ndata: " + b"".join(_JSON.encode(pipeline.response_of(*arguments))) + b"\n\n"
             return
-        pieces: Pieces = _JSON.encode(await asyncio.to_thread(sample_response, *arguments))
+        pieces: Pieces = _JSON.encode(await asyncio.to_thread(pipeline.response_of, *arguments))
         yield b"event: completed\ndata: "
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece

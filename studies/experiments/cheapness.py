@@ -26,7 +26,7 @@ from studies.experiments.trained import Model, epochs_of
 from studies.experiments.verdicts import Interval, at_most, over_seeds
 from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
 from training.data_config import DigitsData, MnistData, PointsData
-from training.draws import Purpose, seed32
+from training.draws import DrawPurpose, seed32
 from training.evaluation import evaluate
 from training.flow_matching import Validation
 from training.parents import pin_parent
@@ -169,12 +169,12 @@ def settings() -> dict[str, Mapping[str, Any]]:
 
 def _measure(context: Context, model: Model) -> Results:
     data, network, seed = model.data, model.velocity, model.recipe.seed
-    x0 = noise(seed32(seed, Purpose.EVALUATION), 0, context.sizes.price_samples, tuple(data.train.shape[1:]))
+    x0 = noise(seed32(seed, DrawPurpose.EVALUATION), 0, context.sizes.price_samples, tuple(data.train.shape[1:]))
     curve = measure_curve(Field(network), x0, seconds=math.inf)
     fixed = tuple(point for point in curve.points if not point.adaptive)
     cost = price(network, x0, curve.model_copy(update={"points": fixed}))
     held_out = Validation.of(seed, data.reference, None, torch.device("cpu"))
-    quality = evaluate(network, data, seed32(seed, Purpose.EVALUATION))
+    quality = evaluate(network, data, seed32(seed, DrawPurpose.EVALUATION))
     return {
         "loss": model.loss,
         "held_out_loss": float(np.mean(held_out.losses(_Plain(network), {}))),

@@ -25,7 +25,7 @@ from training.dataset import DataSet
 from training.errors import StateError, Stopped, TrainingError
 from training.fit import new_network
 from training.folders import make_writable
-from training.progress import Progress, StopRequest
+from training.progress import ProgressBar, StopRequest
 from training.reflow import with_pairs
 from training.state import RunFolder
 from training.trainer import Hooks, Trainer
@@ -130,7 +130,7 @@ class TrainedModels:
             trainer = Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"), noise=data.noise)
             due = {epochs_of(one) * trainer.steps_per_epoch: one for one in missing}
             _resume(trainer, run, data, min(due))
-            with StopRequest() as stop, Progress(_label(recipe), trainer.total_steps, trainer.step) as progress:
+            with StopRequest() as stop, ProgressBar(_label(recipe), trainer.total_steps, trainer.step) as progress:
 
                 def after(loss: float | None) -> None:
                     progress.step(loss)

@@ -1,9 +1,6 @@
 """Admission: what is ahead of a job, and what it and the refused are told."""
 
 import itertools
-import math
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,25 +90,14 @@ def test_a_job_that_needs_most_of_its_time_is_taken_if_nothing_is_ahead() -> Non
         loop.take(16, steps=200, deadline=loop.now + 2.0)
 
 
-@pytest.mark.parametrize("limit_s", [0.1, 2.0, 2.5, 2.6, 9.0])
-@pytest.mark.parametrize("settings", [{}, {"priority": Priority.BULK}, {"partial": True}])
-def test_what_would_be_refused_can_be_told_without_submitting_it(settings: dict[str, Any], limit_s: float) -> None:
+def test_a_partial_job_needs_half_of_its_time_for_what_is_ahead_and_none_for_its_own() -> None:
     loop = Loop()
-    loop.take(16, steps=50, deadline=loop.now + 2.0)
-    asked = job(16, solver="euler", steps=40, deadline=loop.now + limit_s, **settings)
-
-    def outcome(ask: Callable[[], object]) -> tuple[type, float]:
-        try:
-            refusal = ask()
-        except (Overloaded, TooSlow) as error:
-            return type(error), getattr(error, "retry_after_s", 0.0)
-        return type(refusal), getattr(refusal, "retry_after_s", 0.0)
-
-    told = outcome(lambda: loop.gate.refusal(loop.queue, replace(asked, deadline=1.0), 0.0, limit_s))
-    loop.gate._line_ends = [-math.inf, -math.inf]  # as if it had not been asked for
-    kind, wait_s = outcome(lambda: loop.gate.take(loop.queue, asked, 0.0, Entry))
-    assert told == (type(None) if kind is Entry else kind, pytest.approx(wait_s))
-    assert len(loop.board) == 1
+    loop.take(16, steps=150, deadline=loop.now + 5.0)  # 2.4 s
+    loop.take(64, steps=1, deadline=loop.now + 5.0)  # fills the arena with it, for another 64 ms
+    with pytest.raises(Overloaded) as caught:
+        loop.take(64, steps=10_000, deadline=loop.now + 4.0, partial=True)  # 640 s alone
+    assert caught.value.retry_after_s == pytest.approx(2.4 + 0.064 - 2.0)
+    loop.take(64, steps=10_000, deadline=loop.now + 5.0, partial=True)
 
 
 def test_the_refused_are_told_different_times() -> None:

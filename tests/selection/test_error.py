@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selection.error import LEAST_SAMPLES, NoErrors, shares, spread_of, summary
+from selection.error import LEAST_SAMPLES, Ends, Field, NoErrors, shares, solve, spread_of, summary
+from solvers import SolverSpec
 
 
 @given(st.integers(1, 600), st.integers(0, 2**32 - 1))
@@ -49,3 +50,18 @@ def test_errors_are_shares_of_the_spread() -> None:
     for same, words in ((ends[:1], "all paths end at the same point"), (ends[4:], "none of 1 paths reached t = 1")):
         with pytest.raises(NoErrors, match=words):
             spread_of(same)
+
+
+def test_each_sample_has_its_own_condition_and_a_point_counts_it() -> None:
+    conditions = torch.tensor([1.0, -2.0, 5.0])
+    field = Field(lambda x, t, c: c[:, None].expand_as(x), conditions)
+    solution = solve(field, torch.zeros(3, 2), SolverSpec.parse("rk4-3"))
+    torch.testing.assert_close(solution.x, conditions[:, None].expand(3, 2))
+    ends = Ends.of(conditions[:, None].expand(3, 2).double())
+    point = ends.point("rk4-3", solution)
+    assert point is not None
+    assert (point.nfe, point.nfe_most, point.failed) == (12, 12, 0)
+    assert point.worst == pytest.approx(0, abs=1e-6)
+    none = Ends(torch.full((3, 2), torch.nan), 1.0)
+    assert np.isinf(none.errors(solution)).all()
+    assert not none.reached.any()

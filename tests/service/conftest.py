@@ -1,10 +1,11 @@
 """A repository of small real checkpoints, and a fake engine that answers by a formula or fails on request."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.job import ArenaLoad, Job, JobResult, Operation, Overloaded, Sizes, Workload
+from engine.job import ArenaLoad, Job, JobResult, Operation, Sizes, Workload
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
@@ -22,6 +23,8 @@ from models.decoder import Decoder
 from models.noise import noise
 from selection.frontier import Curve, Frontier, write_frontier
 from service.app import create_app
+from service.http.context import Context
+from service.ledger import Hold, Ledger
 from service.settings import Settings
 from service.state import Service
 from solvers.trace import Trace
@@ -63,8 +66,6 @@ class FakeEngine:
     edit: Callable[[JobResult], JobResult] = lambda result: result
     fail: Exception | None = None
     refuse: Exception | None = None
-    early: Overloaded | None = None
-    early_checks: list[tuple[Job, float]] = field(default_factory=list)
     hold: bool = False
     alive: bool = False
     turn_s: float = 0.0
@@ -77,8 +78,8 @@ class FakeEngine:
     active_jobs: int = 4
     active_lanes: int = 5
     jobs: list[Job] = field(default_factory=list)
-    submitted: list[Future[JobResult]] = field(default_factory=list)
-    cancelled: list[Future[JobResult]] = field(default_factory=list)
+    submitted: list[asyncio.Future[JobResult]] = field(default_factory=list)
+    cancelled: list[asyncio.Future[JobResult]] = field(default_factory=list)
     loaded: dict[tuple[str, int], Checkpoint] = field(default_factory=dict)
     arenas: list["FakeArena"] = field(default_factory=list)
     ready: list[tuple[str, int, Operation]] = field(default_factory=list)
@@ -89,10 +90,6 @@ class FakeEngine:
 
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
         pass
-
-    def refusal(self, job: Job, limit_s: float) -> Overloaded | None:
-        self.early_checks.append((job, limit_s))
-        return self.early
 
     def workload(self) -> Workload:
         return Workload(4, 2.5, {("moons", 1, "sample"): ArenaLoad(64.0, 128.0, 1024, ((1.0, 1e-3), (64.0, 2e-3)))})
@@ -124,11 +121,10 @@ class FakeEngine:
         self.ready.append((name, version, operation))
         return FakeArena(name, version, self.deterministic)
 
-    def submit(self, job: Job) -> Future[JobResult]:
+    def submit(self, job: Job, future: asyncio.Future[JobResult]) -> asyncio.Future[JobResult]:
         if self.refuse is not None:
             raise self.refuse
         self.jobs.append(job)
-        future = Future[JobResult]()
         self.submitted.append(future)
         if self.fail is not None:
             future.set_exception(self.fail)
@@ -141,7 +137,7 @@ class FakeEngine:
     ) -> float:
         return 1e-3 * calls
 
-    def cancel(self, future: Future[JobResult]) -> None:
+    def cancel(self, future: asyncio.Future[JobResult]) -> None:
         self.cancelled.append(future)
 
     def _result(self, job: Job) -> JobResult:
@@ -165,6 +161,16 @@ class FakeEngine:
             network_s=0.008,
         )
         return self.edit(result)
+
+
+def asking(
+    reserve: Callable[[int, float, int], Hold] = lambda size, deadline, _: Ledger(10**12).take(size, deadline),
+) -> Context:
+    """Return a request for which memory can be reserved, with half a minute to go."""
+    service = SimpleNamespace(reserve=reserve, kinds={})
+    http = Context({"type": "http", "method": "POST", "path": "/v1/sample", "headers": []}, service=service)
+    http.deadline = time.monotonic() + 30.0
+    return http
 
 
 def put_frontier(folder: Path, guidance: float | None = None, **points: tuple[float, float]) -> None:
@@ -235,7 +241,7 @@ def shared(_started: Running) -> Running:
     """
     engine = _started.engine
     vars(engine).update(vars(FakeEngine(alive=True, loaded=engine.loaded, arenas=engine.arenas)))
-    _started.service.refused.clear()
+    _started.service.kinds.clear()
     return _started
 
 

@@ -10,7 +10,7 @@ from models.checkpoint.loading import load
 from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-from selection.choice import Evidence, Limits, choose
+from selection.choice import BudgetLimits, Evidence, choose
 from selection.frontier import read_frontier
 from tests.selection.support import only
 from training.__main__ import main
@@ -58,7 +58,7 @@ def test_more_steps_end_nearer_and_the_report_says_so(recipe: Recipe, options: O
     assert frontier is not None
     price: Any = record["price"]
     assert price["spread"] == frontier.curves[0].spread
-    best = choose([Evidence(frontier.curves[0])], Limits(max_error=0.01))[0]
+    best = choose([Evidence(frontier.curves[0])], BudgetLimits(max_error=0.01))[0]
     assert price["cheapest"][0] == [best.point.solver, best.point.nfe_most]
     assert price["answers"][0] == best.text
 
@@ -76,9 +76,9 @@ def test_what_only_requests_know_is_refused(tmp_path: Path, capsys: pytest.Captu
     _, folder = picture(tmp_path, tmp_path / "repository")
     mel(tmp_path, tmp_path / "repository")
     assert main(["evaluate", str(folder), "--out", str(tmp_path / "out")]) == 1
-    assert f"measure its frontier at one: python -m models measure {folder} --shape H=N" in capsys.readouterr().err
+    assert f"measure stock solvers at one: python -m models measure {folder} --shape H=N" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "repository" / "mel" / "1"), "--out", str(tmp_path / "out")]) == 1
-    assert "takes conditions by name (mu), and there are no examples of them to evaluate" in capsys.readouterr().err
+    assert "takes conditions by name (mu), and there are no examples of them to evaluate it" in capsys.readouterr().err
 
 
 def test_a_conditional_model_is_asked_with_conditions(recipe: Recipe, options: Options, tmp_path: Path):

@@ -8,9 +8,10 @@ import torch
 from models.checkpoint.loading import load
 from models.condition_values import Values
 from models.noise import noise
+from selection.error import Field, solve
+from solvers import SolverSpec
 from training.config import Recipe
 from training.fit import Options, fit
-from training.solving import parse_solver, solve
 
 
 def test_samples_follow_years(tmp_path: Path, options: Options):
@@ -36,7 +37,7 @@ def test_samples_follow_years(tmp_path: Path, options: Options):
     assert takes is not None
     for asked, right in ((1990, -3.4), (2010, 0.6), (2020, 2.6)):
         given = Values(takes, {"condition": [asked]}, 300, torch.float32).tensors()["condition"].expanded(300)
-        x = solve(checkpoint.velocity, noise(0, 0, 300, (1,)), given, parse_solver("rk4-8")).x
+        x = solve(Field(checkpoint.velocity, given), noise(0, 0, 300, (1,)), SolverSpec.parse("rk4-8")).x
         found = checkpoint.decoder.decode(x).numpy()
         assert abs(found.mean() - right) < 0.25
         assert found.std() < 0.45

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from training import draws
-from training.draws import Purpose
+from training.draws import DrawPurpose
 
 
 def test_same_place_same_numbers_other_place_other_numbers():
@@ -12,7 +12,7 @@ def test_same_place_same_numbers_other_place_other_numbers():
     for other in (draws.batch(3, 8, 32, (2,)), draws.batch(4, 7, 32, (2,))):
         assert not np.array_equal(first[0], other[0])
         assert not np.array_equal(first[1], other[1])
-    assert len({draws.seed32(0, purpose) for purpose in Purpose}) == len(Purpose)
+    assert len({draws.seed32(0, purpose) for purpose in DrawPurpose}) == len(DrawPurpose)
 
 
 def test_order_is_a_permutation_that_changes_with_the_epoch():
@@ -32,4 +32,4 @@ def test_noise_is_standard_normal_and_times_are_uniform():
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_any_allowed_seed_works(seed: int):
-    assert 0 <= draws.seed32(seed, Purpose.DATA) < 2**32
+    assert 0 <= draws.seed32(seed, DrawPurpose.DATA) < 2**32

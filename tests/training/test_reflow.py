@@ -23,7 +23,7 @@ from training import reflow
 from training.__main__ import main
 from training.config import CONFIGS, Recipe, ReflowConfig
 from training.data import prepare
-from training.draws import Purpose, seed32
+from training.draws import DrawPurpose, seed32
 from training.errors import DataError, TrainingError, UsageError
 from training.fit import Options, fit
 from training.parents import pin_parent
@@ -56,7 +56,7 @@ def saved_gaussian(folder: Path) -> Path:
 def test_pairs_are_noise_and_the_ends_of_the_parents_paths(parent: Path, tmp_path: Path) -> None:
     recipe = child(parent)
     data = with_pairs(recipe, prepare(recipe), tmp_path)
-    x0 = noise(seed32(recipe.seed, Purpose.PAIRS), 0, 40, (2,))
+    x0 = noise(seed32(recipe.seed, DrawPurpose.PAIRS), 0, 40, (2,))
     ends = integrate(load(parent).velocity, x0, solver="rk4", steps=4).x
     assert data.noise is not None
     assert np.array_equal(data.noise, x0.numpy())
@@ -75,7 +75,9 @@ def test_parts_that_are_there_are_not_drawn_again(
     (folder / "00001.npy").unlink()
     solved: list[int] = []
     solve = reflow.solve
-    monkeypatch.setattr(reflow, "solve", lambda v, x, *rest: solved.append(len(x)) or solve(v, x, *rest))
+    monkeypatch.setattr(
+        reflow, "solve", lambda v, x, *rest, **more: solved.append(len(x)) or solve(v, x, *rest, **more)
+    )
     again = with_pairs(recipe, prepare(recipe), tmp_path)
     assert solved == [16]
     assert np.array_equal(whole.train, again.train)
@@ -87,6 +89,7 @@ def test_parts_that_are_there_are_not_drawn_again(
 def test_a_student_is_trained_and_its_card_names_the_parent(parent: Path, tmp_path: Path) -> None:
     path = fit(child(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
     card = read_card(path)
+    assert not card.noise_independent
     written = card.dataset["reflow"]
     assert isinstance(written, dict)
     assert written["parent"] == "moons"
@@ -214,12 +217,12 @@ def test_two_runs_share_the_pairs_that_the_first_one_draws(
     solve, solved, digests = reflow.solve, list[int](), list[str]()
     second = Thread(target=lambda: digests.append(with_pairs(recipe, data, tmp_path).digest))
 
-    def meanwhile(velocity: Any, x0: Any, *rest: Any) -> Solution:
+    def meanwhile(velocity: Any, x0: Any, *rest: Any, **more: Any) -> Solution:
         solved.append(len(x0))
         if len(solved) == 1:
             second.start()
             second.join(0.5)
-        return solve(velocity, x0, *rest)
+        return solve(velocity, x0, *rest, **more)
 
     monkeypatch.setattr(reflow, "solve", meanwhile)
     first = with_pairs(recipe, data, tmp_path)

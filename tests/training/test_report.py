@@ -17,14 +17,14 @@ from training.dataset import DataSet
 from training.evaluation import Draw, draw
 from training.fit import new_trainer
 from training.flow_matching import optimal_coupling
-from training.report import Report, report_on
+from training.report import SampleReport, report_on
 from training.spaces import original
 from training.trainer import Hooks
 
 RNG = np.random.default_rng(0)
 
 
-def trained(data: DataSet, recipe: Recipe) -> Report:
+def trained(data: DataSet, recipe: Recipe) -> SampleReport:
     """Train on the data as a run does, and report on the weights that it would publish."""
     run = new_trainer(recipe, data, torch.device("cpu"))
     run.run(Hooks(lambda loss: None, lambda trainer: None, lambda: False, 1e9))

@@ -1,11 +1,10 @@
-"""Solvers as text: the table that all parsers share, and samples with their own conditions."""
+"""Solvers as text: the table that all parsers share."""
 
 import pytest
-import torch
 
 from tests.solvers.support import TUNED
 from training.errors import UsageError
-from training.solving import parse_solver, solve
+from training.solving import parse_solver
 
 
 def test_text_is_read_as_everywhere():
@@ -21,11 +20,3 @@ def test_text_is_read_as_everywhere():
 def test_what_is_no_solver_is_said(text: str):
     with pytest.raises(UsageError, match="solver"):
         parse_solver(text)
-
-
-def test_each_sample_is_solved_with_its_own_condition():
-    conditions = torch.tensor([1.0, -2.0, 5.0])
-    solution = solve(lambda x, t, c: c[:, None].expand_as(x), torch.zeros(3, 2), conditions, parse_solver("rk4:3"))
-    torch.testing.assert_close(solution.x, conditions[:, None].expand(3, 2))
-    plain = solve(lambda x, t: torch.ones_like(x), torch.zeros(2, 2), None, parse_solver("euler:4"))
-    torch.testing.assert_close(plain.x, torch.ones(2, 2))

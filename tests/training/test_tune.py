@@ -86,8 +86,8 @@ def test_a_free_axis_is_refused_with_what_can_be_done(tmp_path: Path, capsys: py
     _, folder = picture(tmp_path, tmp_path / "repository")
     assert main(["tune", str(folder), *SHORT]) == 1
     assert capsys.readouterr().err == (
-        f"training: {folder}: has free axes (H, W), and plans are tuned for one shape; use stock solvers, and measure "
-        f"which to take at a shape: python -m models measure {folder} --shape H=N --shape W=N\n"
+        f"training: {folder}: has free axes (H, W), and there is no one shape to tune for; measure stock solvers at "
+        f"one: python -m models measure {folder} --shape H=N --shape W=N\n"
     )
     assert not (folder / PLANS_FILE).exists()
 

@@ -13,7 +13,16 @@ from training.config import Recipe
 from training.data_config import ImagesData, OwnData, VectorsData
 from training.dataset import DataSet, Rows, split
 from training.errors import DataError
-from training.spaces import MAX_COLUMNS, Space, columns_of, components, conditioned, pixels, skewness, standardised
+from training.spaces import (
+    MAX_COLUMNS,
+    SampleSpace,
+    columns_of,
+    components,
+    conditioned,
+    pixels,
+    skewness,
+    standardised,
+)
 from training.user_data.pictures import picture_files, read_images
 from training.user_data.read import Read, listed
 from training.user_data.rows import outliers, read_vectors
@@ -102,7 +111,7 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
     )
 
 
-def _of_rows(read: Read, config: VectorsData, train: Rows, held_out: Rows) -> tuple[Space, list[str]]:
+def _of_rows(read: Read, config: VectorsData, train: Rows, held_out: Rows) -> tuple[SampleSpace, list[str]]:
     """Scale rows of numbers; return lines on columns that the user should know of, too."""
     rows = read.samples.astype(np.float64, copy=False)
     columns = columns_of(read.names, rows[train], rows[held_out], config)
@@ -110,7 +119,7 @@ def _of_rows(read: Read, config: VectorsData, train: Rows, held_out: Rows) -> tu
     return space, [*_far(read, config, columns), *_kept(columns, rows[held_out]), *_logs(columns, rows[train])]
 
 
-def _of_pictures(read: Read, config: ImagesData, train: Rows, held_out: Rows, as_picture: bool) -> Space:
+def _of_pictures(read: Read, config: ImagesData, train: Rows, held_out: Rows, as_picture: bool) -> SampleSpace:
     """Scale pictures, or represent them by their principal components."""
     samples = read.samples
     shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]

@@ -35,6 +35,13 @@ def test_import_check_and_list(command: list[str], tmp_path: Path, capsys: pytes
     assert "points" in capsys.readouterr().out
 
 
+def test_dependent_noise_is_declared_in_the_card(command: list[str], tmp_path: Path) -> None:
+    for version, flags in enumerate(([], ["--noise-independent", "no"]), 1):
+        assert main([*command, "--config", json.dumps(CONFIG), *flags]) == 0
+        card = json.loads((tmp_path / "repository" / "points" / str(version) / "card.json").read_text())
+        assert card.get("noise_independent") is (False if flags else None)
+
+
 def test_a_wrong_direction_is_seen_in_the_check(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--config", json.dumps(CONFIG), "--sign", "-1", "--check"]) == 0
     assert "sign as declared looks wrong" in capsys.readouterr().out

@@ -14,13 +14,18 @@ from ..conftest import Running
 pytestmark = pytest.mark.anyio
 
 
+async def enter_turn(limiter: BurstLimiter) -> None:
+    if (turn := limiter.place()) is not None:
+        await turn
+
+
 async def test_so_many_in_each_turn_and_in_order() -> None:
     limiter = BurstLimiter(3)
     entered: list[int] = []
     seen = [0]  # number of requests that have entered, as seen by a task that runs in every turn
 
     async def enter(number: int) -> None:
-        await limiter.enter()
+        await enter_turn(limiter)
         entered.append(number)
 
     tasks = [asyncio.create_task(enter(number)) for number in range(20)]
@@ -37,33 +42,31 @@ async def test_few_never_wait() -> None:
     limiter = BurstLimiter(3)
     for _ in range(5):
         for _ in range(3):
-            coroutine = limiter.enter()
-            with pytest.raises(StopIteration):  # it ends without yielding to the loop
-                coroutine.send(None)
+            assert limiter.place() is None
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
 
 async def test_whoever_gives_up_takes_nobodys_place() -> None:
     limiter = BurstLimiter(1)
-    tasks = [asyncio.create_task(limiter.enter()) for _ in range(6)]
+    tasks = [asyncio.create_task(enter_turn(limiter)) for _ in range(6)]
     await asyncio.sleep(0)
     for task in tasks[1:4]:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert [task.cancelled() for task in tasks] == [False, True, True, True, False, False]
-    await asyncio.wait_for(limiter.enter(), 60)
+    await asyncio.wait_for(enter_turn(limiter), 60)
 
 
 def test_it_serves_a_loop_after_another_was_left() -> None:
     limiter = BurstLimiter(1)
 
     async def leave() -> None:
-        waiting = [asyncio.ensure_future(limiter.enter()) for _ in range(4)]
+        waiting = [asyncio.ensure_future(enter_turn(limiter)) for _ in range(4)]
         await waiting[0]
 
     async def crowd() -> None:
-        await asyncio.wait_for(asyncio.gather(*(limiter.enter() for _ in range(4))), 60)
+        await asyncio.wait_for(asyncio.gather(*(enter_turn(limiter) for _ in range(4))), 60)
 
     for _ in range(2):
         asyncio.run(leave())  # three of the four never enter

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 from engine.job import DeadlineExceeded
-from service.http.middleware import Observe
+from service.http.middleware import BurstLimiter, Door
 from service.metrics import Metrics
+from service.settings import Settings
 
 pytestmark = pytest.mark.anyio
+
+
+def _service(draining: bool = False) -> Any:
+    return SimpleNamespace(draining=draining, metrics=Metrics(), burst_limiter=BurstLimiter())
 
 
 @pytest.mark.parametrize("wanted", ["abc-123", "0af7651916cd43dd8448eb211c80319c", "a" * 128, "x/y:z=+1"])
@@ -48,17 +53,15 @@ async def test_answer_that_breaks_half_way_is_cut() -> None:
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    metrics = Metrics()
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     with pytest.raises(ValueError, match="half-way"):
-        await Observe(app, metrics)(scope, receive, send)
+        await Door(app, _service(), Settings())(scope, receive, send)
     assert [message["type"] for message in sent] == ["http.response.start"]
 
 
 async def test_access_log(running: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "pathline.access")
-    running.http._transport.app.middleware_stack = None
-    running.http._transport.app.user_middleware[0].kwargs["access_log"] = True
+    running.http._transport.app.door._access_log = True
     await running.http.get("/v1/models/moons", headers={"X-Request-ID": "r7"})
     assert re.search(r"GET /v1/models/\{name\} 200 \d+\.\d ms request=r7", caplog.text)
 
@@ -76,14 +79,14 @@ async def test_who_is_cancelled_by_a_server_that_ends_is_told_so(draining: bool)
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    service = SimpleNamespace(state=SimpleNamespace(service=SimpleNamespace(draining=draining)))
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "app": service}
+    door = Door(app, _service(draining), Settings())
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     if not draining:  # cancellation by other code, such as a time limit around the whole
         with pytest.raises(asyncio.CancelledError):
-            await Observe(app, Metrics())(scope, receive, send)
+            await door(scope, receive, send)
         assert not sent
         return
-    await Observe(app, Metrics())(scope, receive, send)
+    await door(scope, receive, send)
     assert [message["status"] for message in sent if "status" in message] == [503]
     assert b"/problems/draining" in sent[1]["body"]
 

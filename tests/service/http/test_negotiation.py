@@ -1,10 +1,9 @@
 """Accept headers as RFC 9110 reads them."""
 
 import pytest
-from starlette.datastructures import Headers
 
 from service.errors import ProblemError
-from service.http.negotiation import accepts_coding, choose, joined
+from service.http.negotiation import accepts_coding, choose
 
 OFFERED = ("application/json", "application/x-npz", "application/x-npy")
 
@@ -57,9 +56,3 @@ def test_nothing_fits(accept: str) -> None:
 )
 def test_codings(accepted: str | None, gzip: bool) -> None:
     assert accepts_coding("gzip", accepted) is gzip
-
-
-def test_a_list_may_come_on_several_lines() -> None:
-    lines = Headers(raw=[(b"accept", b"text/html"), (b"x", b"y"), (b"accept", b"application/x-npz, */*;q=0.1")])
-    assert joined(lines, "Accept") == "text/html, application/x-npz, */*;q=0.1"
-    assert joined(lines, "Accept-Encoding") is None

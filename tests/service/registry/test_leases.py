@@ -219,10 +219,10 @@ async def test_a_description_returns_its_lease(running: Any) -> None:
 def test_a_lease_that_comes_when_its_request_is_over_is_returned(repository: Any, engine: Any) -> None:
     registry = registry_of(repository, engine)
     registry.load_all()
-    lease, context = acquired(registry, "moons"), Context()
+    lease, context = acquired(registry, "moons"), Context({"type": "http", "headers": []})
     model = lease.model
     context.end()
-    context.keep_lease(lease)
+    context.keep_lease(lease.release)
     assert model.leases.out == 0
 
 

@@ -19,7 +19,7 @@ from service.analysis.diagnose import DiagnoseRequest, validate_diagnose
 from service.analysis.encode import EncodeRequest, validate_encode
 from service.analysis.log_prob import LogProbRequest, validate_log_prob
 from service.errors import Kind, ProblemError
-from service.ledger import Hold, Ledger
+from service.ledger import Hold
 from service.registry.version import ModelVersion
 from service.requests import validation
 from service.requests.npz_body import claimed_bytes
@@ -28,6 +28,7 @@ from service.requests.schemas import SampleRequest
 from service.requests.validation import validate_sample
 from service.responses.arrays import ENCODERS
 from service.settings import Settings
+from tests.service.conftest import asking
 
 pytestmark = pytest.mark.anyio
 
@@ -63,10 +64,6 @@ def archive(method: int = zipfile.ZIP_STORED, **entries: bytes) -> bytes:
     return file.getvalue()
 
 
-def take(wanted: int, deadline: float, conditions: int) -> Hold:
-    return Ledger(10**12).take(wanted, deadline)
-
-
 def refuse(wanted: int, deadline: float, conditions: int) -> Hold:
     raise ProblemError(Kind.OVERLOADED, "nothing is free")
 
@@ -91,8 +88,8 @@ async def test_the_claimed_size_is_limited_and_reserved(shared: Any) -> None:
     answer = await shared.http.post("/v1/sample", content=large, headers=NPZ)
     assert (answer.status_code, answer.json()["limit"]) == (413, shared.service.settings.max_body_bytes)
     held: list[int] = []
-    end = shared.service.bodies._end
-    shared.service.bodies._end = lambda number: (held.append(shared.service.bodies.reserved), end(number))
+    end = shared.service.bodies.end
+    shared.service.bodies.end = lambda hold: (held.append(shared.service.bodies.reserved), end(hold))
     x0 = np.zeros((100_000, 2), np.float32)
     body = packed({"model": "moons"}, np.savez_compressed, x0=x0)
     assert len(body) < LARGE_BODY
@@ -231,7 +228,7 @@ def test_no_archive_is_a_fault_of_the_service(moons: ModelVersion, settings: Set
         body = changed(bodies[k % len(bodies)], draw)
         try:
             request = parse(SampleRequest, body)
-            validate_sample(request, moons, settings, JSON, take)
+            validate_sample(request, moons, settings, JSON, asking())
             status = 200
         except ProblemError as problem:
             status = problem.kind.value.status
@@ -251,7 +248,7 @@ def test_nothing_is_made_of_x0_before_its_memory_is_reserved(
             lambda value, *rest: (reached.append("made"), made(value, *rest))[1],
         )
     rows = [[0.5, 0.5]] * 4
-    for taken in (refuse, take):
+    for http, refuses in ((asking(refuse), True), (asking(), False)):
         requests = (
             (validate_sample, SampleRequest(model="moons", num_samples=4, x0=rows)),
             (validate_diagnose, DiagnoseRequest(num_samples=4, x0=rows)),
@@ -259,9 +256,9 @@ def test_nothing_is_made_of_x0_before_its_memory_is_reserved(
             (validate_log_prob, LogProbRequest(samples=rows)),
         )
         for validate, request in requests:
-            with pytest.raises(ProblemError, match="nothing is free") if taken is refuse else nullcontext():
-                validate(request, moons, settings, JSON, taken)  # type: ignore[operator]
-        assert len(reached) == (0 if taken is refuse else len(requests))
+            with pytest.raises(ProblemError, match="nothing is free") if refuses else nullcontext():
+                validate(request, moons, settings, JSON, http)  # type: ignore[operator]
+        assert len(reached) == (0 if refuses else len(requests))
 
 
 def test_an_array_gets_the_dtype_of_its_model_without_a_detour(moons: ModelVersion) -> None:

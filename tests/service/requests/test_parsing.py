@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from starlette.requests import Request
 
 from service.analysis.diagnose import DiagnoseRequest
 from service.analysis.encode import EncodeRequest
 from service.analysis.log_prob import LogProbRequest
 from service.errors import ClientGoneError, ProblemError
-from service.http.context import context_of
+from service.http.context import Context
 from service.ledger import Ledger
 from service.requests.parsing import LARGE_BODY, parse, read_body
 from service.requests.schemas import SampleRequest
@@ -27,7 +26,7 @@ JSON = (b"content-type", b"application/json; charset=utf-8")
 
 def _request(
     *parts: bytes, headers: tuple[tuple[bytes, bytes], ...] = (), cut: bool = False
-) -> tuple[Request, list[Any]]:
+) -> tuple[Context, list[Any]]:
     """Return a request with a body that arrives in parts; the list has those not read yet."""
     left: list[Any] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     left[-1]["more_body"] = cut
@@ -36,7 +35,7 @@ def _request(
     async def receive() -> Any:
         return left.pop(0)
 
-    return Request({"type": "http", "method": "POST", "headers": [JSON, *headers]}, receive), left
+    return Context({"type": "http", "method": "POST", "headers": [JSON, *headers]}, receive), left
 
 
 async def test_parts_are_joined() -> None:
@@ -92,8 +91,8 @@ async def test_large_bodies_are_counted_while_they_come() -> None:
     assert caught.value.headers["Connection"] == "close"
     assert len(left) == 3  # refused at its second part
     assert len(await read_body(small, 10**6, ledger)) == LARGE_BODY  # not counted
-    context_of(first.scope).drop_body()
-    context_of(second.scope).end()
+    first.drop_body()
+    second.end()
     assert ledger.reserved == 0
 
 

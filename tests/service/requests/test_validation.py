@@ -1,6 +1,7 @@
 """Jobs as the engine receives them."""
 
 import gc
+import json
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -9,27 +10,25 @@ import pytest
 import torch
 
 from service.errors import ProblemError
-from service.ledger import Hold, Ledger
+from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.requests import validation
+from service.requests.alike import sample_request
 from service.requests.schemas import SampleRequest
 from service.requests.solver import plan_of
-from service.requests.validation import to_array, validate_sample
+from service.requests.validation import Validated, to_array, validate_sample
 from service.responses import samples
 from service.responses.arrays import ENCODERS
 from service.settings import Settings
 from solvers import resolve
+from tests.service.conftest import asking
 
 JSON = ENCODERS["application/json"]
 
 
-def take(wanted: int, deadline: float, conditions: int) -> Hold:
-    return Ledger(10**12).take(wanted, deadline)
-
-
 def test_job(moons: ModelVersion, settings: Settings) -> None:
     request = SampleRequest(model="moons", num_samples=3, seed=7, first_index=5, on_timeout="partial", trace="none")
-    job = validate_sample(request, moons, settings, JSON, take).job
+    job = validate_sample(request, moons, settings, JSON, asking()).job
     assert (job.model, job.version, job.num_samples, job.seed, job.first_index) == ("moons", 2, 3, 7, 5)
     assert (job.partial, job.trace, job.x0, job.save_at) == (True, "none", None, None)
     assert job.plan is resolve()  # equal requests share one compiled solver
@@ -38,7 +37,7 @@ def test_job(moons: ModelVersion, settings: Settings) -> None:
 def test_limits_are_inclusive(moons: ModelVersion, settings: Settings) -> None:
     limits = settings.model_copy(update={"max_samples": 5, "max_steps": 6, "max_nfe": 24})
     request = SampleRequest(model="moons", num_samples=5, solver="rk4", steps=6, max_nfe=24)
-    assert validate_sample(request, moons, limits, JSON, take).job.num_samples == 5
+    assert validate_sample(request, moons, limits, JSON, asking()).job.num_samples == 5
 
 
 @pytest.fixture
@@ -54,70 +53,71 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[SampleRequest]:
     return found
 
 
+BODY: dict[str, Any] = {"model": "moons", "num_samples": 3, "solver": "rk4-10"}
+
+
+def validated(
+    http: Context, model: ModelVersion, settings: Settings, media: str = JSON.media_type, **body: Any
+) -> Validated:
+    """Return a request as the endpoint does it."""
+    http.media_type, http.alike = media, None
+    request = sample_request(http, json.dumps(BODY | body).encode())
+    return validate_sample(request, model, settings, ENCODERS[media], http, http.alike)
+
+
 def test_what_a_request_needs_is_decided_once(
     moons: ModelVersion, settings: Settings, decided: list[SampleRequest]
 ) -> None:
-    body: dict[str, Any] = {"model": "moons", "num_samples": 3, "solver": "rk4-10"}
-    first = validate_sample(SampleRequest(**body, seed=1), moons, settings, JSON, take)
-    other = {"seed": 2, "first_index": 9, "timeout_s": 3.0, "priority": "bulk", "on_timeout": "partial"}
-    again = validate_sample(SampleRequest(**body, **other), moons, settings, JSON, take)
+    http = asking()
+    first = validated(http, moons, settings, seed=1)
+    again = validated(http, moons, settings, seed=2, first_index=9, timeout_s=3.0)
     assert len(decided) == 1
     assert again.job.plan is first.job.plan
     assert (again.max_bytes, again.job.seed, again.job.first_index) == (first.max_bytes, 2, 9)
-    assert (again.job.priority.value, again.job.partial) == ("bulk", True)
 
 
 @pytest.mark.parametrize(
-    ("changed", "media", "limits"),
+    ("changed", "media"),
     [
-        ({"num_samples": 4}, "application/json", {}),
-        ({"solver": "rk4-11"}, "application/json", {}),
-        ({"trace": "none"}, "application/json", {}),
-        ({"decode": False}, "application/json", {}),
-        ({"max_nfe": 9000}, "application/json", {}),
-        ({}, "application/x-npz", {}),
-        ({}, "application/json", {"max_nfe": 20_000}),
+        ({"num_samples": 4}, "application/json"),
+        ({"solver": "rk4-11"}, "application/json"),
+        ({"trace": "none"}, "application/json"),
+        ({"decode": False}, "application/json"),
+        ({"max_nfe": 9000}, "application/json"),
+        ({"priority": "bulk"}, "application/json"),
+        ({"on_timeout": "partial"}, "application/json"),
+        ({"version": 2}, "application/json"),
+        ({}, "application/x-npz"),
     ],
 )
 def test_another_request_is_decided_anew(
-    moons: ModelVersion,
-    settings: Settings,
-    decided: list[SampleRequest],
-    changed: dict[str, Any],
-    media: str,
-    limits: dict[str, Any],
+    moons: ModelVersion, settings: Settings, decided: list[SampleRequest], changed: dict[str, Any], media: str
 ) -> None:
-    body: dict[str, Any] = {"model": "moons", "num_samples": 3, "solver": "rk4-10"}
-    validate_sample(SampleRequest(**body), moons, settings, JSON, take)
-    beside = settings.model_copy(update=limits)
-    validate_sample(SampleRequest(**body | changed), moons, beside, ENCODERS[media], take)
+    http = asking()
+    validated(http, moons, settings)
+    validated(http, moons, settings, media, **changed)
     assert len(decided) == 2
 
 
-@pytest.mark.parametrize(
-    "field", [{"x0": [[1.0, 2.0]]}, {"save_at": [1.0]}, {"t_span": [0.0, 0.5]}, {"grid": [0.0, 1.0]}]
-)
-def test_arrays_and_spans_are_read_each_time(
-    moons: ModelVersion, settings: Settings, decided: list[SampleRequest], field: dict[str, Any]
+def test_another_version_of_the_model_is_decided_anew(
+    moons: ModelVersion, settings: Settings, decided: list[SampleRequest]
 ) -> None:
-    request = SampleRequest(
-        model="moons", num_samples=1, solver="rk4", **({} if "grid" in field else {"steps": 2}), **field
-    )
-    for _ in range(2):
-        validate_sample(request, moons, settings, JSON, take)
-    assert len(decided) == 2
+    http = asking()
+    for model in (moons, replace(moons), moons):
+        validated(http, model, settings)
+    assert len(decided) == 3
 
 
 def test_an_error_is_told_each_time(moons: ModelVersion, settings: Settings) -> None:
-    request = SampleRequest(model="moons", solver="rk4", steps=20, max_nfe=10)
+    http = asking()
     for _ in range(2):
         with pytest.raises(ProblemError, match="max_nfe"):
-            validate_sample(request, moons, settings, JSON, take)
+            validated(http, moons, settings, solver="rk4", steps=20, max_nfe=10)
 
 
 def test_the_needs_of_requests_do_not_keep_their_model(moons: ModelVersion, settings: Settings) -> None:
-    model = replace(moons)
-    validate_sample(SampleRequest(model="moons"), model, settings, JSON, take)
+    http, model = asking(), replace(moons)
+    validated(http, model, settings)
     gone = weakref.ref(model)
     del model
     gc.collect()
@@ -154,7 +154,7 @@ def test_too_large(other: float) -> None:
 def test_what_is_kept_of_requests_does_not_keep_their_plans(moons: ModelVersion, settings: Settings) -> None:
     solves = [
         weakref.ref(
-            validate_sample(SampleRequest(model="moons", solver=f"ab4-{n}"), moons, settings, JSON, take).job.plan
+            validate_sample(SampleRequest(model="moons", solver=f"ab4-{n}"), moons, settings, JSON, asking()).job.plan
         )
         for n in range(9_000, 9_020)
     ]

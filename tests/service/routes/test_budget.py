@@ -22,7 +22,7 @@ from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.noise import noise
-from selection.choice import Limits
+from selection.choice import BudgetLimits
 from selection.error import Field
 from selection.frontier import Curve, Frontier, Point, read_frontier, write_frontier
 from selection.measure import measure_curve
@@ -256,8 +256,11 @@ POINTS = st.builds(
 @given(POINTS, st.floats(1e-3, 1), st.integers(1, 200), st.floats(1, 200))
 def test_the_chosen_solver_meets_every_part_of_the_budget(pair: Any, error: float, nfe: int, ms: float) -> None:
     measured, predicted = pair
-    whole = Limits(error, nfe, ms).fits(measured, predicted)
-    parts = [part.fits(measured, predicted) for part in (Limits(error), Limits(None, nfe), Limits(max_ms=ms))]
+    whole = BudgetLimits(error, nfe, ms).fits(measured, predicted)
+    parts = [
+        part.fits(measured, predicted)
+        for part in (BudgetLimits(error), BudgetLimits(None, nfe), BudgetLimits(max_ms=ms))
+    ]
     assert whole == all(parts)
     if whole:
         assert measured.p95_high <= error

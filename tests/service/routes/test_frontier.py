@@ -19,7 +19,7 @@ from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.noise import noise
-from selection.choice import Evidence, Limits, choose
+from selection.choice import BudgetLimits, Evidence, choose
 from selection.error import Ends, Field, exact_ends
 from selection.frontier import Frontier, write_frontier
 from selection.measure import measure_curve, measure_solver
@@ -158,10 +158,10 @@ async def test_at_the_time_limit_the_verdict_rests_on_what_was_measured(served: 
     http, service = served
     submit = service.engine.submit
 
-    def slow(job: Any) -> Any:
+    def slow(job: Any, future: Any) -> Any:
         if job.plan.spec.steps == 8:
             job = replace(job, deadline=0.0)
-        return submit(job)
+        return submit(job, future)
 
     service.engine.submit = slow
     body = {"solvers": ["ab3-12", "rk4-8", "rk4-4"], "num_samples": 96, "seed": 0}
@@ -190,9 +190,11 @@ def test_of_two_measurements_of_a_solver_that_on_more_samples_decides() -> None:
         measure_curve(field, noise(seed, 0, n, (2,), torch.float64), seed=seed, only=("rk4-8",))
         for seed, n in ((0, 96), (1, 512))
     )
-    choice = choose([Evidence(few, stored=True), Evidence(many, stored=False)], Limits(max_error=0.9))[0]
+    choice = choose([Evidence(few, stored=True), Evidence(many, stored=False)], BudgetLimits(max_error=0.9))[0]
     assert (choice.evidence.curve.samples, choice.evidence.stored) == (512, False)
     other = Evidence(many, stored=True, conditions="every label in turn", own=False)
-    choice = choose([other, Evidence(few, stored=False, conditions="the conditions of this request")], Limits(0.9))[0]
+    choice = choose(
+        [other, Evidence(few, stored=False, conditions="the conditions of this request")], BudgetLimits(0.9)
+    )[0]
     assert choice.evidence.curve.samples == 96, "the conditions asked for count more than the number of samples"
     assert np.isfinite(choice.point.p95_high)

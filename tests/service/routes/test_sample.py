@@ -226,62 +226,60 @@ async def test_a_sheet_has_a_size(shared: Any, monkeypatch: pytest.MonkeyPatch) 
     assert "num_samples = 11 is over the 10 pictures of 4 x 4" in answer.json()["detail"]
 
 
-async def test_what_is_like_a_refused_request_is_refused_before_it_is_validated(running: Any) -> None:
-    running.engine.refuse = running.engine.early = Overloaded("at capacity", 2.5)
-    ask = {"model": "moons", "num_samples": 20, "solver": "rk4", "steps": 5}
-    first = await running.http.post("/v1/sample", json=ask)
-    running.engine.refuse = EngineFailed("this one came to the engine")
-    for more in ({}, {"seed": 7}, {"timeout_s": 3}, {"seed": None, "timeout_s": None}):
-        answer = await running.http.post("/v1/sample", json=ask | more, headers={"X-Request-ID": "mine"})
-        assert (answer.status_code, answer.headers["x-request-id"]) == (429, "mine")
-        assert answer.json() == first.json() | {"request_id": "mine"}
-        assert answer.headers.keys() == first.headers.keys()
-        for name in ("content-type", "retry-after", "x-content-type-options"):
-            assert answer.headers[name] == first.headers[name]
-    assert [limit_s for _, limit_s in running.engine.early_checks] == [30.0, 30.0, 3, 30.0]
-    assert {job.num_samples for job, _ in running.engine.early_checks} == {20}
-    text = (await running.http.get("/metrics")).text
-    assert 'pathline_requests_total{outcome="429",route="/v1/sample"} 5.0' in text
-    assert 'pathline_errors_total{status="429",type="overloaded"} 5.0' in text
-    running.engine.early = None
-    assert (await running.http.post("/v1/sample", json=ask)).status_code == 500
+ALIKE = {"model": "moons", "num_samples": 20, "solver": "rk4", "steps": 5, "seed": 1}
 
 
-async def test_only_some_kinds_of_refused_requests_are_kept(shared: Any) -> None:
-    shared.engine.refuse = Overloaded("at capacity", 2.5)
-    for rows in range(1, 50):
-        ask = {"model": "moons", "num_samples": rows, "solver": "rk4", "steps": 5}
-        assert (await shared.http.post("/v1/sample", json=ask)).status_code == 429
-    assert [job.num_samples for _, job in shared.service.refused.values()] == list(range(18, 50))
+async def test_requests_alike_differ_in_seed_place_and_time_limit(running: Any) -> None:
+    first = (await running.http.post("/v1/sample", json=ALIKE)).json()
+    for more in ({"seed": 7}, {"seed": 2**63 - 1, "timeout_s": 3}, {"first_index": 5}, {"timeout_s": None}):
+        begun = time.monotonic()
+        again = (await running.http.post("/v1/sample", json=ALIKE | more)).json()
+        job = running.engine.jobs[-1]
+        wanted = ALIKE | {"first_index": 0} | more
+        limit_s = wanted.get("timeout_s") or 30.0
+        assert (job.seed, job.first_index) == (again["seed"], again["first_index"])
+        assert (job.seed, job.first_index) == (wanted["seed"], wanted["first_index"])
+        assert begun + limit_s <= job.deadline <= time.monotonic() + limit_s
+        assert again.keys() == first.keys()
+        individual = {"seed", "first_index", "samples", "digest", "latency"}
+        assert {name for name in first if again[name] != first[name]} <= individual
+    assert len(running.service.kinds) == 1
+    drawn = await running.http.post("/v1/sample", json={**ALIKE, "seed": None})
+    assert drawn.json()["seed"] == running.engine.jobs[-1].seed < 2**53
+
+
+async def test_only_some_kinds_of_requests_are_kept(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.requests.alike._MAX_KINDS", 8)
+    for rows in range(1, 12):
+        assert (await running.http.post("/v1/sample", json=ALIKE | {"num_samples": rows})).status_code == 200
+    assert [kind.request.num_samples for kind in running.service.kinds.values()] == list(range(4, 12))
 
 
 @pytest.mark.parametrize(
     ("path", "more", "headers", "status"),
     [
         *(("/v1/sample", {name: value}, {}, 422) for name, value in (("seed", -1), ("seed", True), ("seed", 2**63))),
+        *(("/v1/sample", {"first_index": index}, {}, 422) for index in (-1, None, True, 2**63, 2**63 - 19)),
         *(("/v1/sample", {"timeout_s": limit}, {}, 422) for limit in (0, -1, False, True, 10**400, -(10**400), 601)),
-        *(("/v1/sample", {"num_samples": rows}, {}, 422) for rows in (0, True, 2.0, 10**400)),
-        ("/v1/sample", {"priority": "bulk"}, {}, 500),
-        ("/v1/sample", {"num_samples": 21}, {}, 500),
-        ("/sample", {}, {}, 500),
+        *(("/v1/sample", {"num_samples": rows}, {}, 422) for rows in (0, True, 2.5, 10**400)),
+        ("/v1/sample", {"priority": "bulk"}, {}, 200),
+        ("/sample", {}, {}, 200),
         ("/v1/sample", {"solver_options": " " * 1024}, {}, 422),
         ("/v1/sample", {}, {"Content-Type": "text/plain"}, 415),
         ("/v1/sample", {}, {"Content-Encoding": "gzip"}, 415),
         ("/v1/sample", {}, {"Accept": "text/html"}, 406),
-        ("/v1/sample", {}, {"Expect": "100-continue"}, 500),
         ("/v1/sample", {"solver": None, "steps": None, "budget": {"max_nfe": 20}}, {}, 422),
+        ("/v1/sample", {"error_control": "batch", "solver": "dopri5", "steps": None, "first_index": 3}, {}, 422),
     ],
 )
-async def test_what_is_not_like_a_refused_request_is_validated(
-    shared: Any, path: str, more: dict[str, Any], headers: dict[str, str], status: int
+async def test_what_only_looks_like_an_earlier_request_is_checked(
+    running: Any, path: str, more: dict[str, Any], headers: dict[str, str], status: int
 ) -> None:
-    shared.engine.refuse = shared.engine.early = Overloaded("at capacity", 2.5)
-    ask = {"model": "moons", "num_samples": 20, "solver": "rk4", "steps": 5}
-    assert (await shared.http.post("/v1/sample", json=ask)).status_code == 429
-    shared.engine.refuse = EngineFailed("this one came to the engine")
-    answer = await shared.http.post(path, json=ask | more, headers=headers)
+    batch = {"error_control": "batch", "solver": "dopri5", "steps": None}
+    for earlier in (ALIKE, ALIKE | batch):
+        assert (await running.http.post("/v1/sample", json=earlier)).status_code == 200
+    answer = await running.http.post(path, json=ALIKE | more, headers=headers)
     assert answer.status_code == status, answer.text
-    assert shared.engine.early_checks == []
 
 
 @pytest.mark.parametrize(
@@ -362,6 +360,12 @@ async def test_a_job_given_up_by_the_engine_is_not_a_cancelled_request(shared: A
     future = shared.engine.submitted[0]
     future.cancel()
     assert (await asking).status_code == 500
+
+
+async def test_what_is_too_late_is_told_so_however_soon_the_engine_gives_up_its_job(running: Any) -> None:
+    running.engine.hold = True
+    running.engine.cancel = lambda future: future.cancel()
+    assert (await running.post(timeout_s=0.01)).status_code == 504
 
 
 async def test_small_and_large_bodies_take_the_same_path(shared: Any) -> None:

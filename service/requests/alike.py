@@ -1,0 +1,110 @@
+"""Requests alike: most differ from an earlier one in their seed, their place in its stream and their time limit only.
+
+What follows from the rest is the same for all of them: that their fields are valid, the solver they take, how much
+memory they need, and most of their response. So it is found once, for the first request of a kind.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selection.choice import Choice
+from service.http.context import Context
+from service.registry.version import ModelVersion
+from service.requests.conditions import CheckedConditions
+from service.requests.parsing import check, json_members
+from service.requests.schemas import INTEGER_LIMIT, SampleRequest
+from service.responses.arrays import Encoder
+from solvers.plan import Plan
+
+MAX_BYTES = 1024
+"""A larger body is looked at each time."""
+
+_MAX_KINDS = 1024
+_FOREVER_S = 1e9
+
+
+@dataclass(eq=False)
+class Needs:
+    """What requests alike need of one version of their model.
+
+    Attributes:
+        encoder: the format of the response.
+        checked: the conditions and guidance of their samples.
+        choice: the service's choice of solver, if they left it to the service.
+        save_at: times at which to save states.
+        max_bytes: upper bound on the response.
+        memory: bytes that one holds until its response is sent.
+        start_time: see `Job`.
+        constant: members of the response that are the same for all of them; empty until the first response.
+    """
+
+    encoder: Encoder
+    checked: CheckedConditions
+    choice: Choice | None
+    save_at: NDArray[np.float64] | None
+    max_bytes: int
+    memory: int
+    start_time: float | None
+    constant: dict[str, Any] = field(default_factory=dict)
+
+
+class Kind:
+    """Requests alike; it keeps no version and no compiled solver in memory.
+
+    Attributes:
+        request: the first of them.
+    """
+
+    __slots__ = ("_learnt", "request")
+
+    def __init__(self, request: SampleRequest) -> None:
+        self.request = request
+        self._learnt: tuple[ref[ModelVersion], ref[Plan], Needs] | None = None
+
+    def learn(self, model: ModelVersion, plan: Plan, needs: Needs) -> None:
+        """Note what they need of a version."""
+        self._learnt = ref(model), ref(plan), needs
+
+    def needs(self, model: ModelVersion, encoder: Encoder) -> tuple[Plan, Needs] | None:
+        """Return the compiled solver and the needs for a version and a format; None if they are not known."""
+        if self._learnt is None:
+            return None
+        version, compiled, needs = self._learnt
+        plan = compiled()
+        return None if plan is None or version() is not model or needs.encoder is not encoder else (plan, needs)
+
+
+def sample_request(http: Context, body: bytes) -> SampleRequest:
+    """Parse a small body of a request for samples, and note its kind in the context.
+
+    Raises:
+        ProblemError: as in `parsing.parse`.
+    """
+    members = json_members(body)
+    same = members.copy()
+    seed, first_index, timeout_s = same.pop("seed", None), same.pop("first_index", 0), same.pop("timeout_s", None)
+    kinds: dict[Any, Kind] = http.service.kinds
+    key = http.scope["path"], http.media_type, repr(same)
+    kind = kinds.get(key)
+    if (
+        kind is None
+        or not (seed is None or (type(seed) is int and 0 <= seed < INTEGER_LIMIT))
+        or not (type(first_index) is int and 0 <= first_index < INTEGER_LIMIT)
+        or not (timeout_s is None or (type(timeout_s) in (int, float) and 0 < timeout_s < _FOREVER_S))
+    ):
+        request = check(SampleRequest, members)
+        if request.budget is not None:  # what it chooses depends on the load
+            return request
+        kind = kinds[key] = Kind(request)
+        if len(kinds) > _MAX_KINDS:
+            del kinds[next(iter(kinds))]
+    else:
+        limit_s = None if timeout_s is None else float(timeout_s)
+        individual = {"seed": seed, "first_index": first_index, "timeout_s": limit_s}
+        request = kind.request.model_copy(update=individual)
+    http.alike = kind
+    return request
