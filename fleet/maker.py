@@ -7,6 +7,7 @@ bits as `/v1/sample`.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -63,7 +64,10 @@ class Maker:
 
     Attributes:
         model: the loaded model.
+        deadline: end of the time limit of what it makes: none.
     """
+
+    deadline = math.inf
 
     def __init__(self, settings: Settings, name: str, version: int, threads: int, device: str = "") -> None:
         """Load a model.
@@ -191,8 +195,9 @@ class Maker:
         first, rows = spec.range(shard)
         return self.make(spec.request, spec.seed, spec.first_index, first, rows, conditions, tell)
 
-    def _take(self, size: int, deadline: float, conditions: int) -> Hold:
-        return self._ledger.take(size, deadline)
+    def reserve(self, size: int, conditions: int = 0) -> Hold:
+        """Reserve memory as a request does; a job has no limit of its own."""
+        return self._ledger.take(size, self.deadline)
 
     def _job(
         self,
@@ -208,7 +213,7 @@ class Maker:
         members = merged(members, conditions, first, rows)
         try:
             parsed = check(SampleRequest, members)
-            valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self._take)
+            valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self)
         except ProblemError as problem:
             raise CommandError(problem.detail) from None
         if valid.job.plan.batch:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from service.errors import Kind, ProblemError
 
@@ -36,6 +36,16 @@ class Purpose:
 CONDITIONS = Purpose(
     "its conditions", "PATHLINE_MAX_CONDITION_BYTES", "send one condition for all samples, or smaller ones"
 )
+
+
+class Holder(Protocol):
+    """What memory is reserved for: an HTTP request, or a bulk job; by `deadline` in `time.monotonic`, it is over."""
+
+    deadline: float
+
+    def reserve(self, size: int, conditions: int = 0) -> "Hold":
+        """Reserve bytes of states, steps and answer, and bytes of conditions; errors as in `Ledger.take`."""
+        ...
 
 
 class Hold:

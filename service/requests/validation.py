@@ -18,8 +18,7 @@ from models.condition_values import repeated
 from models.nested import NestedError, to_floats
 from selection.choice import Choice
 from service.errors import check_limit, invalid
-from service.http.context import Context
-from service.ledger import Hold
+from service.ledger import Hold, Holder
 from service.registry.version import ModelVersion
 from service.requests.alike import Kind, Needs
 from service.requests.conditions import CheckedConditions
@@ -63,7 +62,7 @@ def validate_sample(
     model: ModelVersion,
     settings: Settings,
     encoder: Encoder,
-    http: Context,
+    http: Holder,
     kind: Kind | None = None,
 ) -> Validated:
     """Check a sample request against its model and the limits, reserve its memory and make its job.
@@ -73,7 +72,7 @@ def validate_sample(
         model: the requested model.
         settings: the limits.
         encoder: the format of the response.
-        http: the HTTP request, for which memory is reserved.
+        http: the HTTP request, or whatever else memory is reserved for.
         kind: what is known of requests like this one, in which what they need is noted.
 
     Raises:

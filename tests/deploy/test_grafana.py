@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.grafana import generate
 from deploy.grafana.panels import LABELS, ROWS, VARIABLES, expressions, resolved
-from service.metrics import Histogram, Metrics
+from service.metrics import METRICS, Metrics
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -62,21 +61,10 @@ def test_panels_have_ids_and_places_of_their_own() -> None:
     assert all(sum(panel.width for panel in row) == 24 for row in ROWS.values())
 
 
-def label_names() -> dict[str, set[str]]:
-    """The labels of each of our metrics."""
-    metrics, names = Metrics(), {}
-    for each in vars(metrics).values():
-        if isinstance(each, Histogram):
-            [family] = each.describe()
-            names[family.name] = set(each._labels)
-        elif isinstance(each, MetricWrapperBase):
-            names[each._name] = set(each._labelnames)
-    return names
-
-
 def test_metrics_are_filtered_by_every_variable_that_is_a_label_of_theirs() -> None:
-    for name, labels in label_names().items():
-        assert set(LABELS.get(name, ())) == labels & {"model", "solver"} or name not in " ".join(expressions()), name
+    for name, metric in METRICS.items():
+        labels, full = {"model", "solver"} & set(metric.labels), f"pathline_{name}"
+        assert set(LABELS.get(full, ())) == labels or full not in " ".join(expressions()), name
 
 
 @pytest.mark.parametrize("query", expressions())

@@ -20,7 +20,7 @@ from models.checkpoint.card import read_card
 from models.checkpoint.report import add_to_report
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
-from models.decoder import Column, Decoder
+from models.decoder import ColumnCard, Decoder
 from tests.processes import ROOT, free_port, stop
 from tests.service.serving import serving
 from tests.system.support import until
@@ -28,7 +28,7 @@ from tests.system.support import until
 NAMES = ("circle", "square", "star")
 COLUMNS = (("rooms", "whole", 8), ("area m2", "number", 200), ("price", "number", 3e6))
 WORDS = ["samples are close to unseen data", "WARNING: column price differs from the data"]
-COLUMN_LIST = TypeAdapter(tuple[Column, ...])
+COLUMN_LIST = TypeAdapter(tuple[ColumnCard, ...])
 FLAGS = """
     --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync
