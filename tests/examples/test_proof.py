@@ -5,7 +5,6 @@ The engine waits until all 16 requests have come, so that the rows of a call do 
 
 import asyncio
 import threading
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,8 +34,8 @@ class Gate:
             assert self._open.wait(120), f"{self._missing} jobs have not come"
             return turn(loop)
 
-        def counted(engine: Engine, job: Job) -> Future[JobResult]:
-            future = submit(engine, job)
+        def counted(engine: Engine, job: Job, future: asyncio.Future[JobResult]) -> asyncio.Future[JobResult]:
+            submit(engine, job, future)
             self._missing -= 1
             if self._missing == 0:
                 self._open.set()

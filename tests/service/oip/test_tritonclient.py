@@ -145,6 +145,8 @@ def test_configuration_statistics_and_index(client: InferenceServerClient, url: 
     assert config["input"][0] == {"name": "x0", "data_type": "TYPE_FP32", "dims": [-1, 2], "optional": True}
     outputs = {output["name"]: output for output in config["output"]}
     assert (outputs["status"]["data_type"], outputs["nfe"]["data_type"]) == ("TYPE_STRING", "TYPE_INT64")
+    for version in ("1", "2"):  # the index tells which versions are in memory
+        v1(url, model="net", version=int(version), **FIXED)
     index: Any = client.get_model_repository_index()
     assert [(entry["name"], entry["version"], entry["state"]) for entry in index] == [
         ("labelled", "1", "READY"),
