@@ -83,7 +83,7 @@ def service(repository: Path) -> Iterator[str]:
         assert stop(process) == 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def prometheus(service: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Run Debian's Prometheus with the configuration of deploy/ and short intervals; yield a client of it."""
     folder = tmp_path_factory.mktemp("prometheus")

@@ -3,7 +3,8 @@
 import math
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ import yaml
 
 from deploy.grafana.panels import expressions, resolved
 from tests.processes import ROOT
+from tests.service.serving import serving
 from tests.system.support import ENDLESS, sent, until
 
 pytestmark = pytest.mark.system
@@ -24,6 +26,13 @@ def values(prometheus: httpx.Client, query: str) -> list[float]:
     answer = prometheus.get("/api/v1/query", params={"query": resolved(query)}).json()
     assert answer["status"] == "success", answer
     return [float(found["value"][1]) for found in answer["data"]["result"]]
+
+
+@pytest.fixture(scope="module")
+def service(repository: Path) -> Iterator[str]:
+    """Run a service of its own: a share of slow requests is one of all that were sent."""
+    with serving(repository, max_queue=8) as (url, _):
+        yield url
 
 
 @pytest.fixture(scope="module")

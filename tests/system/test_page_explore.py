@@ -54,7 +54,7 @@ def test_the_verdict_measures_against_a_reference_at_the_floor(page: Page, servi
 def test_one_solver_alone_has_a_verdict_too(page: Page, service: str) -> None:
     show(page, service, **RK4)
     judged(page)
-    words = r"rk4-4: 95 % of samples end within [\d.]+ % of the spread.* from the exact ends of their paths"
+    words = r"rk4-4: 95 % of these samples end within [\d.]+ % of the spread.* from the exact ends of their paths"
     assert re.match(words + r" \(dopri5@1e-14", page.inner_text("#verdict"))
     assert page.locator(".readout").nth(2).inner_text().startswith("Error")
     show(page, service, **RK4, num_samples=1)  # the spread is measured on more samples than are drawn
