@@ -38,7 +38,7 @@ CONDITIONS = Purpose(
 )
 
 
-class Holder(Protocol):
+class MemoryOwner(Protocol):
     """What memory is reserved for: an HTTP request, or a bulk job; by `deadline` in `time.monotonic`, it is over."""
 
     deadline: float

@@ -52,7 +52,7 @@ class Needs:
     constant: dict[str, Any] = field(default_factory=dict)
 
 
-class Kind:
+class RequestKind:
     """Requests alike; it keeps no version and no compiled solver in memory.
 
     Attributes:
@@ -87,7 +87,7 @@ def sample_request(http: Context, body: bytes) -> SampleRequest:
     members = json_members(body)
     same = members.copy()
     seed, first_index, timeout_s = same.pop("seed", None), same.pop("first_index", 0), same.pop("timeout_s", None)
-    kinds: dict[Any, Kind] = http.service.kinds
+    kinds: dict[Any, RequestKind] = http.service.kinds
     key = http.scope["path"], http.media_type, repr(same)
     kind = kinds.get(key)
     if (
@@ -99,7 +99,7 @@ def sample_request(http: Context, body: bytes) -> SampleRequest:
         request = check(SampleRequest, members)
         if request.budget is not None:  # what it chooses depends on the load
             return request
-        kind = kinds[key] = Kind(request)
+        kind = kinds[key] = RequestKind(request)
         if len(kinds) > _MAX_KINDS:
             del kinds[next(iter(kinds))]
     else:

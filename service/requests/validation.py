@@ -18,9 +18,9 @@ from models.condition_values import repeated
 from models.nested import NestedError, to_floats
 from selection.choice import Choice
 from service.errors import check_limit, invalid
-from service.ledger import Hold, Holder
+from service.ledger import Hold, MemoryOwner
 from service.registry.version import ModelVersion
-from service.requests.alike import Kind, Needs
+from service.requests.alike import Needs, RequestKind
 from service.requests.conditions import CheckedConditions
 from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, Drawn, SampleRequest, Subject
 from service.requests.shapes import sized
@@ -62,8 +62,8 @@ def validate_sample(
     model: ModelVersion,
     settings: Settings,
     encoder: Encoder,
-    http: Holder,
-    kind: Kind | None = None,
+    http: MemoryOwner,
+    kind: RequestKind | None = None,
 ) -> Validated:
     """Check a sample request against its model and the limits, reserve its memory and make its job.
 
