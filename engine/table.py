@@ -74,7 +74,7 @@ class ActiveJob(Entry):
         queue: the queue of its arena.
         bulk: whether its lanes are bulk lanes.
         future: receives its outcome.
-        builder: builds its result.
+        builder: builds its result, from when the job has joined its queue.
         left: whether it has left the queue, as all of its lanes have ended.
         waits_for: the stage that its rows wait for, and those rows; None if they wait for none.
     """
@@ -86,9 +86,6 @@ class ActiveJob(Entry):
     builder: ResultBuilder = field(init=False)
     left: bool = False
     waits_for: tuple[Stage, Pass] | None = None
-
-    def __post_init__(self) -> None:
-        self.builder = ResultBuilder(self.job, self.queue.arena.event_shape, self.queue.arena.dtype)
 
     @property
     def due(self) -> float:
@@ -131,6 +128,7 @@ class ArenaQueue(Queue):
 
     def add(self, active: ActiveJob) -> None:
         """Queue a job; it waits until it is released if its conditions have to go through a prelude."""
+        active.builder = ResultBuilder(active.job, self.arena.event_shape, self.arena.dtype)
         self.jobs[active.number] = active
         self.schedulers[active.bulk].add(active, self.arena.prelude is not None)
         if active.job.on_progress is not None:

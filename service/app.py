@@ -102,15 +102,15 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
 
 def _expect_requests(routes: Sequence[BaseRoute], metrics: Metrics) -> None:
     """Start the request counters of all routes at 0: the outcomes that each declares, and those that all share."""
-    anywhere = {"200", *(str(kind.value.status) for kind in (Kind.METHOD, Kind.INTERNAL))}
-    files = {str(status) for status in (304, Kind.NO_ROUTE.value.status)}
+    anywhere = {"200", *(str(kind.status) for kind in (Kind.METHOD, Kind.INTERNAL))}
+    files = {str(status) for status in (304, Kind.NO_ROUTE.status)}
     declared: dict[str, set[str]] = {}
     for route in routes:
         if isinstance(route, APIRoute):
             declared.setdefault(route.path, set()).update(map(str, route.responses.keys() - {"default"}))
     for path, outcomes in declared.items():
         metrics.expect(path, anywhere | (outcomes or files))
-    metrics.expect(UNMATCHED, {"200", *(str(kind.value.status) for kind in Kind)})  # answered before any route
+    metrics.expect(UNMATCHED, {"200", *(str(kind.status) for kind in Kind)})  # answered before any route
 
 
 def _traces(settings: Settings) -> Any:

@@ -8,7 +8,6 @@ into a response.
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self
 
@@ -32,33 +31,32 @@ _IDLE_S = 2.0
 _MAX_DRAINED = 1 << 28  # bytes of a refused body to read, so that its sender gets to see the response
 
 
-@dataclass(frozen=True)
-class _Kind:
-    slug: str
-    status: int
-    title: str
-    cause: str
-    remedy: str
-
-
 class Kind(Enum):
-    """Every kind of error: slug, HTTP status, title, what causes it, and what to do."""
+    """Every kind of error.
 
-    MALFORMED = _Kind(
+    Attributes:
+        slug: its name in the address of its explanation.
+        status: HTTP status.
+        title: what is wrong, in a few words.
+        cause, remedy: what causes it, and what to do.
+        type: the problem type, a relative URI that never changes.
+    """
+
+    MALFORMED = (
         "malformed-json",
         400,
         "The body cannot be parsed",
         "The request body is neither one JSON document in UTF-8 nor an npz archive.",
         "Fix the syntax at the position that `detail` gives. NaN and Infinity are not JSON numbers.",
     )
-    BAD_REQUEST = _Kind(
+    BAD_REQUEST = (
         "bad-request",
         400,
         "The request cannot be understood",
         "The request is not valid HTTP/1.1, or its parts contradict each other: lengths, headers or tensor sizes.",
         "Fix what `detail` names. An HTTP client library sends valid requests by itself.",
     )
-    UNAUTHORIZED = _Kind(
+    UNAUTHORIZED = (
         "unauthorized",
         401,
         "Missing or invalid API key",
@@ -66,7 +64,7 @@ class Kind(Enum):
         "Send `Authorization: Bearer KEY` or `X-API-Key: KEY`. The operator sets keys with PATHLINE_API_KEYS and "
         "PATHLINE_ADMIN_KEY.",
     )
-    FORBIDDEN = _Kind(
+    FORBIDDEN = (
         "forbidden",
         403,
         "Access to this endpoint is not allowed",
@@ -75,56 +73,56 @@ class Kind(Enum):
         "An operator can allow origins with PATHLINE_CORS_ORIGINS, host names with PATHLINE_ALLOWED_HOSTS, and open "
         "the administration endpoints by setting PATHLINE_ADMIN_KEY.",
     )
-    NO_ROUTE = _Kind(
+    NO_ROUTE = (
         "no-such-route",
         404,
         "There is nothing at this address",
         "No endpoint has this path.",
         "See /docs for all endpoints, or ask / with `Accept: application/json` for their addresses.",
     )
-    UNKNOWN_MODEL = _Kind(
+    UNKNOWN_MODEL = (
         "unknown-model",
         404,
         "No model has this name",
         "The model repository has no model with the requested name.",
         "Use one of the names that `detail` or GET /v1/models lists.",
     )
-    UNKNOWN_VERSION = _Kind(
+    UNKNOWN_VERSION = (
         "unknown-version",
         404,
         "The model has no such version",
         "The model exists, but not in the requested version.",
         "Use one of the versions that `detail` lists, or leave the version out to use the newest.",
     )
-    NO_FRONTIER = _Kind(
+    NO_FRONTIER = (
         "no-frontier",
         404,
         "The frontier of this model was not measured",
         "The checkpoint has no frontier.json, or one that is damaged or was measured on other weights.",
         "Run the command that `detail` gives where the model repository is; the service reads the file by itself.",
     )
-    METHOD = _Kind(
+    METHOD = (
         "method-not-allowed",
         405,
         "This address does not support this method",
         "The path exists, but not for this HTTP method.",
         "Use a method that the Allow header lists.",
     )
-    NOT_ACCEPTABLE = _Kind(
+    NOT_ACCEPTABLE = (
         "not-acceptable",
         406,
         "None of the accepted formats is offered",
         "The Accept header names no media type that this endpoint can produce.",
         "Accept one of the media types in `offered`, or leave the header out.",
     )
-    SLOW = _Kind(
+    SLOW = (
         "request-timeout",
         408,
         "The request did not arrive in time",
         "The client took longer than PATHLINE_RECEIVE_S to send headers and body.",
         "Send the request again in one go. On slow links, an operator can raise PATHLINE_RECEIVE_S.",
     )
-    DIFFERS = _Kind(
+    DIFFERS = (
         "replay-differs",
         409,
         "The same samples cannot be promised",
@@ -133,7 +131,7 @@ class Kind(Enum):
         "`differences` lists each thing that differs. Send the answer to a service like the first one, or set `force` "
         "to sample anyway; `digest_matches` then says whether the bits are the same.",
     )
-    TOO_LARGE = _Kind(
+    TOO_LARGE = (
         "body-too-large",
         413,
         "The body is larger than allowed",
@@ -141,7 +139,7 @@ class Kind(Enum):
         "Send less at once, for example by splitting the samples over several requests; an operator can raise the "
         "limit.",
     )
-    JOB_TOO_LARGE = _Kind(
+    JOB_TOO_LARGE = (
         "job-too-large",
         413,
         "The request needs more memory than allowed",
@@ -150,42 +148,42 @@ class Kind(Enum):
         "Ask for fewer samples or saved times, or a smaller trace; `first_index` continues the stream of a seed in "
         "the next request.",
     )
-    MEDIA = _Kind(
+    MEDIA = (
         "unsupported-media-type",
         415,
         "The body must be application/json",
         "The Content-Type of the body is not one that this endpoint reads.",
         "Send `Content-Type: application/json`.",
     )
-    INVALID = _Kind(
+    INVALID = (
         "invalid-request",
         422,
         "A field of the request is not allowed",
         "The body is valid JSON, but a field is missing, unknown, out of range or contradicts another one.",
         "`errors` lists each field with a message that says what is allowed.",
     )
-    HEAD_TOO_LARGE = _Kind(
+    HEAD_TOO_LARGE = (
         "head-too-large",
         431,
         "The first line and headers are larger than allowed",
         "The request line and headers exceed PATHLINE_MAX_HEADER_BYTES.",
         "Send fewer or shorter headers, and parameters in the body.",
     )
-    OVERLOADED = _Kind(
+    OVERLOADED = (
         "overloaded",
         429,
         "The service is at capacity",
         "The queue is full, memory is taken, or the work ahead would make the request miss its deadline.",
         "Wait for the seconds in Retry-After (exact in `retry_after_s`) and send the same request again.",
     )
-    INTERNAL = _Kind(
+    INTERNAL = (
         "internal-error",
         500,
         "The service failed",
         "An unexpected error in the service itself.",
         "Report it with the `request_id`; the log has the cause under that id.",
     )
-    ENGINE = _Kind(
+    ENGINE = (
         "engine-failed",
         500,
         "The computation of this request failed",
@@ -193,7 +191,7 @@ class Kind(Enum):
         "affected.",
         "Ask for fewer samples. If it happens again, report it with the `request_id`.",
     )
-    BROKEN_MODEL = _Kind(
+    BROKEN_MODEL = (
         "model-unavailable",
         503,
         "The model is in the repository but cannot be served",
@@ -201,28 +199,28 @@ class Kind(Enum):
         "`detail` names the file and the reason; GET /v1/models/{name} shows it, too. An operator replaces the "
         "checkpoint and calls POST /v1/models:reload.",
     )
-    DRAINING = _Kind(
+    DRAINING = (
         "draining",
         503,
         "The service is shutting down",
         "The service finishes running requests and takes no new ones.",
         "Send the request to another instance, or again after the restart.",
     )
-    NOT_READY = _Kind(
+    NOT_READY = (
         "not-ready",
         503,
         "The service is not ready",
         "Models are still loading, or the engine has stopped.",
         "Try again in a few seconds; /readyz answers 200 once the service is ready.",
     )
-    CONNECTIONS = _Kind(
+    CONNECTIONS = (
         "too-many-connections",
         503,
         "The service has no free connections",
         "All PATHLINE_MAX_CONNECTIONS connections are busy.",
         "Wait for the seconds in Retry-After, keep connections open and share them between requests.",
     )
-    DEADLINE = _Kind(
+    DEADLINE = (
         "deadline-exceeded",
         504,
         "The time limit of the request has passed",
@@ -231,15 +229,14 @@ class Kind(Enum):
         '"partial" to get what was finished.',
     )
 
-    @property
-    def type(self) -> str:
-        """The problem type, a relative URI that never changes."""
-        return f"/problems/{self.value.slug}"
+    def __init__(self, slug: str, status: int, title: str, cause: str, remedy: str) -> None:
+        self.slug, self.status, self.title, self.cause, self.remedy = slug, status, title, cause, remedy
+        self.type = f"/problems/{slug}"
 
     @property
     def oip_status(self) -> int:
         """The status under /v2, where the protocol and its clients expect 400 for any invalid request."""
-        return 400 if self is Kind.INVALID else self.value.status
+        return 400 if self is Kind.INVALID else self.status
 
 
 class ProblemError(Exception):
@@ -282,15 +279,15 @@ class ProblemError(Exception):
         """What is wrong, in a few words: the title of the kind, or the fields at fault."""
         fields = list(dict.fromkeys(fault["field"] for fault in self.errors if "field" in fault))
         if self.kind is not Kind.INVALID or not fields:
-            return self.kind.value.title
+            return self.kind.title
         named = ", ".join(fields[:_TITLED]) + (" ..." if len(fields) > _TITLED else "")
         return f"Invalid field{'s' if len(fields) > 1 else ''}: {named}"
 
     def body(self, request_id: str, url_path: str = "") -> dict[str, Any]:
         """Return the members of the problem document; `type` begins with the path at which users reach the service."""
-        kind = self.kind.value
+        kind = self.kind
         document = {
-            "type": url_path + self.kind.type,
+            "type": url_path + kind.type,
             "title": self.title,
             "status": kind.status,
             "detail": self.detail,
@@ -308,7 +305,7 @@ class ProblemError(Exception):
     def response(self, request_id: str, url_path: str = "") -> Response:
         """Return the response as a problem document."""
         content = orjson.dumps(self.body(request_id, url_path), default=str)
-        return self._response(content, self.kind.value.status, MEDIA_TYPE)
+        return self._response(content, self.kind.status, MEDIA_TYPE)
 
     def _response(self, content: bytes, status: int, media: str) -> Response:
         kind = EarlyResponse if self.unread else Response

@@ -188,7 +188,7 @@ class Metrics(Collector):
         self._now: Mapping[str, Callable[[], float]] = {}
         numbers = self.numbers
         for kind in Kind:
-            numbers["errors"][kind.value.slug, str(kind.value.status)] = 0
+            numbers["errors"][kind.slug, str(kind.status)] = 0
         for name, solver in catalogue.solvers().items():
             if solver.describe()["embedded_order"] is not None:  # it can run under error control
                 numbers["steps"] |= {(name, "accepted"): 0, (name, "rejected"): 0}
@@ -243,7 +243,7 @@ class Metrics(Collector):
 
     def failed(self, kind: Kind) -> None:
         """Count one error response."""
-        self.numbers["errors"][kind.value.slug, str(kind.value.status)] += 1
+        self.numbers["errors"][kind.slug, str(kind.status)] += 1
 
     def solved(self, model: str, solver: str, result: JobResult) -> None:
         """Count one finished job."""

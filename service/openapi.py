@@ -92,10 +92,10 @@ def problems(*kinds: Kind) -> Responses:
     schema = {"schema": {"$ref": "#/components/schemas/ProblemBody"}}
 
     def described(title: str, *same: Kind) -> dict[str, Any]:
-        values = shown({kind.value.slug: examples.ERRORS[kind] for kind in same})
+        values = shown({kind.slug: examples.ERRORS[kind] for kind in same})
         return {"description": title, "content": {MEDIA_TYPE: schema | values}}
 
-    return by_status(kinds, lambda kind: kind.value.status, described)
+    return by_status(kinds, lambda kind: kind.status, described)
 
 
 def by_status(
@@ -113,7 +113,7 @@ def by_status(
     groups: dict[int | str, list[Kind]] = {}
     for kind in kinds:
         groups.setdefault(status_of(kind), []).append(kind)
-    listed = {status: described("; ".join(kind.value.title for kind in same), *same) for status, same in groups.items()}
+    listed = {status: described("; ".join(kind.title for kind in same), *same) for status, same in groups.items()}
     return listed | {"default": described("Any other error", Kind.INTERNAL)}
 
 

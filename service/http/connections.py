@@ -440,7 +440,7 @@ class Connection(asyncio.Protocol):
         """
         self._refused = True
         self._unread.clear()
-        self.metrics.refused(problem.kind.value.slug)
+        self.metrics.refused(problem.kind.slug)
         self._slow_sender = _stop(self._slow_sender)
         if self._answering:
             self._http.connection_lost(ConnectionAbortedError())

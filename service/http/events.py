@@ -28,7 +28,7 @@ def event(name: str, document: dict[str, Any]) -> bytes:
 
 def failed(http: Context, problem: ProblemError) -> bytes:
     """Return the event of an error, and note it as the outcome of the request."""
-    http.problem, http.outcome = problem.kind, str(problem.kind.value.status)
+    http.problem, http.outcome = problem.kind, str(problem.kind.status)
     return event("error", problem.body(http.request_id, http.url_path))
 
 

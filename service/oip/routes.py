@@ -45,7 +45,7 @@ def _errors(*kinds: Kind) -> Responses:
 
 
 def _error(title: str, *kinds: Kind) -> dict[str, Any]:
-    shown_by_slug = shown({kind.value.slug: {"error": examples.ERRORS[kind]["detail"]} for kind in kinds})
+    shown_by_slug = shown({kind.slug: {"error": examples.ERRORS[kind]["detail"]} for kind in kinds})
     return {"model": ErrorBody, "description": title, "content": {JSON: shown_by_slug}}
 
 

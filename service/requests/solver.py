@@ -120,7 +120,7 @@ def _setting(request: Solving, name: str) -> Any:
 
 def _about_plans(error: SolverError, request: Solving, model: ModelVersion, settings: Settings) -> str:
     """Return more about tuned plans, if the request asked for one that does not exist: why, or how to get some."""
-    if f"{TUNED!r}" not in str(error):
+    if TUNED not in str(error):
         return ""
     if fault := model.plans_file.fault:
         return f". Its file of plans cannot be used: {fault}"

@@ -86,13 +86,12 @@ class Explanations(TypedDict):
 
 
 def _explanation(kind: Kind, url_path: str = "") -> Explanation:
-    about = kind.value
     return {
         "type": url_path + kind.type,
-        "title": about.title,
-        "status": about.status,
-        "cause": about.cause,
-        "remedy": about.remedy,
+        "title": kind.title,
+        "status": kind.status,
+        "cause": kind.cause,
+        "remedy": kind.remedy,
         "example": examples.ERRORS[kind],
     }
 
@@ -128,8 +127,7 @@ async def problem_list(request: Request) -> Response:
     if _is_json(request):
         return _json({"problems": [_explanation(kind, _url_path(request)) for kind in Kind]})
     rows = "".join(
-        f'<li><a href="problems/{kind.value.slug}">{kind.value.status} {html.escape(kind.value.title)}</a></li>'
-        for kind in Kind
+        f'<li><a href="problems/{kind.slug}">{kind.status} {html.escape(kind.title)}</a></li>' for kind in Kind
     )
     return _html("Errors", f"<ul>{rows}</ul>", "")
 
@@ -147,17 +145,17 @@ async def problem(
     ),
 ) -> Response:
     """Explain the error with this `type`: what causes it and what to do, as JSON or as a page."""
-    kind = next((kind for kind in Kind if kind.value.slug == slug), None)
+    kind = next((kind for kind in Kind if kind.slug == slug), None)
     if kind is None:
         raise ProblemError(Kind.NO_ROUTE, f"there is no error {slug!r}; /problems lists all errors")
     if _is_json(request):
         return _json(_explanation(kind, _url_path(request)))
-    about, example = kind.value, orjson.dumps(examples.ERRORS[kind], option=orjson.OPT_INDENT_2).decode()
-    content = f"""<p>HTTP status {about.status}, type <code>{_url_path(request)}{kind.type}</code></p>
-<h2>Cause</h2><p>{_code(about.cause)}</p>
-<h2>What to do</h2><p>{_code(about.remedy)}</p>
+    example = orjson.dumps(examples.ERRORS[kind], option=orjson.OPT_INDENT_2).decode()
+    content = f"""<p>HTTP status {kind.status}, type <code>{_url_path(request)}{kind.type}</code></p>
+<h2>Cause</h2><p>{_code(kind.cause)}</p>
+<h2>What to do</h2><p>{_code(kind.remedy)}</p>
 <h2>Example</h2><pre tabindex="0">{html.escape(example)}</pre>"""
-    return _html(about.title, content, "../")
+    return _html(kind.title, content, "../")
 
 
 def _url_path(request: Request) -> str:

@@ -289,13 +289,13 @@ def test_replay_in_asyncio(repository: Path) -> None:
     asyncio.run(both())
 
 
-@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value.slug)
+@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.slug)
 def test_each_problem_of_the_service_is_told_by_its_class_and_slug(kind: Kind) -> None:
-    document = {"type": f"/problems/{kind.value.slug}", "title": "x", "status": kind.value.status, "detail": "y"}
-    response = Response("http://there", kind.value.status, "", httpx.Headers(), b"")
+    document = {"type": f"/problems/{kind.slug}", "title": "x", "status": kind.status, "detail": "y"}
+    response = Response("http://there", kind.status, "", httpx.Headers(), b"")
     error = problem_of(document, response)
-    assert type(error) is BY_STATUS.get(kind.value.status, ServerError)
-    assert error.slug == kind.value.slug
+    assert type(error) is BY_STATUS.get(kind.status, ServerError)
+    assert error.slug == kind.slug
 
 
 def test_links_name_solvers_by_the_text_that_the_page_reads() -> None:

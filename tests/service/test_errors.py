@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 def test_slugs_are_unique_and_never_change() -> None:
-    slugs = [kind.value.slug for kind in Kind]
+    slugs = [kind.slug for kind in Kind]
     assert len(set(slugs)) == len(slugs)
     assert sorted(slugs) == [
         "bad-request",

@@ -29,7 +29,7 @@ def test_what_is_set_aside_comes_back_once(ledger: Ledger) -> None:
 def test_more_than_there_ever_is(ledger: Ledger) -> None:
     with pytest.raises(ProblemError, match=r"needs 1,001 bytes .* over the limit of 1,000") as caught:
         ledger.take(1_001, 1030.0)
-    assert caught.value.kind.value.status == 413
+    assert caught.value.kind.status == 413
     assert caught.value.members == {"needed_bytes": 1_001, "limit_bytes": 1_000}
     assert "PATHLINE_MAX_JOB_BYTES" in caught.value.detail
     assert ledger.reserved == 0
@@ -38,7 +38,7 @@ def test_more_than_there_ever_is(ledger: Ledger) -> None:
 def refused(ledger: Ledger, wanted: int) -> ProblemError:
     with pytest.raises(ProblemError) as caught:
         ledger.take(wanted, 1030.0)
-    assert caught.value.kind.value.status == 429
+    assert caught.value.kind.status == 429
     return caught.value
 
 

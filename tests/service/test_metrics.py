@@ -34,7 +34,7 @@ def test_versions() -> None:
 def test_counters_start_at_zero() -> None:
     metrics = Metrics()
     for kind in Kind:
-        assert _value(metrics, "errors_total", type=kind.value.slug, status=str(kind.value.status)) == 0
+        assert _value(metrics, "errors_total", type=kind.slug, status=str(kind.status)) == 0
     for reason in REFUSALS:
         assert _value(metrics, "refused_connections_total", reason=reason) == 0
     for result in ("accepted", "rejected"):

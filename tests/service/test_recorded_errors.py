@@ -138,7 +138,7 @@ def _without_numbers(problems: Any) -> str:
 
 async def test_examples_are_what_the_service_answers(repository: Path, engine: Any) -> None:
     answers = await _recorded(repository, engine)
-    assert set(answers) == {kind.value.slug for kind in Kind}
+    assert set(answers) == {kind.slug for kind in Kind}
     if os.environ.get("RECORD"):
         FILE.write_text(json.dumps(dict(sorted(answers.items())), indent=1, ensure_ascii=False) + "\n")
     assert _without_numbers(answers) == _without_numbers(json.loads(FILE.read_text()))

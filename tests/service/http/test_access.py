@@ -111,7 +111,7 @@ def test_admin(key: str | None, headers: dict[str, str], status: int | None) -> 
         return
     with pytest.raises(ProblemError) as caught:
         require_admin(Headers(headers), settings)
-    assert caught.value.kind.value.status == status
+    assert caught.value.kind.status == status
 
 
 async def test_other_origins_are_refused_by_default(serve: Serve) -> None:

@@ -231,7 +231,7 @@ def test_no_archive_is_a_fault_of_the_service(moons: ModelVersion, settings: Set
             validate_sample(request, moons, settings, JSON, asking())
             status = 200
         except ProblemError as problem:
-            status = problem.kind.value.status
+            status = problem.kind.status
         statuses[status] = statuses.get(status, 0) + 1
     assert set(statuses) == {200, 400, 422}
     assert min(statuses.values()) > 100

@@ -47,7 +47,7 @@ def test_a_text_is_its_members(settings: Settings, row: dict[str, Any]) -> None:
 def test_text_that_is_not_understood(settings: Settings, text: str) -> None:
     with pytest.raises(ProblemError) as caught:
         plan(settings, solver=text)
-    assert caught.value.kind.value.status == 422
+    assert caught.value.kind.status == 422
     assert [fault["field"] for fault in caught.value.errors] in (["solver"], ["grid"])
 
 
@@ -70,6 +70,13 @@ async def test_refused(shared: Any, members: dict[str, Any], field: str, words: 
     assert answer.status_code == 422
     assert [fault["field"] for fault in problem["errors"]] == [field]
     assert all(word in problem["detail"] for word in words), problem["detail"]
+
+
+@pytest.mark.parametrize("solver", ["tuned", "tuned-6", "ab2-3/tuned"])
+async def test_who_asks_for_a_tuned_plan_that_does_not_exist_is_told_how_to_get_one(shared: Any, solver: str) -> None:
+    detail = (await shared.post(solver=solver)).json()["detail"]
+    folder = shared.service.settings.models_dir / "moons" / "2"
+    assert f"Here no plans were tuned for this model; python -m training tune {folder} learns some of 4 to" in detail
 
 
 async def test_a_text_shares_steps_as_its_member_does(shared: Any) -> None:

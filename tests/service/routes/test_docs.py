@@ -36,12 +36,12 @@ async def test_other_files_are_not_served(shared: Any) -> None:
 async def test_the_type_of_an_error_links_to_its_explanation(shared: Any, kind: Kind) -> None:
     answer = await shared.http.get(kind.type)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
-    assert (answer.json()["title"], answer.json()["status"]) == (kind.value.title, kind.value.status)
+    assert (answer.json()["title"], answer.json()["status"]) == (kind.title, kind.status)
     assert answer.json()["example"]["type"] == kind.type
     page = await shared.http.get(kind.type, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert kind.value.title in page.text
+    assert kind.title in page.text
     assert "`" not in page.text.partition("<h2>Example")[0]
     assert all(link.startswith("../") for link in re.findall(r'(?:src|href)="([^"]+)"', page.text))
 
