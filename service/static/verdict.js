@@ -6,6 +6,7 @@ import { apart } from "./figures.js";
 import { line } from "./problem.js";
 import { percent } from "./statistics.js";
 import { what } from "./terms.js";
+import { catalogue } from "./view.js";
 
 const SAMPLES = 500; // number of samples, from the first on, with known errors
 const LEAST = 90; // samples for which p95 has an interval
@@ -16,12 +17,17 @@ const LEAST = 90; // samples for which p95 has an interval
  * @param worst called with the index of a sample that is to be shown
  */
 export async function judge(runs, signal, worst) {
+  const followed = runs.filter((run) => catalogue.solvers.get(run.response.solver.name)?.kind !== "stochastic"); // paths with exact ends
+  const stochastic = runs.filter((run) => !followed.includes(run));
+  for (const run of stochastic) run.errors = null; // known to be unknown
+  const unmeasured = stochastic.map((run) => ` ${run.label} has noise of its own: its paths have no exact ends, and so no error.`);
+  if (!followed.length) return say(unmeasured, runs);
   say(["measuring the error …"], runs);
   try {
     const [{ body }] = runs;
     const all = body.num_samples;
     const count = each(body) ? all : Math.min(Math.max(all, LEAST), SAMPLES);
-    const texts = [...new Set(runs.map((run) => run.response.solver.text))];
+    const texts = [...new Set(followed.map((run) => run.response.solver.text))];
     const ask = { ...drawn(body), model: undefined, seed: body.seed, num_samples: count, solvers: texts, per_sample: true };
     const points = new Map();
     let label = "";
@@ -30,11 +36,11 @@ export async function judge(runs, signal, worst) {
       if (event === "point" && data.p95_high !== null) points.set(data.solver, data);
     }
     if (signal.aborted) return;
-    for (const run of runs) run.errors = errorsOf(points.get(run.response.solver.text), all);
-    say(runs[1] ? compared(runs, worst) : alone(runs[0], label, worst), runs);
+    for (const run of followed) run.errors = errorsOf(points.get(run.response.solver.text), all);
+    say([...(followed[1] ? compared(followed, worst) : alone(followed[0], label, worst)), ...unmeasured], runs);
   } catch (error) {
     if (error.name === "AbortError") return;
-    for (const run of runs) run.errors ??= null; // known to be unknown
+    for (const run of runs) run.errors ??= null;
     say([`The error is unknown: ${line(error)}`], runs);
   }
 }

@@ -65,6 +65,17 @@ def test_one_solver_alone_has_a_verdict_too(page: Page, service: str) -> None:
     assert "with 1 evaluation. " in page.inner_text("#verdict")
 
 
+def test_a_stochastic_solver_has_no_error_and_the_other_has_its_own(page: Page, service: str) -> None:
+    noise = "sde-8 has noise of its own: its paths have no exact ends, and so no error."
+    show(page, service, **{"a.solver": "sde", "a.steps": 8})
+    judged(page)
+    assert page.inner_text("#verdict") == noise
+    show(page, service, **RK4, **{"b.solver": "sde", "b.steps": 8})
+    judged(page)
+    assert page.inner_text("#verdict").startswith("rk4-4: 95 % of these samples end within ")
+    assert noise in page.inner_text("#verdict")
+
+
 def test_the_reference_of_a_float32_model_is_at_the_floor_of_float32(page: Page, service: str) -> None:
     show(page, service, **RK4, model="moons")
     judged(page)
