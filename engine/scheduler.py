@@ -280,14 +280,14 @@ def ahead(entries: Iterable[Entry], entry: Entry, scheduler: Scheduler[E]) -> tu
         sizes = [each.width * each.samples * each.forecast[0] for each in entries]
         return sum([min(size, work) for size in sizes]), scheduler.budget
     before = waiting = later = 0.0
-    running = float(rows)
+    running, deadline = rows + scheduler.active_rows, entry.deadline
     for each in entries:
-        rows = (each.samples - each.admitted) * each.width
-        if each.small and (each.active or each.deadline <= entry.deadline):
-            waiting, before = waiting + rows, before + rows * each.cost
-        else:
-            later += rows
-        running += each.active * each.width
+        if each.admitted < each.samples:
+            rows = (each.samples - each.admitted) * each.width
+            if each.small and (each.active or each.deadline <= deadline):
+                waiting, before = waiting + rows, before + rows * each.cost
+            else:
+                later += rows
     enough, rows = scheduler.enough, running + waiting + later
     left_over = 1 - (enough - running if enough > running else 0.0) / (waiting if waiting > 1.0 else 1.0)
     return before * (left_over if left_over > 0.0 else 0.0), (rows if rows < enough else enough)
