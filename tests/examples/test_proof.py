@@ -13,7 +13,7 @@ import pytest
 from engine.engine import Engine
 from engine.job import Job, JobResult
 from engine.loop import Loop
-from studies.examples import CASES, REQUESTS, ROUNDING, Served, apart, serving
+from tests.examples.proof import CASES, REQUESTS, ROUNDING, Served, apart, serving
 
 pytestmark = pytest.mark.anyio
 
