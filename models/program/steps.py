@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import Field, JsonValue
@@ -209,7 +209,7 @@ class Stepwise(nn.Module):
         return self._run(inputs, dtypes, multiple)
 
     def _run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes, multiple: int = 1) -> tuple[Tensor, ...]:
-        device, tensors = next(iter(inputs.values())).device, self._buffers
+        device, tensors = next(iter(inputs.values())).device, cast("dict[str, Tensor]", self._buffers)
         sizing, held = device.type == "meta", dict[int, int]()
         values: list[Any] = [None] * len(self._slots)
         for slot, name in self._buffered:

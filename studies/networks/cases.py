@@ -200,7 +200,8 @@ def torchcfm(repository: Path) -> Case:
 
     def plain(x: Tensor, given: Tensors, k: int, dtype: torch.dtype) -> Tensor:
         times = torch.linspace(0, 1, steps + 1, dtype=dtype)
-        return odeint(lambda t, x: of(dtype)(t.expand(len(x)), x), x, times, method="euler")[-1]
+        states: Any = odeint(lambda t, x: of(dtype)(t.expand(len(x)), x), x, times, method="euler")
+        return states[-1]
 
     return Case(
         *("torchcfm", "torchcfm", size_of(network), 0, "torchdiffeq, Euler, 20 steps", plain),
@@ -216,7 +217,7 @@ def sd3(repository: Path) -> Case:
     pixels = {"sample_size": 32, "patch_size": 2, "in_channels": 4, "out_channels": 4, "pos_embed_max_size": 48}
     text = {"joint_attention_dim": module.TEXT, "pooled_projection_dim": module.POOLED}
     transformer = lambda: diffusers.SD3Transformer2DModel(**wide, **pixels, **text)  # noqa: E731
-    module.transformer = lambda: module.Velocity(seeded(transformer, 0.05)).eval()
+    vars(module)["transformer"] = lambda: module.Velocity(seeded(transformer, 0.05)).eval()
     network, _ = module.imported(repository)
     of, steps = in_dtype(network), 8
 
@@ -337,8 +338,7 @@ DDIM = {"_class_name": "DDIMScheduler", "clip_sample": False}
 def ddim(scheduler: Any, steps: int, eps: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
     """Sample with diffusers' DDIM scheduler; in float64 by its alphas, as they are float32 in its class."""
     scheduler.set_timesteps(steps)
-    if x.dtype == torch.float64:
-        alphas = scheduler.alphas_cumprod.double()
+    alphas = scheduler.alphas_cumprod.double()
     for t in scheduler.timesteps:
         e = eps(x, t.expand(len(x)))
         if x.dtype == torch.float32:
@@ -444,7 +444,7 @@ class Vocoder(nn.Module):
 def matcha(repository: Path) -> Case:
     """Return a decoder built like Matcha-TTS's with a vocoder, and sounds of eight lengths."""
     module = load_example("mel_decoder")
-    module.WIDTH = 128
+    vars(module)["WIDTH"] = 128
     network = seeded(module.MelDecoder)
     vocoder = seeded(lambda: Vocoder(module.MEAN, module.DEVIATION))
     module.exported(network, repository.parent / "mel.pt2")
@@ -478,7 +478,8 @@ def matcha(repository: Path) -> Case:
 def smolvla(repository: Path) -> Case:
     """Return an action expert that attends to the keys and values of a prefix, 5 MB a request."""
     module = load_example("robot_chunks")
-    module.WIDTH, module.LAYERS, module.HORIZON, module.ACTIONS, patches = 256, 8, 50, 32, 256
+    vars(module).update(WIDTH=256, LAYERS=8, HORIZON=50, ACTIONS=32)
+    patches = 256
     prefix, expert = seeded(module.Prefix), seeded(module.Expert)
     cache = torch.randn(4, module.LAYERS, patches, module.WIDTH)
     x = torch.randn(4, module.HORIZON, module.ACTIONS)
