@@ -328,6 +328,15 @@ class TestOthers:
         assert main(["solvers"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "dopri5  5      adaptive  1 + 6 attempts"
 
+    def test_models_that_cannot_be_served_have_reasons(self, service: FakeService, capsys: Capture) -> None:
+        listed = {"models": [{"name": "net", "version": None, "status": "unavailable", "fallback_from": None}]}
+        described = {"name": "net", "unavailable": [{"version": 2, "reason": "is a program; set X=true to serve it"}]}
+        service.replies = [
+            (200, {"content-type": "application/json"}, json.dumps(body).encode()) for body in (listed, described)
+        ]
+        assert main(["models"]) == 0
+        assert capsys.readouterr().err == "net v2 cannot be served: is a program; set X=true to serve it\n"
+
     @pytest.mark.parametrize("command", ["models", "solvers"])
     def test_json_lists_all_that_the_service_says(self, command: str, capsys: Capture) -> None:
         assert main([command, "--json"]) == 0

@@ -107,6 +107,10 @@ def models(arguments: argparse.Namespace) -> int:
     """List the models."""
     with Client(arguments.url, api_key=arguments.api_key) as client:
         models = client.models()
+        ailing = [
+            info for info in models if info.fields.get("status") == "unavailable" or info.fallback_from is not None
+        ]
+        faults = {info.name: client.model(info.name).fields.get("unavailable") or () for info in ailing}
     if arguments.json:
         _print_json([info.fields for info in models])
     else:
@@ -117,6 +121,9 @@ def models(arguments: argparse.Namespace) -> int:
         _print_table(("model", "version", "state", "sample", "status"), rows)
         for name, left_s in models.training.items():
             note(f"{name}: training{'' if left_s is None else f', {left_s:.0f} s left'}")
+        for name, versions in faults.items():
+            for fault in versions:
+                note(f"{name} v{fault['version'] or '?'} cannot be served: {fault['reason']}")
         for path, reason in models.passed_over.items():
             note(f"{path}: {reason}")
     return 0
