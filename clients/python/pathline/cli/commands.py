@@ -27,6 +27,9 @@ from pathline.cli.bench import measure
 from pathline.cli.output import FORMATS, note, show
 from pathline.cli.tally import Tally
 
+_FIRST, _WIDE = 10, 12
+"""Samples shown as a table, and most columns of one."""
+
 _REMEDY = "a looser tolerance, more steps or another solver may help"
 _REMEDIES = {
     "deadline": "a longer --timeout, fewer steps or a looser tolerance may help",
@@ -98,9 +101,22 @@ def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleRe
         _print_json({**tally.describe(), **written, **samples})
     elif shown is not None:
         show(str(shown))
-        show(np.array2string(shown.samples, threshold=20, edgeitems=3, precision=4))
+        show(_sketch(shown))
     else:
         show(tally.summary() + (f"\nwritten to {arguments.output}" if arguments.output else ""))
+
+
+def _sketch(result: SampleResult) -> str:
+    """Return the first samples as text: a table of the columns that the model names, or an array."""
+    named = result.named(result.samples[:_FIRST], written=True)
+    if not result.extra.get("columns") or len(named) > _WIDE:
+        return np.array2string(result.samples, threshold=20, edgeitems=3, precision=4)
+    columns = [
+        [f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in of.tolist()] for of in named.values()
+    ]
+    lines = text_table([list(named), *(list(row) for row in zip(*columns, strict=True))], left=0)
+    more = len(result) - _FIRST
+    return "\n".join([*lines, f"... and {more:,} more"] if more > 0 else lines)
 
 
 def models(arguments: argparse.Namespace) -> int:
