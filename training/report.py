@@ -209,7 +209,8 @@ class SampleReport:
             close = self.told_apart < self.by_chance
             yield f"samples {'cannot be told from' if close else 'are close to'} unseen data: {self._share()}"
         yield from self._praise()
-        yield from self._details()
+        if not self.broken:
+            yield from self._details()
         for warning in self.warnings:
             yield f"WARNING: {warning}"
 

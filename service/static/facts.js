@@ -28,7 +28,7 @@ function columns({ decoder }) {
   if (!all.length) return null;
   const about = (column) => {
     if (column.kind === "yes-no") return `${titled(column)} (0 or 1)`;
-    const digits = (value) => (column.decimals === undefined ? String(Number(value.toPrecision(4))) : value.toFixed(column.decimals));
+    const digits = (value) => (column.decimals === undefined ? String(Number(value.toPrecision(6))) : value.toFixed(column.decimals));
     const range = column.low < column.high ? `${digits(column.low)} to ${digits(column.high)}` : `always ${digits(column.low)}`;
     return `${titled(column)} (${column.kind === "whole" ? "whole, " : ""}${range})`;
   };
