@@ -259,4 +259,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python is not finalized: threads that libraries of stores and formats leave behind may make C++ abort then.
+    os._exit(code)

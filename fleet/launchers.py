@@ -274,11 +274,13 @@ def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> No
     """Make the shards received through the pipe until it closes; a worker does not outlive its driver."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the driver, which stops its workers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    code = 0
     try:
         _make(pipe, url, options, device)
     except SystemExit:
-        # Files are removed by now. Python must not be finalized while the engine's thread computes: C++ would abort.
-        os._exit(1)
+        code = 1
+    # Files are removed by now. Python must not be finalized while a thread of the engine or a store runs: C++ would abort.
+    os._exit(code)
 
 
 def _make(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:

@@ -65,7 +65,7 @@ class Run:
         Raises:
             TargetError: the target cannot be written, or the job cannot be done at all.
         """
-        done = self._target.done()
+        done, unfinished = self._target.done(), self._target.store.unfinished()  # of runs that were killed
         waiting = deque(sorted(self._mine - done))
         rows = sum(self._spec.range(shard)[1] for shard in self._mine)
         begun = rows - sum(self._spec.range(shard)[1] for shard in waiting)
@@ -79,7 +79,7 @@ class Run:
         left = set(range(self._spec.shards)) - self._target.done()
         self._outcome.left = len(left)
         if not left:
-            self._target.store.clear()
+            self._target.store.clear(unfinished)
         return self._outcome
 
     def _make(self, waiting: deque[int]) -> None:

@@ -122,6 +122,17 @@ def test_only_shards_without_a_receipt_are_made_again(
     assert printed(capsys) == whole
 
 
+def test_a_run_removes_what_was_left_unfinished_before_it_and_nothing_of_another(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, monkeypatch: Patch
+) -> None:
+    died, another, commit = tmp_path / "tmp" / "died", tmp_path / "tmp" / "another", Target.commit
+    died.parent.mkdir()
+    died.touch()
+    monkeypatch.setattr(Target, "commit", lambda *arguments: another.touch() or commit(*arguments))
+    assert fleet("sample", "net", to=tmp_path, **job) == 0
+    assert list(died.parent.iterdir()) == [another]
+
+
 def test_a_poison_shard_is_reported_after_its_tries_and_the_others_are_made(
     fleet: Fleet,
     job: dict[str, Any],

@@ -308,6 +308,7 @@ class BulkJob:
         self._page, self._lock = _Page(), threading.Lock()
         self._stopped = False
         self._waiting = deque(sorted(set(range(spec.shards)) - folder.done()))
+        self._unfinished = folder.store.unfinished()  # of writers that died; another call may write here from now on
         self._tried: dict[int, int] = {}
         self._failed: dict[int, str] = {}
         self._made = 0
@@ -431,7 +432,7 @@ class BulkJob:
                 f"{self._folder.address}: {lacking} receipts were removed while the job ran; call again to make their "
                 "shards"
             )
-        yield Do(self._folder.store.clear)
+        yield Do(lambda: self._folder.store.clear(self._unfinished))
         totals = {**vars(summary), "fingerprint": summary.fingerprint}
         return typed(BulkResult, {**vars(self.spec), **totals}, folder=Path(self._folder.address))
 

@@ -543,11 +543,15 @@ class JobStore:
         """Remove a file, if it is there."""
         (self.path / name).unlink(missing_ok=True)
 
-    def clear(self) -> None:
-        """Remove temporary files of writers that died; call it only when nothing is being written."""
-        for part in self.path.rglob(".*.part"):
-            with contextlib.suppress(OSError):
-                part.unlink()
+    def unfinished(self) -> list[str]:
+        """Return the names of files that are being written, or whose writers died."""
+        return [part.relative_to(self.path).as_posix() for part in self.path.rglob(".*.part")]
+
+    def clear(self, unfinished: Sequence[str]) -> None:
+        """Remove unfinished files, which no call may be writing any more."""
+        with contextlib.suppress(OSError):
+            for name in unfinished:
+                self.remove(name)
 
 
 class Folder:
