@@ -36,14 +36,12 @@ class Event:
             and may be retried; `fatal`: no shard can be made.
         rows: rows done of a shard in progress.
         error: the error.
-        receipt: the receipt of a shard that is done.
     """
 
     shard: int
     kind: Literal["progress", "done", "failed", "fatal"]
     rows: int = 0
     error: str = ""
-    receipt: Receipt | None = None
 
 
 Tell = Callable[[Event], None]
@@ -88,7 +86,7 @@ class Worker:
         self._maker: Maker | None = None
         self._spec: JobSpec | None = None
 
-    def make(self, shard: int, tell: Callable[[int], None]) -> Receipt:
+    def make(self, shard: int, tell: Callable[[int], None]) -> None:
         """Make a shard and commit it; one that has a receipt is made again, with the same rows.
 
         Args:
@@ -103,14 +101,14 @@ class Worker:
         rows = maker.make_shard(spec, shard, self._conditions, tell)
         receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
         self.target.commit(spec, rows, receipt)
-        return receipt
 
     def event(self, shard: int, tell: Callable[[int], None]) -> Event:
         """Make a shard and return its final event."""
         try:
-            return Event(shard, "done", receipt=self.make(shard, tell))
+            self.make(shard, tell)
         except Exception as error:
             return ended(shard, error)
+        return Event(shard, "done")
 
     def close(self) -> None:
         """Unload the model."""
@@ -279,7 +277,7 @@ def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> No
         _make(pipe, url, options, device)
     except SystemExit:
         code = 1
-    # Files are removed by now. Python must not be finalized while a thread of the engine or a store runs: C++ would abort.
+    # Files are removed by now. Python must not be finalized while threads of an engine or a store run: C++ would abort.
     os._exit(code)
 
 
