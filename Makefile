@@ -5,7 +5,9 @@ WORKERS ?= 2
 SYSTEM_WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Modules are compiled when they are imported: most of them never are.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/python $(INSTALL) -c constraints.txt
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
 # Compiled modules and tests are kept, even where the environment says otherwise: collecting the tests takes half the time.
 export PYTHONDONTWRITEBYTECODE =
@@ -33,14 +35,14 @@ $(VENV)/.dev: $(VENV)/.serve
 $(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.dev
 	@echo "setup: kserve, for its client and its model of a manifest"
 	@$(PYTHON) -m venv $(VENV)/kserve
-	@nice $(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_kserve/requirements.txt
+	@nice $(VENV)/kserve/bin/python $(INSTALL) -r tests/system/with_kserve/requirements.txt
 	@touch $@
 
 # Servers for the benchmarks to compare with. Their pins conflict with ours (numpy < 2); they use the other packages of .venv.
 $(VENV)/peers/.done: studies/serving/peers/requirements.txt $(VENV)/.dev
 	@echo "setup: LitServe and Triton, to compare with"
 	@$(PYTHON) -m venv $(VENV)/peers
-	@$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check -r studies/serving/peers/requirements.txt
+	@$(VENV)/peers/bin/python $(INSTALL) -r studies/serving/peers/requirements.txt
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  "$$($(VENV)/peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_pathline.pth"
 	@touch $@
@@ -70,7 +72,7 @@ define layered
 	@$(PYTHON) -m venv $(VENV)/$(1)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  >"$$($(VENV)/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
-	@nice $(VENV)/$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(3) -r tests/system/with_$(1)/requirements.txt
+	@nice $(VENV)/$(1)/bin/python $(INSTALL) $(3) -r tests/system/with_$(1)/requirements.txt
 	@touch $@
 endef
 

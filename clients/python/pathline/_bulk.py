@@ -331,6 +331,8 @@ def bulk(
         PathlineError: See `pathline.errors`.
         TypeError, InvalidValue: As for `sample`.
     """
+    if not isinstance(model, str):
+        raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     arguments = BulkArguments.of(model, total, counts, format, shard_rows, workers, tries, options)
     job = yield from _begin(calls, to, arguments, tries)
     with following(progress or (lambda _: None)) as tell:

@@ -61,8 +61,6 @@ class BulkArguments:
             InvalidValue: A number is out of range, or options contradict each other.
             ImportError: The format is Parquet and pyarrow is not installed.
         """
-        if not isinstance(model, (str, type(None))):
-            raise TypeError(f"model={model!r} is not allowed; use the name of a model")
         members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
         table = None if counts is None else _table(counts)
         for name in ("condition", "conditions"):

@@ -20,7 +20,7 @@
      |   +- RequestTimeout    no response in time (also a TimeoutError)
      +- ProtocolError         the response is not valid: an older service, another server, damage
 
-`slug` names the error to programs: the last part of the service's problem type, such as ``unknown-model``,
+`slug` is the error's name for programs: the last part of the service's problem type, such as ``unknown-model``,
 ``job-too-large`` or ``draining``, else one of this package, such as ``no-response``. Errors whose
 `retryable` is true are retried within the bounds of the `RetryPolicy`; a retry is the same request, because the seed is
 drawn before it is first sent.
