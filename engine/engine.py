@@ -338,9 +338,17 @@ class Engine:
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
     ) -> float:
-        """Return the seconds that a job of samples would take now if it ran alone; arguments as in `ports`.
+        """Return the seconds that a job of samples would take now if it ran alone.
 
         Sizes without an arena are assumed to cost as much per number as those of the arena made at load.
+
+        Args:
+            name, version: of a loaded model.
+            calls: of its slowest sample.
+            work: network rows in all.
+            rows: network rows of one call of all its samples.
+            priority: of the job.
+            sizes: of the free axes.
         """
         with self._lock:
             queues, rate = self._queues[self._versions[name, version]], 1.0
