@@ -1,4 +1,4 @@
-"""Responses that are written as a whole: with exactly the headers given, and one that may come before the body's end."""
+"""Responses that are written as a whole: with exactly these headers, and one that may come before the body ends."""
 
 import asyncio
 from collections.abc import Mapping
