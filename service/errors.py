@@ -13,7 +13,7 @@ from typing import Any, Self
 import orjson
 
 from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooManySamples, TooSlow
-from service.http.written import EarlyResponse, WrittenResponse
+from service.written import EarlyResponse, WrittenResponse
 
 MEDIA_TYPE = "application/problem+json"
 

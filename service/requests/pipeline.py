@@ -23,7 +23,6 @@ from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
 from service.http.events import until_disconnect
 from service.http.negotiation import choose
-from service.http.written import WrittenResponse
 from service.registry.version import ModelVersion
 from service.replay import header_of
 from service.requests import alike
@@ -35,6 +34,7 @@ from service.responses.arrays import NUMBERS_PER_PIECE, ArrayResponse, Encoder, 
 from service.responses.samples import sample_response
 from service.settings import Settings
 from service.state import Service
+from service.written import WrittenResponse
 
 LATE_S = 5.0
 """Extra seconds to wait for a partial result: the engine sees a deadline only after the current network call."""

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from service import written
 from service.errors import Kind, ProblemError
-from service.http import written
-from service.http.written import EarlyResponse
+from service.written import EarlyResponse
 
 pytestmark = pytest.mark.anyio
 
