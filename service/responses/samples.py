@@ -18,8 +18,8 @@ from service.registry.version import ModelVersion
 from service.replay import asked_of, digest_of, environment_of
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.solved import Floats, Rows, Solved, closed, latency, outcome, written_as
-from solvers.plan import Plan
 from solvers.draws import SCHEME as STEP_NOISE
+from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
 from solvers.trace import Trace, quantiles_by_bin
 
