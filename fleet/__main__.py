@@ -28,6 +28,7 @@ _STOPPED = 130
 _SCALARS = (
     *(name for name, field in FIELDS.items() if field.bulk and field.kind in ("integer", "number", "string")),
     "grid",
+    "diffusion",
 )
 """Fields of a request whose options are those of the SDK's command line; the others are written differently."""
 
