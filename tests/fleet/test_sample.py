@@ -37,15 +37,21 @@ def rows_of(folder: Path) -> np.ndarray[Any, Any]:
     return np.concatenate([np.array(pq.read_table(file)["sample"].to_pylist(), np.float32) for file in files])
 
 
-async def test_rows_equal_those_of_the_service_bit_for_bit(fleet: Fleet, job: dict[str, Any], tmp_path: Path) -> None:
-    assert fleet("sample", "net", to=tmp_path / "job", first_index=1000, **job) == 0
+@pytest.mark.parametrize("solving", [{"solver": "rk4-4"}, {"solver": "sde-4", "diffusion": {"scale": 0.5}}])
+async def test_rows_equal_those_of_the_service_bit_for_bit(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, solving: dict[str, Any]
+) -> None:
+    options = job | {name: value if isinstance(value, str) else json.dumps(value) for name, value in solving.items()}
+    assert fleet("sample", "net", to=tmp_path / "job", first_index=1000, **options) == 0
+    (tmp_path / "job" / "receipts" / "00001.json").unlink()
+    assert fleet("sample", to=tmp_path / "job") == 0
     rows = rows_of(tmp_path / "job")
     app = create_app(Settings(threads=1))
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
     ):
-        body = {"model": "net", "solver": "rk4-4", "seed": 5, "first_index": 1050, "num_samples": 100}
+        body = {"model": "net", "seed": 5, "first_index": 1050, "num_samples": 100, **solving}
         answer = await http.post("/v1/sample", json=body, headers={"Accept": "application/x-npy"})
     page = np.load(io.BytesIO(answer.content))
     assert page.tobytes() == rows[50:150].tobytes()

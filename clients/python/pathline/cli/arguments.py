@@ -89,6 +89,12 @@ def _value(text: str) -> Any:
         return text  # a label that is a word
 
 
+def _structure(text: str) -> Any:
+    """Return an object or a list that is written as JSON, and any other text as it is."""
+    value = _value(text)
+    return value if isinstance(value, (dict, list)) else text
+
+
 def _guidance(text: str) -> Any:
     value = _value(text)
     if isinstance(value, dict) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
@@ -304,7 +310,7 @@ def _seconds(text: str) -> float:
     return value
 
 
-_TYPES: dict[str, Any] = {"integer": int, "number": float, "string": str, "any": str, "object": str}
+_TYPES: dict[str, Any] = {"integer": int, "number": float, "string": str, "any": _structure, "object": str}
 _KINDS: dict[str, Any] = {"condition": _condition, "negative": _condition, "shape": _size, "guidance": _guidance}
 _KINDS["timeout_s"] = _seconds
 
