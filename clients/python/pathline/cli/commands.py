@@ -98,19 +98,25 @@ def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleRe
     if arguments.json:
         samples = {} if shown is None else {"samples": numbers(shown.samples)}
         written = {"output": str(arguments.output)} if arguments.output else {}
-        _print_json({**tally.describe(), **written, **samples})
+        _print_json({**tally.describe(), **written, **samples, **(tally.transitions() if shown else {})})
     elif shown is not None:
         show(str(shown))
         show(_sketch(shown))
+        if shown.log_prob is not None:
+            show(f"log_prob\n{_array(shown.log_prob)}")
     else:
         show(tally.summary() + (f"\nwritten to {arguments.output}" if arguments.output else ""))
+
+
+def _array(array: np.ndarray) -> str:
+    return np.array2string(array, threshold=20, edgeitems=3, precision=4)
 
 
 def _sketch(result: SampleResult) -> str:
     """Return the first samples as text: a table of the columns that the model names, or an array."""
     named = result.named(result.samples[:_FIRST], written=True)
     if not result.extra.get("columns") or len(named) > _WIDE:
-        return np.array2string(result.samples, threshold=20, edgeitems=3, precision=4)
+        return _array(result.samples)
     columns = [
         [f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in of.tolist()] for of in named.values()
     ]
