@@ -221,7 +221,7 @@ def columns_of(
     yes_no = (low == 0) & (high == 1)
     kinds = np.where(whole, np.where(yes_no, "yes-no", "whole"), "number").tolist()
     least = np.minimum(low, held_out.min(0))
-    transforms: list[str | None] = [
+    transforms: list[Transform | None] = [
         _transform(column, least[place]) if config.transforms == "auto" and kinds[place] != "yes-no" else None
         for place, column in enumerate(train.T)
     ]
@@ -239,14 +239,16 @@ def columns_of(
     decimals = [_decimals(column) if config.round else None for column in np.concatenate([train, held_out]).T]
     described = zip(names, kinds, low.tolist(), high.tolist(), decimals, transforms, strict=True)
     return tuple(
-        ColumnCard(
-            name=name,
-            kind=kind,
-            low=low,
-            high=high,
-            unit=units.get(name),
-            decimals=places if kind == "number" else None,
-            transform=transform,
+        ColumnCard.model_validate(
+            {
+                "name": name,
+                "kind": kind,
+                "low": low,
+                "high": high,
+                "unit": units.get(name),
+                "decimals": places if kind == "number" else None,
+                "transform": transform,
+            }
         )
         for name, kind, low, high, places, transform in described
     )
