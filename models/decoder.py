@@ -159,7 +159,9 @@ class DecoderConfig(Sparse):
         """The names and shapes of this kind's tensors; samples are flattened to vectors."""
         if self.kind == "affine":
             places = (self.constants,)
-            more = {"constant_places": places, "constants": places} if self.constants else {}
+            more: dict[str, tuple[int, ...]] = (
+                {"constant_places": places, "constants": places} if self.constants else {}
+            )
             if count := sum(column.transform == "quantile" for column in self.columns or ()):
                 more["knots"] = (2, count, KNOTS)
             return {"scale": (self.event_size,), "shift": (self.event_size,), **more}

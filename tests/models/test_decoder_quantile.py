@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from models.decoder import KNOTS, ColumnCard, Decoder, DecoderConfig, Inverse, InverseError
+from models.decoder import KNOTS, ColumnCard, Decoder, DecoderConfig, Inverse, InverseError, Transform
 from training.data_config import VectorsData
 from training.spaces import columns_of, standardised
 
-COLUMNS = tuple(
-    ColumnCard(name=name, low=-9.0, high=9.0, transform=transform)
-    for name, transform in (("x", "quantile"), ("y", None), ("price", "log"), ("z", "quantile"))
-)
+KINDS: dict[str, Transform | None] = {"x": "quantile", "y": None, "price": "log", "z": "quantile"}
+COLUMNS = tuple(ColumnCard(name=name, low=-9.0, high=9.0, transform=kind) for name, kind in KINDS.items())
 
 
 @pytest.fixture
