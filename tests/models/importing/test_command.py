@@ -66,7 +66,7 @@ def test_a_program_is_said_to_be_refused_by_the_service_that_runs(
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
 
-        def log_message(self, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
