@@ -157,7 +157,7 @@ class Maker:
         if tell is not None:
             job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
         try:
-            if job.sizes:
+            if job.needs_arena:
                 self._prepare(job)
             result = self._engine.submit(job).result()
         except EngineFailed as error:

@@ -16,11 +16,12 @@ from models.condition_values import class_names
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import asked_of, digest_of, environment_of
+from service.requests.known import takes_data
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.solved import Floats, Rows, Solved, closed, latency, outcome, written_as
 from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
-from solvers.trace import Trace, quantiles_by_bin
+from solvers.trace import Trace, quantiles_by_bin, steps_of
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
 
@@ -97,6 +98,16 @@ _CLASS = (
 _Class = TypedDict("_Class", {"class": NotRequired[Annotated[Any, Field(description=_CLASS)]]})
 
 
+class KnownBody(TypedDict):
+    """How known values were taken."""
+
+    mode: Literal["replace", "guided"]
+    values: Annotated[
+        Literal["data", "states"],
+        Field(description="`states` without decode, or with a decoder each of whose numbers depends on several"),
+    ]
+
+
 class NamedColumn(TypedDict):
     """One column of samples that are rows."""
 
@@ -122,6 +133,7 @@ class SampleResponse(Solved, _Class, _Columns, _Steps):
     seed: int
     first_index: int
     noise_scale: NotRequired[Annotated[float, Field(description="factor of the starting noise, if it is not 1")]]
+    known_values: NotRequired[Annotated[KnownBody, Field(description="only if the request had known values")]]
     noise: str
     path: Annotated[
         str,
@@ -203,6 +215,7 @@ def _constant(
         "first_index": 0,
         **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
+        **({} if job.known is None else {"known_values": _known_of(model, job, decode)}),
         "noise": model.card.noise_scheme,
         "path": model.path,
         "solver": job.plan.settings,
@@ -220,6 +233,13 @@ def _constant(
         "environment": environment_of(http.service.environment, model),
         "samples": _NONE,
         "latency": {"queue_s": 0.0, "solve_s": 0.0, "network_s": 0.0, "encode_s": 0.0, "total_s": 0.0},
+    }
+
+
+def _known_of(model: ModelVersion, job: Job, decode: bool) -> KnownBody:
+    return {
+        "mode": "guided" if job.operation.pulled else "replace",
+        "values": "data" if takes_data(model, decode) else "states",
     }
 
 
@@ -336,11 +356,11 @@ def _grid(plan: Plan) -> TraceBody:
         return columns
     times = plan.times
     assert times is not None  # noqa: S101  (the caller has seen them)
-    steps = len(times) - 1
+    steps, (starts, lengths) = len(times) - 1, steps_of(times)
     grid: TraceBody = {
         "sample": np.zeros(steps, dtype=np.int64),
-        "t": times[:-1],
-        "h": np.diff(times),
+        "t": starts,
+        "h": lengths,
         "error": np.full(steps, np.nan),
         "accepted": np.ones(steps, dtype=bool),
     }
