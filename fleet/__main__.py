@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from pathline._fields import FIELDS
 from pathline.bulk_folder import BLOCK, JobSpec, Receipt, Summary
-from pathline.cli.arguments import add_field
+from pathline.cli.arguments import add_field, known_values
 from pathline.errors import BulkConflict, InvalidValue
 from tqdm import tqdm
 
@@ -56,7 +57,7 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--to", required=True, metavar="URL", help="folder, or any URL that fsspec supports")
     add("--total", type=int, help="number of samples")
-    for name in ("seed", "first_index", "version", *_SCALARS):
+    for name in ("seed", "first_index", "version", "known", *_SCALARS):
         add_field(parser, name)
     named = "for each of several, NAME=FILE.npy (one row for all samples, or a row for each) or NAME=JSON"
     several: dict[str, Any] = {"action": "append", "default": []}
@@ -124,6 +125,8 @@ def _arguments(options: argparse.Namespace) -> Arguments:
                 f"--guidance {options.guidance}: give a number, or a JSON object with terms, interval, projection and "
                 "rescale"
             )
+    if (known := known_values(options)) is not None:
+        request["known"] = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in known.items()}
     arrays: dict[str, NDArray[Any]] = {}
     for name, texts in (("condition", options.condition), ("negative", options.negative)):
         _add_conditions(name, texts, request, arrays)

@@ -15,8 +15,9 @@ which has the distribution of the path at t if x_t' has it at t', as the varianc
 say. At t = 0 that is noise alone, which has forgotten the step; so a step that starts there is made once.
 
 **Guidance** corrects the velocity of all entries. The score of p(x_t | y) is that of p(x_t) plus g, the gradient of
-log p(y | x_t); and v = (x + (1 - t) s) / t (see `solvers.stochastic`), so v changes by (1 - t) / t g. With the predicted end e = x + (1 - t) v, its Jacobian J = de/dx, and p(x1 | x_t) about normal around e
-with variance r^2 = (1 - t)^2 / (t^2 + (1 - t)^2), that of standard normal data,
+log p(y | x_t). As v = (x + (1 - t) s) / t (see `solvers.stochastic`), v changes by (1 - t) / t g. With the predicted
+end e = x + (1 - t) v, its Jacobian J = de/dx, and p(x1 | x_t) about normal around e with the variance
+r^2 = (1 - t)^2 / (t^2 + (1 - t)^2) that it has for standard normal data,
 
     v' = v + c(t) J^T W (y - e),    c(t) = min(max_weight, (1 - t) / (t r^2)),    1 / r^2 = 1 + (t / (1 - t))^2
 
@@ -110,6 +111,6 @@ def repeated(times: NDArray[np.float64], repeats: int) -> tuple[NDArray[np.float
     counts = np.where(times[:-1] > 0, repeats, 1)
     step = np.repeat(np.arange(len(counts)), counts)
     t, end = times[step], times[step + 1]
-    again = np.append(step[1:] == step[:-1], False)  # noqa: FBT003
+    again = np.append(step[1:] == step[:-1], False)
     back = np.stack((t / end, np.sqrt((1 - t) ** 2 - (t / end * (1 - end)) ** 2)), axis=1)
     return np.append(times[0], end), np.where(again[:, None], back, (1.0, 0.0))

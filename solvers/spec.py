@@ -7,8 +7,9 @@
 GRID is a grid's name, with its parameters in parentheses where it has any, or times in parentheses. OPTION is a value
 of `start`, `controller` or `error_control`; `first_step=`, `max_step=` or `max_nfe=` with a number; or the schedule of
 a stochastic method, with its scale and temperature in parentheses unless they are 1: `sde-50+flow_grpo(0.7)`.
-`resample=` repeats the steps of a one-step method: `euler-50+resample=3`. Case and surrounding spaces do not matter; `rk4:20` and `rk4_20` are the same as `rk4-20`. This is the only place that reads or
-writes such text: other programs send it as it was typed, and show the `text` of a response.
+`resample=` repeats the steps of a one-step method: `euler-50+resample=3`. Case and surrounding spaces do not matter;
+`rk4:20` and `rk4_20` are the same as `rk4-20`. This is the only place that reads or writes such text: other programs
+send it as it was typed, and show the `text` of a response.
 """
 
 from __future__ import annotations

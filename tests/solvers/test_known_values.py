@@ -263,11 +263,11 @@ def test_resample_is_part_of_the_text() -> None:
 
 def test_refused_values() -> None:
     x0 = noise(2)
-    for known, options, words in (
-        (KNOWN[:, :4], {}, "must be"),
-        (KNOWN.expand(3, -1), {}, "must be"),
-        (KNOWN * math.inf, {}, "infinite"),
-        (KNOWN, {"t_span": (1.0, 0.0)}, "from 1 to 0"),
+    for known, t_span, words in (
+        (KNOWN[:, :4], (0.0, 1.0), "must be"),
+        (KNOWN.expand(3, -1), (0.0, 1.0), "must be"),
+        (KNOWN * math.inf, (0.0, 1.0), "infinite"),
+        (KNOWN, (1.0, 0.0), "from 1 to 0"),
     ):
         with pytest.raises(SolverError, match=words):
-            integrate(field, x0, solver="euler", steps=3, known=known, **options)
+            integrate(field, x0, solver="euler", steps=3, known=known, t_span=t_span)

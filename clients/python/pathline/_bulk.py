@@ -149,6 +149,11 @@ class BulkArguments:
         if not isinstance(model, str):
             raise TypeError(f"model={model!r} is not allowed; use the name of a model")
         members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
+        if "known" in members:  # it is the same for all requests, and part of the spec
+            members["known"] = {
+                name: value.tolist() if isinstance(value, np.ndarray) else value
+                for name, value in members["known"].items()
+            }
         table = None if counts is None else _table(counts)
         for name in ("condition", "conditions"):
             if table is not None and name in members:
