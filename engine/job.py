@@ -205,11 +205,6 @@ class Job:
     log_prob: bool = False
     variants: tuple[Mapping[str, Distinct], ...] | None = None
 
-    @property
-    def needs_arena(self) -> bool:
-        """Whether `Engine.prepare` must make its arena first, unless an earlier job had the same."""
-        return bool(self.sizes) or self.operation is not SAMPLE
-
 
 @dataclass(frozen=True, eq=False)
 class JobResult:
@@ -407,16 +402,13 @@ class ResultBuilder:
             nfe=arrays.nfe,
             status=NAMES[arrays.code],
             trace=self._trace(arrays),
-            rows=self._rows(int(arrays.nfe.sum())),
+            rows=(int(arrays.nfe.sum()) * network_rows(self.job.guidance) - self.skipped)
+            * (PULLED_ROWS if self.job.operation.pulled else 1),
             queue_s=max(0.0, started - self.submitted - (self.prelude_s or 0.0)),
             solve_s=now - started,
             network_s=0.0 if self.started is None else network_s - self.network_s,
             prelude_s=self.prelude_s,
         )
-
-    def _rows(self, calls: int) -> int:
-        rows = calls * network_rows(self.job.guidance) - self.skipped
-        return rows * PULLED_ROWS if self.job.operation.pulled else rows
 
     def _trace(self, arrays: _Arrays) -> Trace:
         if (times := self.job.plan.times) is not None:

@@ -34,6 +34,10 @@ def export_pairs(target: Target, file: Path) -> int:
     if file.suffix != ".npz":
         raise CommandError(f"{file}: give a name that ends in .npz")
     spec = _complete(target)
+    if spec.request.get("known") is not None:
+        raise CommandError(
+            f"{target.address}: its samples have known values, which `training` cannot tell from what the model makes"
+        )
     if spec.request.get("decode", True):
         raise CommandError(
             f"{target.address}: holds decoded samples, but pairs are states of the flow; run the job with --states"
@@ -45,10 +49,6 @@ def export_pairs(target: Target, file: Path) -> int:
     if spec.request.get("start_time") is not None:
         raise CommandError(
             f"{target.address}: its samples start later than at pure noise, which `training` pairs with data"
-        )
-    if spec.request.get("known") is not None:
-        raise CommandError(
-            f"{target.address}: its samples have known values, which `training` cannot tell from what the model makes"
         )
     if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
         raise CommandError(

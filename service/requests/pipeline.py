@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation
+from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Operation
 from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
 from service.http.events import until_disconnect
@@ -153,7 +153,7 @@ async def make_job(
     arguments = (request, model, service.settings, encoder, http)
     in_thread = in_thread or http.large
     valid = await asyncio.to_thread(validate, *arguments) if in_thread else validate(*arguments)
-    if valid.job.needs_arena:
+    if valid.job.sizes or valid.job.operation is not SAMPLE:
         await ready(http, valid)
     if http.body_hold is not None:
         http.body_hold.release()

@@ -194,7 +194,7 @@ def test_the_command_line(served: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_known_values(client: Client, served: str, tmp_path: Path) -> None:
-    """Arrays go as npz, lists as JSON; pages, the command line and a bulk job have the same samples."""
+    """Arrays go as npz, lists as JSON; pages and the command line have the same samples."""
     values, mask = np.array([0.5, np.nan]), np.array([True, False])
     options: dict[str, Any] = {"solver": "rk4-5", "seed": 3}
     result = client.sample("gaussian", 6, known={"values": values, "mask": mask}, **options)
@@ -208,15 +208,15 @@ def test_known_values(client: Client, served: str, tmp_path: Path) -> None:
     pages = client.iter_samples("gaussian", 6, 4, known={"values": values, "mask": mask}, **options)
     assert np.concatenate([page.samples for page in pages]).tobytes() == result.samples.tobytes()
     guided = client.sample("gaussian", 6, known={"values": values, "mask": mask, "mode": "guided"}, **options)
-    assert 0 < abs(guided.samples[:, 0] - 0.5).max() < 0.2
+    plain = client.sample("gaussian", 6, **options)
+    assert 0 < abs(guided.samples[:, 0] - 0.5).max() < abs(plain.samples[:, 0] - 0.5).max() / 3
 
     np.save(tmp_path / "values.npy", values)
     known = ["--known", f"values={tmp_path / 'values.npy'}", "--known", "mask=[true, false]"]
     command = ["sample", "gaussian", "-n", "6", "--solver", "rk4-5", "--seed", "3", *known]
     assert main([*command, "-o", str(tmp_path / "out.npy"), "--url", served]) == 0
     assert np.load(tmp_path / "out.npy").tobytes() == result.samples.tobytes()
-    with pytest.raises(SystemExit):
-        main(["sample", "gaussian", "--known", "3", "--url", served])
+    assert main(["sample", "gaussian", "--known", "3", "--url", served]) == 2
     with pytest.raises(TypeError, match="known is a list"):
         client.sample("gaussian", 1, known=[1])  # type: ignore[arg-type]
 
