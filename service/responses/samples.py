@@ -19,6 +19,7 @@ from service.replay import asked_of, digest_of, environment_of
 from service.requests.known import takes_data
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.solved import Floats, Rows, Solved, closed, latency, outcome, written_as
+from solvers.draws import SCHEME as STEP_NOISE
 from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
 from solvers.trace import Trace, quantiles_by_bin, steps_of
@@ -135,6 +136,7 @@ class SampleResponse(Solved, _Class, _Columns, _Steps):
     noise_scale: NotRequired[Annotated[float, Field(description="factor of the starting noise, if it is not 1")]]
     known_values: NotRequired[Annotated[KnownBody, Field(description="only if the request had known values")]]
     noise: str
+    step_noise: NotRequired[Annotated[str, Field(description="only of a stochastic solver: the scheme of its noise")]]
     path: Annotated[
         str,
         written_as(Literal["fused", "onnx", "eager"]),
@@ -217,6 +219,7 @@ def _constant(
         "deterministic": model.deterministic,
         **({} if job.known is None else {"known_values": _known_of(model, job, decode)}),
         "noise": model.card.noise_scheme,
+        **({"step_noise": STEP_NOISE} if job.plan.spec.method.stochastic else {}),
         "path": model.path,
         "solver": job.plan.settings,
         **({} if budget is None else {"budget": budget}),
