@@ -292,7 +292,9 @@ def flags_in(message: str, *more: str) -> str:
 
     A name after a plus is kept: it is part of the text of a solver. `more` are names beside those of fields.
     """
-    flags = {name: _flag(name) for name in (*_SOLVING, *more) if name not in ("decode", "condition", "negative", "known")}
+    flags = {
+        name: _flag(name) for name in (*_SOLVING, *more) if name not in ("decode", "condition", "negative", "known")
+    }
     named = "|".join(flags)
     message = re.sub(
         rf"(?<!\+)\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda match: f"{flags[match[1]]} {match[3]}", message
