@@ -516,6 +516,7 @@ class TestOthers:
     ("given", "found"),
     [
         (["--condition", "3"], {"condition": 3, "conditions": None, "negative": None}),
+        (["--negative", "3"], {"condition": None, "conditions": None, "negative": {"condition": 3}}),
         (
             ["--condition", "text=[1,2]", "--negative", "text=[0,0]"],
             {"condition": None, "conditions": {"text": [1, 2]}, "negative": {"text": [0, 0]}},
@@ -524,6 +525,18 @@ class TestOthers:
 )
 def test_a_replay_takes_conditions_as_a_sample_does(given: list[str], found: dict[str, Any]) -> None:
     assert conditions(parse(["replay", "out.npz", *given])) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--condition", "a=1", "--condition", "a=2"], "--condition a is given twice"),
+        (["--negative", "1", "--negative", "a=2"], "--negative: give each of several conditions with its name"),
+    ],
+)
+def test_conditions_that_exclude_each_other_are_refused(given: list[str], words: str) -> None:
+    with pytest.raises(pathline.InvalidValue, match=words):
+        conditions(parse(["sample", "moons", *given]))
 
 
 def test_commands_of_the_server_run_where_it_is_installed(capsys: Capture, monkeypatch: pytest.MonkeyPatch):

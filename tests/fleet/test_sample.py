@@ -128,6 +128,17 @@ def test_only_shards_without_a_receipt_are_made_again(
     assert printed(capsys) == whole
 
 
+def test_a_run_removes_what_was_left_unfinished_before_it_and_nothing_of_another(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, monkeypatch: Patch
+) -> None:
+    died, another, commit = tmp_path / "tmp" / "died", tmp_path / "tmp" / "another", Target.commit
+    died.parent.mkdir()
+    died.touch()
+    monkeypatch.setattr(Target, "commit", lambda *arguments: another.touch() or commit(*arguments))
+    assert fleet("sample", "net", to=tmp_path, **job) == 0
+    assert list(died.parent.iterdir()) == [another]
+
+
 def test_a_poison_shard_is_reported_after_its_tries_and_the_others_are_made(
     fleet: Fleet,
     job: dict[str, Any],
@@ -225,8 +236,7 @@ def test_a_model_that_has_changed_is_refused(
 
 def test_a_value_of_another_kind_is_refused(fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
     for option, value in {"seed": -1, "steps": "many", "start": "soon"}.items():
-        with pytest.raises(SystemExit, match="2"):
-            fleet("sample", "net", to=tmp_path / "job", **job | {option: value})
+        assert fleet("sample", "net", to=tmp_path / "job", **job | {option: value}) == 2
         assert f"argument --{option}: " in capsys.readouterr().err
     assert not (tmp_path / "job").exists()
 
@@ -234,16 +244,16 @@ def test_a_value_of_another_kind_is_refused(fleet: Fleet, job: dict[str, Any], t
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"total": 0}, "--total is 0; at least 1 sample is needed"),
-        ({"total": -3}, "--total is -3"),
+        ({"total": 0}, "--total 0 is not allowed; ask for 1 sample or more"),
+        ({"total": -3}, "--total -3 is not allowed"),
         ({"shard_rows": 100}, "a multiple of 64"),
         ({"solver": "rk5"}, "rk5"),
         ({"steps": 20, "solver": "rk4-4"}, "leave one of them out"),
         ({"condition": 3}, "unconditional"),
-        ({"workers": 0}, "--workers is 0"),
-        ({"tries": 0}, "--tries is 0"),
+        ({"workers": 0}, "--workers 0 is not allowed"),
+        ({"tries": 0}, "--tries 0 is not allowed"),
         ({"model_version": 9}, "has 1"),
-        ({"first_index": 2**63 - 100}, "below 2^63"),
+        ({"first_index": 2**63 - 100}, "below 2**63"),
         ({"solver": "dopri5@1e-5+batch"}, "cannot be split into shards"),
     ],
 )
