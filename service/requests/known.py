@@ -54,11 +54,6 @@ def check_known(
     _shape(known, request.num_samples, model, request.decode)
 
 
-def takes_data(model: ModelVersion, decode: bool) -> bool:
-    """Whether known values are data; else they are states, as each number of data is not one of the state."""
-    return decode and model.card.decoder.kind in ("identity", "affine")
-
-
 def known_bytes(known: KnownRequest, n: int, model: ModelVersion, decode: bool) -> int:
     """Return the bytes of memory of known values: as doubles, in the job, and with the lanes."""
     rows, width = _shape(known, n, model, decode)[0], math.prod(model.event_shape)
@@ -103,7 +98,7 @@ def _states(
     values: NDArray[np.float64], weights: NDArray[np.float64], model: ModelVersion, decode: bool, guided: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return values (rows, *event), NaN where they are unknown, and the weights of guidance."""
-    inside, data = weights > 0, takes_data(model, decode)
+    inside, data = weights > 0, decode and model.numberwise
     filled = torch.from_numpy(np.where(inside, values, 0.0)).to(model.data_dtype if data else model.dtype)
     if data and not model.plain:
         try:
@@ -131,8 +126,8 @@ def _shape(known: KnownRequest, n: int, model: ModelVersion, decode: bool) -> tu
     Raises:
         ProblemError: 422 for values of another shape, or a mask that does not broadcast to one.
     """
-    one = tuple(model.data_shape if takes_data(model, decode) else model.event_shape)
-    what = "data" if takes_data(model, decode) else "states"
+    data = decode and model.numberwise
+    one, what = (tuple(model.data_shape), "data") if data else (tuple(model.event_shape), "states")
     expected = f"{list(one)} for all samples, or {[n, *one]} ({what} of model {model.name!r})"
     shape, mask = _lengths(known.values), _lengths(known.mask)
     if shape not in (one, (n, *one)):

@@ -16,7 +16,6 @@ from models.condition_values import class_names
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import asked_of, digest_of, environment_of
-from service.requests.known import takes_data
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.solved import Floats, Rows, Solved, closed, latency, outcome, written_as
 from solvers.draws import SCHEME as STEP_NOISE
@@ -242,7 +241,7 @@ def _constant(
 def _known_of(model: ModelVersion, job: Job, decode: bool) -> KnownBody:
     return {
         "mode": "guided" if job.operation.pulled else "replace",
-        "values": "data" if takes_data(model, decode) else "states",
+        "values": "data" if decode and model.numberwise else "states",
     }
 
 
