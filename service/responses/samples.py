@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,7 +21,7 @@ from service.responses.solved import Floats, Rows, Solved, closed, latency, outc
 from solvers.draws import SCHEME as STEP_NOISE
 from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
-from solvers.trace import Trace, quantiles_by_bin
+from solvers.trace import Trace, quantiles_by_bin, steps_of
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
 
@@ -98,6 +98,16 @@ _CLASS = (
 _Class = TypedDict("_Class", {"class": NotRequired[Annotated[Any, Field(description=_CLASS)]]})
 
 
+class KnownBody(TypedDict):
+    """How known values were taken."""
+
+    mode: Literal["replace", "guided"]
+    values: Annotated[
+        Literal["data", "states"],
+        Field(description="`states` without decode, or with a decoder each of whose numbers depends on several"),
+    ]
+
+
 class NamedColumn(TypedDict):
     """One column of samples that are rows."""
 
@@ -105,13 +115,15 @@ class NamedColumn(TypedDict):
     kind: Annotated[
         Literal["number", "whole", "yes-no"], Field(description="`yes-no` is 0 or 1; `whole` has no fractions")
     ]
+    unit: NotRequired[str]
+    decimals: NotRequired[Annotated[int, Field(description="decimal places of the data; samples have more")]]
 
 
 class _Columns(TypedDict):
     columns: NotRequired[
         Annotated[
             list[NamedColumn],
-            Field(description="only for rows with named columns: the name and kind of each number of a sample"),
+            Field(description="only for rows with named columns: what is known of each number of a sample"),
         ]
     ]
 
@@ -123,6 +135,7 @@ class SampleResponse(Solved, _Class, _Columns, _Steps):
     seed: int
     first_index: int
     noise_scale: NotRequired[Annotated[float, Field(description="factor of the starting noise, if it is not 1")]]
+    known_values: NotRequired[Annotated[KnownBody, Field(description="only if the request had known values")]]
     noise: str
     step_noise: NotRequired[Annotated[str, Field(description="only of a stochastic solver: the scheme of its noise")]]
     path: Annotated[
@@ -205,6 +218,7 @@ def _constant(
         "first_index": 0,
         **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
+        **({} if job.known is None else {"known_values": _known_of(model, job, decode)}),
         "noise": model.card.noise_scheme,
         **({"step_noise": STEP_NOISE} if job.plan.spec.method.stochastic else {}),
         "path": model.path,
@@ -226,6 +240,13 @@ def _constant(
     }
 
 
+def _known_of(model: ModelVersion, job: Job, decode: bool) -> KnownBody:
+    return {
+        "mode": "guided" if job.operation.pulled else "replace",
+        "values": "data" if decode and model.numberwise else "states",
+    }
+
+
 def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
     """Return the log-densities of the steps (n, steps); their noise is made anew, as it has random access."""
     times, diffusion = job.plan.times, job.plan.spec.diffusion
@@ -237,7 +258,7 @@ def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
 def _columns_of(model: ModelVersion, decode: bool) -> _Columns:
     """Return the member `columns`, for decoded rows whose columns the card describes."""
     columns = model.card.decoder.columns if decode else None
-    return {"columns": [{"name": column.name, "kind": column.kind} for column in columns]} if columns else {}
+    return {"columns": [cast("NamedColumn", column.described()) for column in columns]} if columns else {}
 
 
 def _class_of(model: ModelVersion, job: Job) -> _Class:
@@ -339,11 +360,11 @@ def _grid(plan: Plan) -> TraceBody:
         return columns
     times = plan.times
     assert times is not None  # noqa: S101  (the caller has seen them)
-    steps = len(times) - 1
+    steps, (starts, lengths) = len(times) - 1, steps_of(times)
     grid: TraceBody = {
         "sample": np.zeros(steps, dtype=np.int64),
-        "t": times[:-1],
-        "h": np.diff(times),
+        "t": starts,
+        "h": lengths,
         "error": np.full(steps, np.nan),
         "accepted": np.ones(steps, dtype=bool),
     }
