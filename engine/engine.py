@@ -319,7 +319,7 @@ class Engine:
         with self._lock:
             if self._draining:
                 raise Draining
-            if loop.closed or not self.alive:
+            if not self.alive:
                 raise EngineFailed(STOPPED)
             queues = self._queues[self._versions[job.model, job.version]]
             if job.sizes and (job.operation, job.sizes) not in queues:  # retired since it was prepared
@@ -338,9 +338,17 @@ class Engine:
     def pace(
         self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
     ) -> float:
-        """Return the seconds that a job of samples would take now if it ran alone; arguments as in `ports`.
+        """Return the seconds that a job of samples would take now if it ran alone.
 
         Sizes without an arena are assumed to cost as much per number as those of the arena made at load.
+
+        Args:
+            name, version: of a loaded model.
+            calls: of its slowest sample.
+            work: network rows in all.
+            rows: network rows of one call of all its samples.
+            priority: of the job.
+            sizes: of the free axes.
         """
         with self._lock:
             queues, rate = self._queues[self._versions[name, version]], 1.0

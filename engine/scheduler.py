@@ -1,9 +1,10 @@
 """The scheduler: chooses which samples of which job become lanes, and knows what ticks cost; it knows no tensors.
 
-A model's arena holds lanes of at most `budget` network rows (a lane has one, or two if guided), so that a tick stays
-short. Small jobs (up to a quarter of the budget) enter by deadline, earliest first, as long as more rows make a tick
-more efficient. Large jobs enter in slices, share their rows equally, and never take the last quarter, so that the next
-small job finds room at once. While large jobs wait, small ones leave them a quarter too.
+A model's arena holds lanes of at most `budget` network rows, so that a tick stays short; a lane has one row, or one for
+each term of its guidance. Small jobs (up to a quarter of the budget) enter by deadline, earliest first, as long as more
+rows make a tick more efficient. Large jobs, all of which the engine makes bulk jobs, enter in slices, share their rows
+equally, and never take the last quarter, so that the next small job finds room at once. While large jobs wait, small
+ones leave them a quarter too.
 
 Interactive and bulk jobs have a scheduler each; `BulkShare` decides when bulk lanes take part in a tick.
 """

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from pathline.bulk_folder import FIELDS, JobSpec, RowConditions, ShardRows, Table, merged
 
 from engine.engine import Engine
-from engine.job import EngineFailed, Job, Priority, Progress
+from engine.job import SAMPLE, EngineFailed, Job, Priority, Progress
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
-from models.conditions import ONE, class_numbers
+from models.conditions import ONE
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
@@ -157,36 +157,31 @@ class Maker:
         if tell is not None:
             job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
         try:
-            if job.sizes:
+            if job.sizes or job.operation is not SAMPLE:
                 self._prepare(job)
             result = self._engine.submit(job).result()
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
-        recorded = self._recorded(conditions.of(first, rows)[ONE]) if isinstance(conditions, Table) else None
+        takes, recorded = self.model.request_conditions, None
+        if isinstance(conditions, Table):
+            entry = None if takes is None else takes.entries.get(ONE)
+            recorded = conditions.recorded(first, rows, (entry and entry.names) or (), self.model.card.dtype)
         return ShardRows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)
 
-    def _recorded(self, conditions: list[Any]) -> NDArray[Any]:
-        """Return the conditions of a table as arrays hold them: names of classes as numbers, vectors as they came."""
-        if isinstance(conditions[0], list):
-            return np.asarray(conditions, self.model.card.dtype)
-        takes = self.model.request_conditions
-        entry = None if takes is None else takes.entries.get(ONE)
-        numbers = class_numbers(None if entry is None else entry.names)
-        return np.asarray([numbers.get(condition, condition) for condition in conditions])
-
     def _prepare(self, job: Job) -> None:
-        """Prepare the engine for the shape of a job.
+        """Prepare the engine for the shape and the operation of a job.
 
         Raises:
-            CommandError: the network cannot be evaluated at that shape.
+            CommandError: the network cannot be evaluated at that shape, or has no derivative to use.
         """
         try:
             self._engine.prepare(self.model.name, self.model.version, job.operation, job.sizes)
         except Exception as error:  # whatever the network raises
             shape = ", ".join(f"{axis} = {size}" for axis, size in job.sizes)
             message = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise CommandError(f"model {self.model.name!r} cannot be evaluated at {shape}: {message}") from error
+            why = f"cannot be evaluated at {shape}" if job.operation is SAMPLE else "has no derivative to use"
+            raise CommandError(f"model {self.model.name!r} {why}: {message}") from error
 
     def make_shard(
         self, spec: JobSpec, shard: int, conditions: RowConditions | None, tell: Tell | None = None

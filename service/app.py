@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from engine.engine import Engine as RealEngine
+from engine.engine import Engine
 from service import openapi
 from service.analysis import diagnose, encode, log_prob
 from service.errors import Kind
@@ -19,7 +19,6 @@ from service.http.middleware import UNMATCHED, Door, leave_errors
 from service.ledger import CONDITIONS, Ledger
 from service.metrics import Metrics
 from service.oip import routes as oip
-from service.ports import Engine
 from service.registry.registry import Registry
 from service.requests.pipeline import BodyRoute
 from service.routes import docs, frontier, health, models, page, replay, sample, stream
@@ -132,7 +131,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
     if engine is None:
         if settings.device.startswith("cuda") and not torch.cuda.is_available():
             raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
-        engine = RealEngine(settings, observer=metrics)
+        engine = Engine(settings, observer=metrics)
     registry = Registry(settings, engine, metrics)
     jobs, bodies = Ledger(settings.max_job_bytes), Ledger(settings.max_job_bytes)
     conditions = Ledger(settings.max_condition_bytes, purpose=CONDITIONS)

@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from engine.engine import Engine
 from models.repository import RepositoryError
 from service import VERSION as VERSION
 from service.errors import SHUTTING_DOWN, Kind, ProblemError
@@ -18,7 +19,6 @@ from service.http.context import context_of
 from service.http.middleware import BurstLimiter
 from service.ledger import Hold, Ledger
 from service.metrics import Metrics
-from service.ports import Engine
 from service.registry.lease import Lease
 from service.registry.registry import Registry
 from service.registry.watch import Watch

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 
 import torch
 
+from engine.engine import Engine
 from engine.job import SAMPLE, Draining, Operation, Sizes
 from models.checkpoint.card import CheckpointError, UnreadableCheckpoint, read_card
 from models.checkpoint.plans import tuned_plans
 from models.repository import Repository, RepositoryError, Signature, UnknownModel
 from service.errors import Kind, ProblemError, invalid, shutting_down
 from service.metrics import Metrics
-from service.ports import Engine
 from service.registry.entry import FOLDER, Changes, ModelEntry
 from service.registry.lease import Lease, Memory
 from service.registry.loading import Loads

@@ -13,7 +13,8 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from engine.job import Sizes
+from engine.engine import Engine
+from engine.job import Priority, Sizes
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.loading import load
@@ -26,11 +27,13 @@ from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
 from selection.frontier import Frontier, FrontierFile
-from service.ports import Engine, Pace
 from service.settings import Settings
 from solvers.tuned import TunedPlans
 
 _DECODED_AT_ONCE = 128  # rows
+
+Pace = Callable[[float, float, float, Priority, Sizes], float]
+"""Seconds of a job of one version by its calls, work, rows, priority and sizes: see `Engine.pace`."""
 
 _log = logging.getLogger("pathline")
 
@@ -234,6 +237,11 @@ class ModelVersion:
         """Whether states are data already, so that decoding changes nothing."""
         decoder = self.card.decoder
         return decoder.reshapes_only and decoder.event_shape == decoder.data_shape
+
+    @property
+    def numberwise(self) -> bool:
+        """Whether each number of data is made of one number of the state."""
+        return self.card.decoder.kind in ("identity", "affine")
 
     @property
     def decodes_in_engine(self) -> bool:

@@ -16,7 +16,7 @@ from selection.choice import Choice
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
 from service.requests.budget import choices, stored, tuning
-from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, DiffusionRequest, SampleRequest, Solving
+from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, WHOLE, DiffusionRequest, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
 from solvers.errors import SolverError
@@ -27,43 +27,49 @@ from solvers.spec import DEFAULT_TOLERANCE, read_solver
 from solvers.stochastic import Diffusion
 from solvers.tuned import TUNED
 
-WHOLE = (0.0, 1.0)
-"""The times at which models are defined, from noise to data."""
-
 _APART = tuple(name for name in SOLVER_FIELDS if name != "solver")
 
 
 def plan_of(
     request: SampleRequest, model: ModelVersion, t_span: tuple[float, float], settings: Settings
 ) -> tuple[SampleRequest, Choice | None, Plan]:
-    """Return the request with a solver named, the choice that named it, and the compiled solver.
+    """Return a request, its plan, and for a budget the choice that names its solver.
 
     Raises:
-        ProblemError: 422, see `compiled` and `budget.choices`.
+        ProblemError: 422, see `request_plan` and `budget.choices`.
     """
     if request.budget is None:
         usual = _authors_solver(request, model, t_span, settings)
         if usual is not None and (own := model.card.start_time(request.steps)) is not None:
             request, t_span = request.model_copy(update={"start_time": own}), (model.card.time.begin(own)[0], 1.0)
-        plan = compiled(request, model, t_span, settings, usual=usual)
+        plan = request_plan(request, model, t_span, settings, usual=usual)
+        if plan.spec.resample > 1 and (request.known is None or request.known.mode != "replace"):
+            raise invalid(
+                "solver", f"solver is {plan.spec}; resample is for known values in mode 'replace'; leave it out"
+            )
         _check_score(request, model, plan)
         return request, None, plan
+    if request.known is not None:
+        raise invalid("budget", "budget rests on errors of paths without known values; name a solver instead")
     refused: ProblemError | None = None
     for choice in choices(request, model, settings):
         named = request.model_copy(update={"solver": choice.point.solver})
         try:
-            plan = compiled(named, model, t_span, settings)
+            plan = request_plan(named, model, t_span, settings)
             if request.save_at is not None:
                 times_of(named, "save_at", plan)
         except ProblemError as problem:  # over a limit of this service, or times that are not on the grid
             refused = refused or problem
             continue
+        if refused is not None:
+            note = f"cheaper ones cannot be used here: {refused.detail}"
+            choice = replace(choice, note=f"{choice.note}; {note}" if choice.note else note)
         return named, choice, plan
     assert refused is not None  # noqa: S101  (there is a choice)
     raise refused
 
 
-def compiled(
+def request_plan(
     request: Solving,
     model: ModelVersion,
     t_span: tuple[float, float],
@@ -85,7 +91,6 @@ def compiled(
         ProblemError: 422 if its arguments contradict each other, cannot be met or are over a limit.
     """
     check_limit("steps", request.steps or 0, settings.max_steps)
-    check_limit("max_nfe", request.max_nfe, settings.max_nfe)
     members = tuple((name, _setting(request, name)) for name in _APART if name in request.model_fields_set)
     solver = request.solver
     if model.card.field.takes_ends:
@@ -94,6 +99,9 @@ def compiled(
         solver, steps = usual, None
     if steps is not None:
         members += (("steps", steps),)
+    known = request.known if isinstance(request, SampleRequest) else None
+    if known is not None and "resample" in known.model_fields_set:
+        members += (("resample", known.resample),)
     limits = (t_span, settings.max_steps, settings.max_nfe, solvers.tolerance_floor(model.compute))
     arithmetic = (model.dtype, model.plans, model.compute)
     grid = request.grid
@@ -166,13 +174,16 @@ def _spec(
 ) -> SolverSpec:
     """Return a spec, cached as most requests repeat one. A spec over a limit is refused before it is compiled.
 
-    A tolerance that the request does not name is at least the floor of the model's arithmetic.
+    Where the request does not name them, a tolerance is at least the floor of the model's arithmetic, and `max_nfe` is
+    at most the limit.
     """
     spec = SolverSpec.of(solver, t_span=t_span, **dict(members))
+    stated = {name for name, value in members if value is not None} | read_solver(solver).keys()
     if spec.adaptive and floor > DEFAULT_TOLERANCE:
-        stated = {name for name, value in members if value is not None} | read_solver(solver).keys()
         spec = replace(spec, **{name: floor for name in ("rtol", "atol") if name not in stated})
-    check_limit("steps", spec.steps or 0, max_steps)
+    if "max_nfe" not in stated and spec.max_nfe > max_nfe:
+        spec = replace(spec, max_nfe=max_nfe)
+    check_limit("steps", (spec.steps or 0) * spec.resample, max_steps)
     check_limit("max_nfe", spec.max_nfe, max_nfe)
     return spec
 
@@ -260,7 +271,7 @@ def _check_score(request: SampleRequest, model: ModelVersion, plan: Plan) -> Non
     Raises:
         ProblemError: 422 with the reason.
     """
-    if not plan.spec.method.stochastic:
+    if not plan.spec.noisy:
         return
     if plan.t_span[0] != 0 and request.x0 is None:
         raise invalid(
@@ -301,7 +312,7 @@ def refuse_stochastic(plan: Plan, does: str) -> None:
     Raises:
         ProblemError: 422 for a stochastic solver.
     """
-    if plan.spec.method.stochastic:
+    if plan.spec.noisy:
         raise invalid(
             "solver", f"solver is {plan.spec}, which is stochastic; {does} the ODE: use a solver without noise"
         )

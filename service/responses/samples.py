@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,9 +18,10 @@ from service.registry.version import ModelVersion
 from service.replay import asked_of, digest_of, environment_of
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.solved import Floats, Rows, Solved, closed, latency, outcome, written_as
+from solvers.draws import SCHEME as STEP_NOISE
 from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
-from solvers.trace import Trace, quantiles_by_bin
+from solvers.trace import Trace, quantiles_by_bin, steps_of
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
 
@@ -97,6 +98,16 @@ _CLASS = (
 _Class = TypedDict("_Class", {"class": NotRequired[Annotated[Any, Field(description=_CLASS)]]})
 
 
+class KnownBody(TypedDict):
+    """How known values were taken."""
+
+    mode: Literal["replace", "guided"]
+    values: Annotated[
+        Literal["data", "states"],
+        Field(description="`states` without decode, or with a decoder each of whose numbers depends on several"),
+    ]
+
+
 class NamedColumn(TypedDict):
     """One column of samples that are rows."""
 
@@ -104,13 +115,15 @@ class NamedColumn(TypedDict):
     kind: Annotated[
         Literal["number", "whole", "yes-no"], Field(description="`yes-no` is 0 or 1; `whole` has no fractions")
     ]
+    unit: NotRequired[str]
+    decimals: NotRequired[Annotated[int, Field(description="decimal places of the data; samples have more")]]
 
 
 class _Columns(TypedDict):
     columns: NotRequired[
         Annotated[
             list[NamedColumn],
-            Field(description="only for rows with named columns: the name and kind of each number of a sample"),
+            Field(description="only for rows with named columns: what is known of each number of a sample"),
         ]
     ]
 
@@ -122,7 +135,9 @@ class SampleResponse(Solved, _Class, _Columns, _Steps):
     seed: int
     first_index: int
     noise_scale: NotRequired[Annotated[float, Field(description="factor of the starting noise, if it is not 1")]]
+    known_values: NotRequired[Annotated[KnownBody, Field(description="only if the request had known values")]]
     noise: str
+    step_noise: NotRequired[Annotated[str, Field(description="only of a stochastic solver: the scheme of its noise")]]
     path: Annotated[
         str,
         written_as(Literal["fused", "onnx", "eager"]),
@@ -150,7 +165,7 @@ def sample_response(
     result: JobResult,
     decode: bool,
     constant: dict[str, Any],
-    budget: Mapping[str, Any] | None = None,
+    choice: Mapping[str, Any] | None = None,
 ) -> ArrayResponse:
     """Return the response to a request for samples.
 
@@ -161,12 +176,12 @@ def sample_response(
         result: its result.
         decode: whether samples are data, not states.
         constant: members of an earlier response to a request alike; if empty, they are filled in.
-        budget: the service's choice of a solver, if it made one.
+        choice: the service's choice of a solver, if it made one.
     """
     samples = samples_of(model, result, decode)
     arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
     if not constant:
-        constant.update(_constant(http, model, job, decode, budget))
+        constant.update(_constant(http, model, job, decode, choice))
     shared: Any = constant.copy()
     document: SampleResponse = shared
     document["seed"], document["first_index"] = job.seed, job.first_index
@@ -191,7 +206,7 @@ def sample_response(
 
 
 def _constant(
-    http: Context, model: ModelVersion, job: Job, decode: bool, budget: Mapping[str, Any] | None
+    http: Context, model: ModelVersion, job: Job, decode: bool, choice: Mapping[str, Any] | None
 ) -> SampleResponse:
     """Return a response in which all members that differ among requests alike are only in their places."""
     return {
@@ -203,10 +218,12 @@ def _constant(
         "first_index": 0,
         **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
+        **({} if job.known is None else {"known_values": _known_of(model, job, decode)}),
         "noise": model.card.noise_scheme,
+        **({"step_noise": STEP_NOISE} if job.plan.spec.method.stochastic else {}),
         "path": model.path,
         "solver": job.plan.settings,
-        **({} if budget is None else {"budget": budget}),
+        **({} if choice is None else {"budget": choice}),
         **_class_of(model, job),
         **_columns_of(model, decode),
         "shape": [],
@@ -223,6 +240,13 @@ def _constant(
     }
 
 
+def _known_of(model: ModelVersion, job: Job, decode: bool) -> KnownBody:
+    return {
+        "mode": "guided" if job.operation.pulled else "replace",
+        "values": "data" if decode and model.numberwise else "states",
+    }
+
+
 def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
     """Return the log-densities of the steps (n, steps); their noise is made anew, as it has random access."""
     times, diffusion = job.plan.times, job.plan.spec.diffusion
@@ -234,7 +258,7 @@ def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
 def _columns_of(model: ModelVersion, decode: bool) -> _Columns:
     """Return the member `columns`, for decoded rows whose columns the card describes."""
     columns = model.card.decoder.columns if decode else None
-    return {"columns": [{"name": column.name, "kind": column.kind} for column in columns]} if columns else {}
+    return {"columns": [cast("NamedColumn", column.described()) for column in columns]} if columns else {}
 
 
 def _class_of(model: ModelVersion, job: Job) -> _Class:
@@ -336,11 +360,11 @@ def _grid(plan: Plan) -> TraceBody:
         return columns
     times = plan.times
     assert times is not None  # noqa: S101  (the caller has seen them)
-    steps = len(times) - 1
+    steps, (starts, lengths) = len(times) - 1, steps_of(times)
     grid: TraceBody = {
         "sample": np.zeros(steps, dtype=np.int64),
-        "t": times[:-1],
-        "h": np.diff(times),
+        "t": starts,
+        "h": lengths,
         "error": np.full(steps, np.nan),
         "accepted": np.ones(steps, dtype=bool),
     }

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -228,7 +228,7 @@ class Running:
 
 @pytest.fixture(scope="session")
 async def _started(repository: Path, anyio_backend: str) -> AsyncIterator[Running]:
-    app = create_app(Settings(models_dir=repository, watch_s=0), engine := FakeEngine())
+    app = create_app(Settings(models_dir=repository, watch_s=0), cast(Any, engine := FakeEngine()))
     async with calling(app) as http:
         yield Running(http, engine, app.state.service)
 
@@ -247,6 +247,6 @@ def shared(_started: Running) -> Running:
 
 @pytest.fixture
 async def running(settings: Settings, engine: FakeEngine) -> AsyncIterator[Running]:
-    app = create_app(settings, engine)
+    app = create_app(settings, cast(Any, engine))
     async with calling(app) as http:
         yield Running(http, engine, app.state.service)

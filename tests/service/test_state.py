@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -66,7 +66,7 @@ async def test_nothing_that_can_be_served_is_a_failure_after_all_were_tried(repo
     from tests.service.conftest import FakeEngine
 
     shutil.copytree(repository / "broken", tmp_path / "broken")
-    service: Service = create_app(Settings(models_dir=tmp_path, watch_s=0), FakeEngine()).state.service
+    service: Service = create_app(Settings(models_dir=tmp_path, watch_s=0), cast(Any, FakeEngine())).state.service
     service.start(in_thread=True)
     assert eventually(lambda: service.failed is not None)
     assert "no model in" in str(service.failed)

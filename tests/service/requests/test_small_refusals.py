@@ -6,7 +6,7 @@ import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -46,7 +46,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=root, watch_s=0), FakeEngine())
+    app = create_app(Settings(models_dir=root, watch_s=0), cast(Any, FakeEngine()))
     async with calling(app) as http:
         yield http
 
