@@ -496,7 +496,8 @@ class Parquet:
     def read(self, spec: JobSpec, first: int, content: bytes) -> ShardRows:
         """Read a shard; raise a ValueError if it is damaged."""
         try:
-            table = self._parquet.read_table(self._arrow.BufferReader(content))
+            # No threads of Arrow: one that lets go of the bytes while Python is finalized would abort the process.
+            table = self._parquet.ParquetFile(self._arrow.BufferReader(content)).read(use_threads=False)
             columns = {name: table[name].combine_chunks() for name in table.column_names}
             samples = columns["sample"].flatten().to_numpy().reshape(-1, *spec.shape)
             condition = columns.get("condition")
