@@ -27,8 +27,16 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "fixed": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 4},
     "adaptive": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "dopri5", "rtol": 1e-3, "save_at": [0.5]},
     "budget": {"model": "moons", "num_samples": 2, "seed": 0, "budget": {"max_error": 0.01}},
+    "known": {
+        "model": "moons",
+        "num_samples": 2,
+        "seed": 0,
+        "solver": "rk4-4",
+        "known": {"values": [1.0, 0.0], "mask": [1, 0]},
+    },
 }
-"""Sample requests by name: fixed steps; error control, with the states at an intermediate time; a budget."""
+"""Sample requests by name: fixed steps; error control, with the states at an intermediate time; a budget; a number of
+the samples that is known."""
 
 _HEAD = {"model": "moons", "version": 1, "checkpoint": CHECKPOINT, "seed": 0, "first_index": 0, "deterministic": True}
 LATENCY = {"queue_s": 0.0004, "solve_s": 0.0031, "network_s": 0.0024, "encode_s": 0.0001, "total_s": 0.0041}
@@ -87,6 +95,11 @@ SAMPLES: dict[str, dict[str, Any]] = {
         },
         "latency": LATENCY,
     },
+}
+SAMPLES["known"] = SAMPLES["fixed"] | {
+    "known_values": {"mode": "replace", "values": "data"},
+    "request": {"hashes": {"known": DIGEST}},
+    "samples": [[1.0, 0.57], [1.0, 0.13]],
 }
 SAMPLES["budget"] = SAMPLES["fixed"] | {
     "solver": RK4 | {"name": "ab4", "steps": 9, "start": "ramp", "text": "ab4-9"},
