@@ -283,7 +283,7 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class Table:
+class ConditionCounts:
     """Conditions in the order of their samples, and the number of samples to draw for each, at least 1."""
 
     conditions: Sequence[Any]
@@ -410,7 +410,7 @@ class Arrays:
             yield first, min(rows, self.total - first)
 
 
-RowConditions = Table | Arrays
+RowConditions = ConditionCounts | Arrays
 """Conditions of the samples of a job that are not part of its request."""
 
 
@@ -622,7 +622,7 @@ class Folder:
         [content] = self.store.read([_CONDITIONS])
         with contextlib.suppress(ValueError, LookupError, TypeError):
             members = parsed(content)
-            table = Table(members["condition"], members["count"])
+            table = ConditionCounts(members["condition"], members["count"])
             if table.digest == spec.table:
                 return table
         raise BulkConflict(f"{self.address}/{_CONDITIONS}: {_CHANGED}")
@@ -643,7 +643,7 @@ class Folder:
 
     def create(self, spec: JobSpec, conditions: RowConditions | None) -> None:
         """Create a job in this folder; the spec is written last. Raise an OSError if that is not possible."""
-        if isinstance(conditions, Table):
+        if isinstance(conditions, ConditionCounts):
             members = {"condition": list(conditions.conditions), "count": list(conditions.counts)}
             self._write_json(_CONDITIONS, members)
         elif conditions is not None:
