@@ -73,7 +73,7 @@ async def test_a_sample_has_the_same_bits_in_any_company(
     alone, plain = await sample(http, solver=solver, known=known), await sample(http, solver=solver, known=None)
     each = known | {"values": [known["values"], [9.0] * WIDTH, [0.1] * WIDTH]}
     others: list[dict[str, Any]] = [
-        {"num_samples": 500, "first_index": 0},
+        {"num_samples": 2500, "first_index": 0},  # more than a part of the row budget: in slices
         {"known": None, "num_samples": 100, "first_index": 0},
         {"num_samples": 1, "first_index": 6, "priority": "bulk"},
         {"known": each},
