@@ -186,7 +186,7 @@ def _called_as_pays(
     axes: Mapping[str, Axis],
 ) -> FunctionConfig:
     """Return the config, with the most rows of a call on a CPU (see `best_rows`)."""
-    if config.rows != (1, None):
+    if config.rows[0] > 1 or config.rows == (1, 1):
         return config
     function, sizes = _function(config, tensors), {axis: bounds.middle for axis, bounds in axes.items()}
     free = any(free_axes(shape) for shape, _ in inputs.values())
