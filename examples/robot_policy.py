@@ -293,7 +293,7 @@ def main() -> int:
         url = f"http://127.0.0.1:{port}"
         while not _ready(url):
             time.sleep(0.2)
-        print("| robots | known | answers | p50 ms | p99 ms | partial | missed ticks | jerk at borders | elsewhere |")
+        print("| robots | known | answers | p50 ms | p99 ms | cut short | missed ticks | jerk at borders | elsewhere |")
         print("|---" * 9 + "|", flush=True)
         for count in options.robots:
             for mode in MODES:
