@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -115,13 +115,15 @@ class NamedColumn(TypedDict):
     kind: Annotated[
         Literal["number", "whole", "yes-no"], Field(description="`yes-no` is 0 or 1; `whole` has no fractions")
     ]
+    unit: NotRequired[str]
+    decimals: NotRequired[Annotated[int, Field(description="decimal places of the data; samples have more")]]
 
 
 class _Columns(TypedDict):
     columns: NotRequired[
         Annotated[
             list[NamedColumn],
-            Field(description="only for rows with named columns: the name and kind of each number of a sample"),
+            Field(description="only for rows with named columns: what is known of each number of a sample"),
         ]
     ]
 
@@ -163,7 +165,7 @@ def sample_response(
     result: JobResult,
     decode: bool,
     constant: dict[str, Any],
-    budget: Mapping[str, Any] | None = None,
+    choice: Mapping[str, Any] | None = None,
 ) -> ArrayResponse:
     """Return the response to a request for samples.
 
@@ -174,12 +176,12 @@ def sample_response(
         result: its result.
         decode: whether samples are data, not states.
         constant: members of an earlier response to a request alike; if empty, they are filled in.
-        budget: the service's choice of a solver, if it made one.
+        choice: the service's choice of a solver, if it made one.
     """
     samples = samples_of(model, result, decode)
     arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
     if not constant:
-        constant.update(_constant(http, model, job, decode, budget))
+        constant.update(_constant(http, model, job, decode, choice))
     shared: Any = constant.copy()
     document: SampleResponse = shared
     document["seed"], document["first_index"] = job.seed, job.first_index
@@ -204,7 +206,7 @@ def sample_response(
 
 
 def _constant(
-    http: Context, model: ModelVersion, job: Job, decode: bool, budget: Mapping[str, Any] | None
+    http: Context, model: ModelVersion, job: Job, decode: bool, choice: Mapping[str, Any] | None
 ) -> SampleResponse:
     """Return a response in which all members that differ among requests alike are only in their places."""
     return {
@@ -221,7 +223,7 @@ def _constant(
         **({"step_noise": STEP_NOISE} if job.plan.spec.method.stochastic else {}),
         "path": model.path,
         "solver": job.plan.settings,
-        **({} if budget is None else {"budget": budget}),
+        **({} if choice is None else {"budget": choice}),
         **_class_of(model, job),
         **_columns_of(model, decode),
         "shape": [],
@@ -256,7 +258,7 @@ def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
 def _columns_of(model: ModelVersion, decode: bool) -> _Columns:
     """Return the member `columns`, for decoded rows whose columns the card describes."""
     columns = model.card.decoder.columns if decode else None
-    return {"columns": [{"name": column.name, "kind": column.kind} for column in columns]} if columns else {}
+    return {"columns": [cast("NamedColumn", column.described()) for column in columns]} if columns else {}
 
 
 def _class_of(model: ModelVersion, job: Job) -> _Class:
