@@ -100,13 +100,20 @@ class LogProbResponse(Solved):
     ]
 
 
+_PATH = "/v1/models/{name}/log_prob"
+_REQUESTS = {
+    "exact": {"samples": examples.DATA},
+    "estimate": {"samples": examples.DATA, "divergence": "hutchinson", "probes": 4, "seed": 0},
+}
+
+
 @router.post(
-    "/v1/models/{name}/log_prob",
+    _PATH,
     summary="Compute log-densities",
-    responses=solved(LogProbResponse, "The results", ARRAY_FORMATS, **examples.LOG_PROBS),
+    responses=solved(_PATH, LogProbResponse, "The results", ARRAY_FORMATS),
 )
 async def log_prob(
-    http: Context, name: ModelName, request: Annotated[LogProbRequest, requested(examples.LOG_PROB)]
+    http: Context, name: ModelName, request: Annotated[LogProbRequest, requested(_REQUESTS)]
 ) -> Response:
     """Find the log-density of data: solve for x and log p together, from data back to noise."""
     encoder = ENCODERS[http.media_type]

@@ -101,7 +101,6 @@ class _Measuring(Validated):
     "/v1/models/{name}/frontier",
     "Show cost and error of a model's solvers",
     *(Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.NO_FRONTIER, Kind.INVALID, Kind.BROKEN_MODEL),
-    moons=examples.FRONTIER,
 )
 async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> FrontierBody:
     """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
@@ -132,6 +131,9 @@ def _curve_document(curve: Curve) -> CurveBody:
     return document
 
 
+_REQUESTS = {"measure": {"solvers": ["rk4-4", "ab3-12"], "num_samples": 128, "seed": 0, "budget": {"max_error": 0.02}}}
+
+
 @measuring.post(
     "/v1/models/{name}/frontier",
     summary="Measure solvers on a model, and say which one it needs",
@@ -145,7 +147,7 @@ def _curve_document(curve: Curve) -> CurveBody:
     },
 )
 async def measure_frontier(
-    http: Context, name: ModelName, request: Annotated[FrontierRequest, requested(examples.MEASURE)]
+    http: Context, name: ModelName, request: Annotated[FrontierRequest, requested(_REQUESTS)]
 ) -> Response:
     """Measure solvers from the same noise, one after another, and choose among these and the stored measurements."""
     valid = await pipeline.make_job(http, request, _validate, ENCODERS[JSON], name, in_thread=True)

@@ -62,8 +62,8 @@ class ReplayResponse(SampleResponse):
     ]
 
 
-_REQUESTS = {"anyway": examples.REPLAY}
-_RESPONSES = solved(ReplayResponse, "The samples", ENCODERS, Kind.DIFFERS, anyway=examples.REPLAYED)
+_REQUESTS = {"anyway": examples.replay()}
+_RESPONSES = solved("/v1/replay", ReplayResponse, "The samples", ENCODERS, Kind.DIFFERS)
 
 
 @router.post("/v1/replay", summary="Reproduce the samples of an earlier response", responses=_RESPONSES)
