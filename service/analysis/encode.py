@@ -16,8 +16,8 @@ from service import examples
 from service.analysis.data import (
     BACK,
     DataRequest,
+    ModelStates,
     Residual,
-    States,
     ValidatedStates,
     data_bytes,
     sized_data,
@@ -86,7 +86,7 @@ def validate_encode(
     return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
 
 
-def _response(model: ModelVersion, job: Job, result: JobResult, http: Context, states: States) -> ArrayResponse:
+def _response(model: ModelVersion, job: Job, result: JobResult, http: Context, states: ModelStates) -> ArrayResponse:
     """Return the response with the noise of each sample, NaN where it was not reached."""
     x0 = to_data(result.x, None)
     failed = result.status != SUCCESS

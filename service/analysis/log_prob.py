@@ -24,8 +24,8 @@ from service import examples
 from service.analysis.data import (
     BACK,
     DataRequest,
+    ModelStates,
     Residual,
-    States,
     ValidatedStates,
     data_bytes,
     sized_data,
@@ -184,7 +184,7 @@ def _is_exact(request: LogProbRequest, width: int) -> bool:
     return exact
 
 
-def _check_centred(states: States, model: ModelVersion) -> None:
+def _check_centred(states: ModelStates, model: ModelVersion) -> None:
     """Refuse states that are not in the subspace on which a model with centred noise has a density."""
     if (place := model.card.centred) is None:
         return
@@ -225,7 +225,7 @@ def _response(
     result: JobResult,
     worst: JobResult,
     http: Context,
-    states: States,
+    states: ModelStates,
     deterministic: bool,
 ) -> ArrayResponse:
     """Return the response with the log-density of each sample, and its standard error for two or more probes."""

@@ -13,7 +13,7 @@ from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, Router
 from service.requests.members import described
-from service.responses.schemas import ModelBody, ModelList, Reloaded, SolverList, Unloaded
+from service.responses.schemas import ModelBody, ModelListBody, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
 from solvers.grids import GRIDS
@@ -73,7 +73,7 @@ async def unload_is_posted(name: ModelName) -> Any:
 
 
 @router.read("/v1/models", "List models")
-async def models(request: Request) -> ModelList:
+async def models(request: Request) -> ModelListBody:
     """List all models with status, version and shapes, trainings that run, and entries that are not models."""
     registry = service_of(request).registry
     listed: Any = {
