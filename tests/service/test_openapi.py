@@ -138,13 +138,13 @@ def _compare(description: dict[str, Any], schema: dict[str, Any], example: Any, 
 
 
 def _has_members(found: Any, example: Any, where: str) -> None:
-    """Check that a response has all members of the example at every depth, in the first entry of lists."""
+    """Check that a response has all members of the example at every depth, in the last entry of lists."""
     if isinstance(example, dict) and isinstance(found, dict):
         assert set(example) <= set(found), f"{where} has no {set(example) - set(found)}"
         for name, value in example.items():
             _has_members(found[name], value, f"{where}.{name}")
     elif isinstance(example, list) and isinstance(found, list) and example and found:
-        _has_members(found[0], example[0], f"{where}[0]")
+        _has_members(found[-1], example[-1], f"{where}[-1]")
 
 
 def _events(text: str) -> dict[str, Any]:

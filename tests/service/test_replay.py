@@ -13,7 +13,7 @@ _ANSWER = examples.answers("POST", "/v1/sample")["fixed"]
 
 def test_the_example_is_an_answer() -> None:
     answer = Answer.model_validate(_ANSWER)
-    members = {"model": "moons", "version": 1, "seed": 0, "first_index": 0, "num_samples": 2}
+    members = {"model": "moons", "version": 2, "seed": 0, "first_index": 0, "num_samples": 2}
     assert answer.members() == members | {"solver": "rk4", "steps": 4, "grid": "uniform", "max_nfe": 10_000}
     assert answer.digest == _ANSWER["digest"]
 
