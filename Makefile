@@ -1,9 +1,13 @@
 # Two commands matter: `make serve` and `make test`. Each sets up what it needs and can be run again.
 PYTHON ?= python3
 WORKERS ?= 2
+# Most of a system test waits: for processes, for pages, for what is killed to come back.
+SYSTEM_WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Modules are compiled when they are imported: most of them never are.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/python $(INSTALL) -c constraints.txt
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
 # Compiled modules and tests are kept, even where the environment says otherwise: collecting the tests takes half the time.
 export PYTHONDONTWRITEBYTECODE =
@@ -31,14 +35,14 @@ $(VENV)/.dev: $(VENV)/.serve
 $(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.dev
 	@echo "setup: kserve, for its client and its model of a manifest"
 	@$(PYTHON) -m venv $(VENV)/kserve
-	@$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_kserve/requirements.txt
+	@nice $(VENV)/kserve/bin/python $(INSTALL) -r tests/system/with_kserve/requirements.txt
 	@touch $@
 
 # Servers for the benchmarks to compare with. Their pins conflict with ours (numpy < 2); they use the other packages of .venv.
 $(VENV)/peers/.done: studies/serving/peers/requirements.txt $(VENV)/.dev
 	@echo "setup: LitServe and Triton, to compare with"
 	@$(PYTHON) -m venv $(VENV)/peers
-	@$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check -r studies/serving/peers/requirements.txt
+	@$(VENV)/peers/bin/python $(INSTALL) -r studies/serving/peers/requirements.txt
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  "$$($(VENV)/peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_pathline.pth"
 	@touch $@
@@ -54,7 +58,7 @@ serve: setup ## set up, serve on 127.0.0.1:8000, and train the default models th
 check: $(VENV)/.dev ## format, lint, types, import layers
 	@echo "check: ruff format"; $(BIN)/ruff format --check .
 	@echo "check: ruff"; $(BIN)/ruff check .
-	@echo "check: pyright"; $(BIN)/pyright --threads $(WORKERS)
+	@echo "check: pyright"; nice $(BIN)/pyright --threads $(WORKERS)
 	@echo "check: import layers"; $(BIN)/lint-imports
 	@echo "check: documentation"; $(SITE) --site-dir $(VENV)/site
 
@@ -68,7 +72,7 @@ define layered
 	@$(PYTHON) -m venv $(VENV)/$(1)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  >"$$($(VENV)/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
-	@$(VENV)/$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(3) -r tests/system/with_$(1)/requirements.txt
+	@nice $(VENV)/$(1)/bin/python $(INSTALL) $(3) -r tests/system/with_$(1)/requirements.txt
 	@touch $@
 endef
 
@@ -92,7 +96,7 @@ setup-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done $(VENV)/onnx
 	@sh tests/system/install.sh
 
 test-system: setup-system ## tests that need Debian's chromium, nginx and prometheus, kserve, lerobot, onnxruntime, Ray or TorchCFM (installs them; needs root)
-	@$(BIN)/python -m pytest tests/system -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
+	@$(BIN)/python -m pytest tests/system -n $(SYSTEM_WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
 
 lock: $(VENV)/.dev ## write the hashes of the image's packages, after changing constraints.txt
 	@$(PIP) uv

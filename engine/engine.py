@@ -319,7 +319,7 @@ class Engine:
         with self._lock:
             if self._draining:
                 raise Draining
-            if loop.closed or not self.alive:
+            if not self.alive:
                 raise EngineFailed(STOPPED)
             queues = self._queues[self._versions[job.model, job.version]]
             if job.sizes and (job.operation, job.sizes) not in queues:  # retired since it was prepared

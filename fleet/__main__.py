@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
-from pathline._fields import FIELDS
-from pathline.bulk_folder import BLOCK, JobSpec, Receipt, Summary
-from pathline.cli.arguments import add_field
+from pathline._bulk_arguments import BulkArguments
+from pathline.bulk_folder import BLOCK, FIELDS, JobSpec, Receipt, Summary
+from pathline.cli.arguments import add_field, flags_in
+from pathline.cli.arguments import options as options_of
 from pathline.errors import BulkConflict, InvalidValue
 from tqdm import tqdm
 
-from fleet.begin import Arguments, await_job, begin, cell, read_array
+from fleet.begin import await_job, begin, read_table
 from fleet.errors import CommandError, FleetError
 from fleet.launchers import InProcess, Launcher, Local, Worker
 from fleet.run import Run
@@ -25,11 +23,8 @@ from service.settings import Settings, SettingsError, load_settings
 
 _INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in the pods of an Indexed Job
 _STOPPED = 130
-_SCALARS = (
-    *(name for name, field in FIELDS.items() if field.bulk and field.kind in ("integer", "number", "string")),
-    "grid",
-)
-"""Fields of a request whose options are those of the SDK's command line; the others are written differently."""
+_OWN = ("total", "format", "shard_rows", "workers", "tries", "threads")
+"""Options of a job that are no fields of a request."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,16 +51,12 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--to", required=True, metavar="URL", help="folder, or any URL that fsspec supports")
     add("--total", type=int, help="number of samples")
-    for name in ("seed", "first_index", "version", *_SCALARS):
-        add_field(parser, name)
-    named = "for each of several, NAME=FILE.npy (one row for all samples, or a row for each) or NAME=JSON"
-    several: dict[str, Any] = {"action": "append", "default": []}
-    add("--condition", metavar="X", help=f"of all samples: a label, a name or a JSON list; or, {named}", **several)
-    add("--negative", metavar="X", help="condition that replaces a null in guidance", **several)
-    add("--guidance", help="strength of guidance, or JSON with terms, interval, projection and rescale")
+    for name in ("seed", "first_index", "version", *FIELDS):
+        if name not in ("conditions", "decode"):
+            add_field(parser, name)
     add("--conditions", type=Path, metavar="FILE", help="Parquet or CSV with columns condition and count")
-    add("--shape", metavar="AXIS=SIZE", help="size of a free axis, such as T=344; can be repeated", **several)
-    add("--states", action="store_true", help="write the states of the flow without decoding them")
+    states = "write the states of the flow without decoding them"
+    add("--states", dest="decode", action="store_const", const=False, help=states)
     add("--format", choices=FORMATS, help="format of the shards (default: parquet)")
     add("--on", choices=("local", "ray", "indexed"), default="local", help="where the workers run")
     add("--workers", type=int, default=1, help="shards made at the same time (default: 1)")
@@ -77,9 +68,17 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
 
 def sample(options: argparse.Namespace) -> int:
     """Start or resume a job; return 0 if it is complete, 1 if shards are missing, 130 after Ctrl-C."""
-    for name in ("workers", "tries"):
-        if getattr(options, name) < 1:
-            raise CommandError(f"--{name} is {getattr(options, name)}; it must be at least 1")
+    arguments = BulkArguments.of(
+        options.model,
+        options.total,
+        None if options.conditions is None else read_table(options.conditions),
+        options.format,
+        options.shard_rows,
+        options.workers,
+        options.tries,
+        {**options_of(options), "seed": options.seed},
+        FORMATS,
+    )
     settings, target = load_settings(), Target(options.to)
     index = _index(options.workers) if options.on == "indexed" else None
     if target.store.in_memory and (options.on == "ray" or options.workers > 1):
@@ -87,7 +86,7 @@ def sample(options: argparse.Namespace) -> int:
     if index:
         spec, new = await_job(target), False
     else:
-        spec, new = begin(_arguments(options), target, settings)
+        spec, new = begin(arguments, options.threads, target, settings)
     mine = None if index is None else range(index, spec.shards, options.workers)
     if not options.quiet:
         print(_opening(spec, target, new), file=sys.stderr, flush=True)
@@ -113,60 +112,6 @@ def _index(workers: int) -> int:
             f"--on indexed needs {_INDEX}, set by Kubernetes to a number below --workers {workers}; found {text!r}"
         )
     return int(text)
-
-
-def _arguments(options: argparse.Namespace) -> Arguments:
-    request = {name: value for name in _SCALARS if (value := getattr(options, name)) is not None}
-    if options.guidance is not None:
-        request["guidance"] = guidance = cell(options.guidance)
-        if isinstance(guidance, bool) or not isinstance(guidance, int | float | dict):
-            raise CommandError(
-                f"--guidance {options.guidance}: give a number, or a JSON object with terms, interval, projection and "
-                "rescale"
-            )
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, texts in (("condition", options.condition), ("negative", options.negative)):
-        _add_conditions(name, texts, request, arrays)
-    for text in options.shape:
-        axis, _, size = text.partition("=")
-        if not axis.strip() or not size.strip().isdecimal():
-            raise CommandError(f"--shape {text}: write an axis and its size, such as T=344")
-        request.setdefault("shape", {})[axis.strip()] = int(size)
-    if options.states:
-        request["decode"] = False
-    return Arguments(
-        options.model,
-        options.version,
-        request,
-        options.seed,
-        options.first_index,
-        options.total,
-        options.conditions,
-        arrays,
-        options.format,
-        options.threads,
-        options.shard_rows,
-        options.workers,
-    )
-
-
-def _add_conditions(option: str, texts: list[str], request: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-    """Add the values of `--condition` or `--negative` to a request, and those from files to the arrays."""
-    field = {"condition": "conditions"}.get(option, option)
-    for text in texts:
-        named = re.fullmatch(r"([A-Za-z]\w*)=(.*)", text, re.DOTALL)
-        if named is None:
-            if len(texts) > 1:
-                raise CommandError(f"--{option} {text}: give each of several conditions with its name, NAME=FILE.npy")
-            request[option] = cell(text)
-            continue
-        name, value = named.groups()
-        if name in request.get(field, {}) or f"{field}.{name}" in arrays:
-            raise CommandError(f"--{option} {name} is given twice; give it once")
-        if value.endswith(".npy"):
-            arrays[f"{field}.{name}"] = read_array(Path(value))
-        else:
-            request.setdefault(field, {})[name] = cell(value)
 
 
 def _launcher(options: argparse.Namespace, spec: JobSpec, settings: Settings) -> Launcher:
@@ -245,11 +190,15 @@ def export_(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; report an error as one line on stderr; return the exit code, 2 for wrong usage."""
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         return options.run(options)
-    except (CommandError, BulkConflict, InvalidValue, SettingsError) as error:
+    except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
+        return int(stop.code or 0)
+    except (CommandError, BulkConflict, SettingsError) as error:
         message, code = error, 2
+    except InvalidValue as error:
+        message, code = flags_in(str(error), *_OWN), 2
     except FleetError as error:
         message, code = error, 1
     except KeyboardInterrupt:
@@ -259,4 +208,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python is not finalized: threads that libraries of stores and formats leave behind may make C++ abort then.
+    os._exit(code)

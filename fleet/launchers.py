@@ -36,14 +36,12 @@ class Event:
             and may be retried; `fatal`: no shard can be made.
         rows: rows done of a shard in progress.
         error: the error.
-        receipt: the receipt of a shard that is done.
     """
 
     shard: int
     kind: Literal["progress", "done", "failed", "fatal"]
     rows: int = 0
     error: str = ""
-    receipt: Receipt | None = None
 
 
 Tell = Callable[[Event], None]
@@ -88,7 +86,7 @@ class Worker:
         self._maker: Maker | None = None
         self._spec: JobSpec | None = None
 
-    def make(self, shard: int, tell: Callable[[int], None]) -> Receipt:
+    def make(self, shard: int, tell: Callable[[int], None]) -> None:
         """Make a shard and commit it; one that has a receipt is made again, with the same rows.
 
         Args:
@@ -103,14 +101,14 @@ class Worker:
         rows = maker.make_shard(spec, shard, self._conditions, tell)
         receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
         self.target.commit(spec, rows, receipt)
-        return receipt
 
     def event(self, shard: int, tell: Callable[[int], None]) -> Event:
         """Make a shard and return its final event."""
         try:
-            return Event(shard, "done", receipt=self.make(shard, tell))
+            self.make(shard, tell)
         except Exception as error:
             return ended(shard, error)
+        return Event(shard, "done")
 
     def close(self) -> None:
         """Unload the model."""
@@ -274,11 +272,13 @@ def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> No
     """Make the shards received through the pipe until it closes; a worker does not outlive its driver."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the driver, which stops its workers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    code = 0
     try:
         _make(pipe, url, options, device)
     except SystemExit:
-        # Files are removed by now. Python must not be finalized while the engine's thread computes: C++ would abort.
-        os._exit(1)
+        code = 1
+    # Files are removed by now. Python must not be finalized while threads of an engine or a store run: C++ would abort.
+    os._exit(code)
 
 
 def _make(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:

@@ -22,7 +22,7 @@ from engine.engine import Engine
 from engine.job import EngineFailed, Job, Priority, Progress
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
-from models.conditions import ONE, class_numbers
+from models.conditions import ONE
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
@@ -163,17 +163,11 @@ class Maker:
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
-        recorded = self._recorded(conditions.of(first, rows)[ONE]) if isinstance(conditions, Table) else None
+        takes, recorded = self.model.request_conditions, None
+        if isinstance(conditions, Table):
+            entry = None if takes is None else takes.entries.get(ONE)
+            recorded = conditions.recorded(first, rows, (entry and entry.names) or (), self.model.card.dtype)
         return ShardRows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)
-
-    def _recorded(self, conditions: list[Any]) -> NDArray[Any]:
-        """Return the conditions of a table as arrays hold them: names of classes as numbers, vectors as they came."""
-        if isinstance(conditions[0], list):
-            return np.asarray(conditions, self.model.card.dtype)
-        takes = self.model.request_conditions
-        entry = None if takes is None else takes.entries.get(ONE)
-        numbers = class_numbers(None if entry is None else entry.names)
-        return np.asarray([numbers.get(condition, condition) for condition in conditions])
 
     def _prepare(self, job: Job) -> None:
         """Prepare the engine for the shape of a job.

@@ -47,9 +47,8 @@ class OnRay:
         ray = _ray()
         self._ray, self.slots = ray, workers
         self._place = (url, tuple(sorted(options.items())), "cuda:0" if gpu else "")
-        if not ray.is_initialized():
-            from fleet.ray_jobs import join
-
+        self._joined = not ray.is_initialized()
+        if self._joined:
             join(workers * threads)
         # Ray's own retries are off: `fleet.run` counts tries, and names the shard that fails.
         self._make = ray.remote(num_cpus=threads, num_gpus=1 if gpu else 0, max_retries=0)(make)
@@ -86,10 +85,12 @@ class OnRay:
             raise FleetError("Ray has died on this machine; run this again to make the other shards")
 
     def close(self) -> None:
-        """Cancel running tasks."""
+        """Cancel running tasks, and leave a cluster that was joined; a new one ends."""
         for task in self._tasks:
             self._ray.cancel(task, force=True)
         self._tasks.clear()
+        if self._joined:
+            self._ray.shutdown()
 
 
 _REACH_S = 10.0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from pathline.bulk_folder import JobSpec
+from pathline.bulk_folder import JobSpec, ShardQueue
 from tqdm import tqdm
 
 from fleet.errors import TargetError
@@ -16,7 +15,7 @@ from fleet.launchers import Event, Launcher
 from fleet.store import Target
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunResult:
     """The outcome of a run.
 
@@ -26,9 +25,9 @@ class RunResult:
         left: shards without a receipt.
     """
 
-    made: int = 0
-    failed: dict[int, str] = field(default_factory=dict)
-    left: int = 0
+    made: int
+    failed: dict[int, str]
+    left: int
 
 
 class Run:
@@ -53,11 +52,9 @@ class Run:
         quiet: bool = False,
     ) -> None:
         self._spec, self._target, self._launcher, self._tries = spec, target, launcher, tries
-        self._mine = set(range(spec.shards)) if mine is None else set(mine)
-        self._quiet = quiet
-        self._tried: dict[int, int] = {}
+        self._mine, self._quiet = mine, quiet
         self._in_progress: dict[int, int] = {}  # approximate rows done, by shard
-        self._outcome = RunResult()
+        self._made = 0
 
     def __call__(self) -> RunResult:
         """Make the missing shards; Ctrl-C stops the workers and leaves a job that can be resumed.
@@ -65,31 +62,22 @@ class Run:
         Raises:
             TargetError: the target cannot be written, or the job cannot be done at all.
         """
-        done = self._target.done()
-        waiting = deque(sorted(self._mine - done))
-        rows = sum(self._spec.range(shard)[1] for shard in self._mine)
-        begun = rows - sum(self._spec.range(shard)[1] for shard in waiting)
+        self._queue = queue = ShardQueue(self._target, self._spec, self._tries, self._mine)
         every = 0.5 if sys.stderr.isatty() else 30.0  # a log gets an occasional line
         shown: dict[str, Any] = {"unit": "sample", "unit_scale": True, "file": sys.stderr, "disable": self._quiet}
-        with tqdm(total=rows, initial=begun, mininterval=every, maxinterval=every, **shown) as self._bar:
+        with tqdm(total=queue.rows, initial=queue.done, mininterval=every, maxinterval=every, **shown) as self._bar:
             try:
-                self._make(waiting)
+                while queue or self._in_progress:
+                    self._fill()
+                    self._launcher.wait(self._handle)
             finally:
                 self._launcher.close()
-        left = set(range(self._spec.shards)) - self._target.done()
-        self._outcome.left = len(left)
-        if not left:
-            self._target.store.clear()
-        return self._outcome
+        return RunResult(self._made, queue.failed, queue.left())
 
-    def _make(self, waiting: deque[int]) -> None:
-        self._waiting = waiting
-        while waiting or self._in_progress:
-            while waiting and len(self._in_progress) < self._launcher.slots:
-                shard = waiting.popleft()
-                self._in_progress[shard] = 0
-                self._launcher.begin(shard)
-            self._launcher.wait(self._handle)
+    def _fill(self) -> None:
+        while len(self._in_progress) < self._launcher.slots and (shard := self._queue.take()) is not None:
+            self._in_progress[shard] = 0
+            self._launcher.begin(shard)
 
     def _handle(self, event: Event) -> None:
         shard, before = event.shard, self._in_progress.get(event.shard, 0)
@@ -99,15 +87,10 @@ class Run:
             return
         self._in_progress.pop(shard, None)
         if event.kind == "done":
-            self._outcome.made += 1
+            self._made += 1
             self._bar.update(self._spec.range(shard)[1] - before)
             return
         self._bar.update(-before)
         if event.kind == "fatal":
             raise TargetError(event.error)
-        self._tried[shard] = tried = self._tried.get(shard, 0) + 1
-        if tried < self._tries:
-            self._waiting.append(shard)  # after the others, which may succeed
-            return
-        self._outcome.failed[shard] = event.error
-        self._target.note_failure(shard, event.error, tried)
+        self._queue.retry(shard, event.error)

@@ -129,13 +129,17 @@ class FsspecStore(JobStore):
             if self._fs.exists(self._at(name)):
                 self._fs.rm_file(self._at(name))
 
-    def clear(self) -> None:
-        """Remove temporary files of writers that died; call it only when nothing is being written."""
+    def unfinished(self) -> list[str]:
+        """Return the names of files that are being written, or whose writers died."""
+        return [f"tmp/{name}" for name in self.names("tmp")]
+
+    def clear(self, unfinished: Sequence[str]) -> None:
+        """Remove unfinished files, which no call may be writing any more."""
+        with contextlib.suppress(TargetError):
+            super().clear(unfinished)
         with contextlib.suppress(OSError):
-            for name in self.names("tmp"):
-                self._fs.rm_file(self._at(f"tmp/{name}"))
             if not _OBJECT_STORES & set(self._protocols):
-                self._fs.rmdir(self._at("tmp"))
+                self._fs.rmdir(self._at("tmp"))  # not if another call writes
 
     @contextmanager
     def reaching(self, what: Literal["read", "write"]) -> Iterator[None]:

@@ -348,14 +348,6 @@ def numbers_are_names(names: tuple[str, ...] | None) -> bool:
     return _index(names)[1] is not None
 
 
-def class_numbers(names: tuple[str, ...] | None) -> dict[str | int, int]:
-    """The numbers that stand for named classes in records: the names themselves if all are numbers, else the labels."""
-    texts, numbers = _index(names)
-    if numbers is None or len(numbers) < len(texts):
-        return dict[str | int, int]([*texts.items(), *(numbers or {}).items()])
-    return {name: int(name) for name in texts}
-
-
 def describe_labels(classes: int, names: tuple[str, ...] | None) -> str:
     """Say in words which classes there are."""
     numbers = f"a whole number from 0 to {classes - 1}"

@@ -168,7 +168,7 @@ class Repository:
         """
         reasons = []
         for path in self._entries():
-            if path.name.startswith(".") or path.name == "lost+reasons":
+            if path.name.startswith(".") or path.name == "lost+found":
                 continue
             odd = self._odd(path, MODEL_NAME, _BAD_NAME)
             if odd is not None:

@@ -5,17 +5,15 @@ status and a title. Code anywhere raises `ProblemError`; the middleware turns it
 into a response.
 """
 
-import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Self
 
 import orjson
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooManySamples, TooSlow
+from service.written import EarlyResponse, WrittenResponse
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -27,8 +25,6 @@ MAX_FAULTS = 20
 _TITLED = 3  # invalid fields named in a title
 
 _HEAD, _TAIL = 200, 800  # characters kept of a long text: the start shows what was sent, the end what is allowed
-_IDLE_S = 2.0
-_MAX_DRAINED = 1 << 28  # bytes of a refused body to read, so that its sender gets to see the response
 
 
 class Kind(Enum):
@@ -282,8 +278,10 @@ class ProblemError(Exception):
     @property
     def title(self) -> str:
         """What is wrong, in a few words: the title of the kind, or the fields at fault."""
+        if self.kind is not Kind.INVALID or not self.errors:
+            return self.kind.title
         fields = list(dict.fromkeys(fault["field"] for fault in self.errors if "field" in fault))
-        if self.kind is not Kind.INVALID or not fields:
+        if not fields:
             return self.kind.title
         named = ", ".join(fields[:_TITLED]) + (" ..." if len(fields) > _TITLED else "")
         return f"Invalid field{'s' if len(fields) > 1 else ''}: {named}"
@@ -300,21 +298,20 @@ class ProblemError(Exception):
         document |= {"request_id": request_id} | self.members
         return document | ({"errors": self.errors} if self.errors else {})
 
-    def response_at(self, path: str, request_id: str, url_path: str = "") -> Response:
+    def response_at(self, path: str, request_id: str, url_path: str = "") -> WrittenResponse:
         """Return the response for a path: under /v2 in the form of the Open Inference Protocol."""
         if path != "/v2" and not path.startswith("/v2/"):
             return self.response(request_id, url_path)
         content = orjson.dumps({"error": self.detail})
         return self._response(content, self.kind.oip_status, "application/json")
 
-    def response(self, request_id: str, url_path: str = "") -> Response:
+    def response(self, request_id: str, url_path: str = "") -> WrittenResponse:
         """Return the response as a problem document."""
         content = orjson.dumps(self.body(request_id, url_path), default=str)
         return self._response(content, self.kind.status, MEDIA_TYPE)
 
-    def _response(self, content: bytes, status: int, media: str) -> Response:
-        kind = EarlyResponse if self.unread else Response
-        return kind(content, status, self.headers, media)
+    def _response(self, content: bytes, status: int, media: str) -> WrittenResponse:
+        return (EarlyResponse if self.unread else WrittenResponse)(content, media, self.headers, status)
 
 
 def invalid(field: str, message: str, **members: Any) -> ProblemError:
@@ -352,34 +349,6 @@ def _cut(text: str) -> str:
 
 class ClientGoneError(Exception):
     """The client closed the connection before the response; nothing can be sent to it."""
-
-
-class EarlyResponse(Response):
-    """A response to a request with a body still arriving: sends it, then reads and drops the rest of the body.
-
-    A connection that is closed while data arrives is reset, and the sender may lose the response with it. Reading stops
-    at the end of the body, after 2 s of silence, or after 256 MiB; the server's time limit for a request applies, too.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response, then drain the body."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        if not any(name == b"expect" for name, _ in scope["headers"]):  # a client that awaits "continue" sends nothing
-            await _drain(receive)
-        await send({"type": "http.response.body", "body": b""})
-
-
-async def _drain(receive: Receive) -> None:
-    size, more = 0, True
-    try:
-        while more and size < _MAX_DRAINED:
-            async with asyncio.timeout(_IDLE_S):
-                message = await receive()
-            size += len(message.get("body", b""))
-            more = message.get("more_body", False)  # a disconnect has none
-    except TimeoutError:
-        return
 
 
 REFUSALS = (Overloaded, TooSlow, TooManySamples, Draining, DeadlineExceeded, EngineFailed)

@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 from solvers.compiled import Index, Numbers, Records, compiled
 
 SCHEME = "philox-as241-v1"
-"""The name of this scheme in responses; any other way of drawing needs another name."""
+"""The name of this scheme, in responses the member `step_noise`; any other way of drawing needs another name."""
 
 _STREAM = np.uint64(1 << 63)
 _FACTOR_0, _FACTOR_1 = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)

@@ -108,17 +108,17 @@ class Plan:
     q: int = 0
     tuned: str = ""
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Name of the solver."""
         return self.spec.solver
 
-    @property
+    @cached_property
     def adaptive(self) -> bool:
         """Whether steps are under error control."""
         return self.times is None
 
-    @property
+    @cached_property
     def batch(self) -> bool:
         """Whether all samples of a request share one step size."""
         return self.spec.error_control == "batch"

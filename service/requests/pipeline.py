@@ -9,7 +9,6 @@ response from the result.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -35,6 +34,7 @@ from service.responses.arrays import NUMBERS_PER_PIECE, ArrayResponse, Encoder, 
 from service.responses.samples import sample_response
 from service.settings import Settings
 from service.state import Service
+from service.written import WrittenResponse
 
 LATE_S = 5.0
 """Extra seconds to wait for a partial result: the engine sees a deadline only after the current network call."""
@@ -317,20 +317,6 @@ async def respond(http: Context, response: ArrayResponse, encoder: Encoder, head
         all_headers |= encoder.headers(parts[0])
     http.timings["encode"] = time.perf_counter() - begun
     return WrittenResponse(b"".join(parts), encoder.media_type, all_headers)
-
-
-@lru_cache(maxsize=64)
-def _raw(text: str) -> bytes:
-    return text.encode("latin-1")
-
-
-class WrittenResponse(Response):
-    """A whole response with these headers and no others, made with fewer calls than the framework's."""
-
-    def __init__(self, content: bytes, media_type: str, headers: Mapping[str, str]) -> None:
-        self.body, self.media_type, self.status_code, self.background = content, media_type, 200, None
-        self.raw_headers = [(_raw(name), value.encode("latin-1")) for name, value in headers.items()]
-        self.raw_headers += [(b"content-length", b"%d" % len(content)), (b"content-type", _raw(media_type))]
 
 
 async def _stream_pieces(pieces: Pieces, http: Context, begun: float) -> AsyncIterator[bytes | memoryview]:

@@ -22,8 +22,8 @@ from solvers.spec import DEFAULTS
 INTEGER_LIMIT = 2**63
 """Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
 
-DRAWN_LIMIT = 2**53
-"""Seeds that the service draws are below it."""
+DRAWN_BITS = 53
+"""Of the seeds that the service draws."""
 
 Count = Annotated[int, Field(ge=1, lt=INTEGER_LIMIT)]
 Index = Annotated[int, Field(ge=0, lt=INTEGER_LIMIT)]

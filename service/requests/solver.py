@@ -85,7 +85,6 @@ def compiled(
         ProblemError: 422 if its arguments contradict each other, cannot be met or are over a limit.
     """
     check_limit("steps", request.steps or 0, settings.max_steps)
-    check_limit("max_nfe", request.max_nfe, settings.max_nfe)
     members = tuple((name, _setting(request, name)) for name in _APART if name in request.model_fields_set)
     solver = request.solver
     if model.card.field.takes_ends:
@@ -166,12 +165,15 @@ def _spec(
 ) -> SolverSpec:
     """Return a spec, cached as most requests repeat one. A spec over a limit is refused before it is compiled.
 
-    A tolerance that the request does not name is at least the floor of the model's arithmetic.
+    Where the request does not name them, a tolerance is at least the floor of the model's arithmetic, and `max_nfe` is
+    at most the limit.
     """
     spec = SolverSpec.of(solver, t_span=t_span, **dict(members))
+    stated = {name for name, value in members if value is not None} | read_solver(solver).keys()
     if spec.adaptive and floor > DEFAULT_TOLERANCE:
-        stated = {name for name, value in members if value is not None} | read_solver(solver).keys()
         spec = replace(spec, **{name: floor for name in ("rtol", "atol") if name not in stated})
+    if "max_nfe" not in stated and spec.max_nfe > max_nfe:
+        spec = replace(spec, max_nfe=max_nfe)
     check_limit("steps", spec.steps or 0, max_steps)
     check_limit("max_nfe", spec.max_nfe, max_nfe)
     return spec

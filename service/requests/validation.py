@@ -22,7 +22,7 @@ from service.ledger import Hold, MemoryOwner
 from service.registry.version import ModelVersion
 from service.requests.alike import Needs, RequestKind
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import DRAWN_LIMIT, INTEGER_LIMIT, Drawn, SampleRequest, Subject
+from service.requests.schemas import DRAWN_BITS, INTEGER_LIMIT, Drawn, SampleRequest, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import check_transitions, plan_of, span_of, times_of
@@ -215,7 +215,7 @@ def check_indices(request: Drawn) -> None:
 
 def seed_of(seed: int | None) -> int:
     """Return the seed, or draw one that a double holds exactly, as JavaScript and jq read any number as a double."""
-    return secrets.randbelow(DRAWN_LIMIT) if seed is None else seed
+    return secrets.randbits(DRAWN_BITS) if seed is None else seed
 
 
 def to_array(

@@ -18,6 +18,7 @@ from service.registry.version import ModelVersion
 from service.replay import asked_of, digest_of, environment_of
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.solved import Floats, Rows, Solved, closed, latency, outcome, written_as
+from solvers.draws import SCHEME as STEP_NOISE
 from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
 from solvers.trace import Trace, quantiles_by_bin
@@ -123,6 +124,7 @@ class SampleResponse(Solved, _Class, _Columns, _Steps):
     first_index: int
     noise_scale: NotRequired[Annotated[float, Field(description="factor of the starting noise, if it is not 1")]]
     noise: str
+    step_noise: NotRequired[Annotated[str, Field(description="only of a stochastic solver: the scheme of its noise")]]
     path: Annotated[
         str,
         written_as(Literal["fused", "onnx", "eager"]),
@@ -204,6 +206,7 @@ def _constant(
         **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
         "noise": model.card.noise_scheme,
+        **({"step_noise": STEP_NOISE} if job.plan.spec.method.stochastic else {}),
         "path": model.path,
         "solver": job.plan.settings,
         **({} if budget is None else {"budget": budget}),

@@ -207,8 +207,8 @@ export class Figures {
 
   #plot(canvas) {
     const layers = canvas.runs.map((run) => {
-      const { path, steps } = this.paths[run.side] ?? {};
-      return { side: run.side, ...run.shown, colour: this.#colours(run), path: path && { path, steps } };
+      const { path, steps, fan = [] } = this.paths[run.side] ?? {};
+      return { side: run.side, ...run.shown, colour: this.#colours(run), path: path && { path, steps, fan } };
     });
     const t = canvas.runs[0].t ?? 1;
     const under = this.field && ((pen, paint, toX, toY) => this.field.paint(pen, paint, toX, toY, t));

@@ -3,18 +3,20 @@ import * as api from "./api.js";
 import { each, subjectOf } from "./conditions.js";
 import { $, make } from "./dom.js";
 import * as pictures from "./pictures.js";
-import { percent } from "./statistics.js";
+import { distances, mean, percent } from "./statistics.js";
 import { what } from "./terms.js";
+import { stochastic } from "./view.js";
 
 const POINTS = 60; // of a path under error control, besides the ends of its steps
 const MOST = 900; // maximum number of times requested
 const CLOSE = 1e-6; // times closer than this count as the same
+const FAN = 24; // paths of a stochastic solver from one noise
 const COUNTED = 1000; // maximum number of samples with their own count of evaluations
 
 /**
  * Follow one sample of a run: ask for it alone, which gives the same bits, with all its steps.
- * @returns {Promise<{trace: any, nfe: number, path: number[][], steps: number[][]}>} states on its way, and where its
- *   steps end
+ * @returns {Promise<{trace: any, nfe: number, path: number[][], steps: number[][], fan?: number[][][]}>} states on its
+ *   way, where its steps end, and paths from the same noise with other noise of a stochastic solver
  */
 export async function follow(run, index, signal) {
   const { body } = run;
@@ -30,7 +32,18 @@ export async function follow(run, index, signal) {
   if (times.length > MOST) return { trace, nfe, path: run.frames.map((frame) => frame.states[index]), steps: [] };
   const { saved } = await api.sample({ ...one, save_at: times, trace: "none" }, signal);
   const path = saved.states[0].filter((state) => state !== null);
-  return { trace, nfe, path, steps: saved.t.flatMap((t, k) => (ends.some((end) => near(t, end)) ? [saved.states[0][k]] : [])) };
+  const fan = stochastic(run) && run.shape.length === 1 ? await paths(one, times, signal) : undefined;
+  return { trace, nfe, path, fan, steps: saved.t.flatMap((t, k) => (ends.some((end) => near(t, end)) ? [saved.states[0][k]] : [])) };
+}
+
+/** Paths from the starting noise of a sample: its own, and those with the noise on the way of the samples after it. */
+async function paths(one, times, signal) {
+  const { saved: start } = await api.sample({ ...one, save_at: [0], decode: false, trace: "none" }, signal);
+  const every = Math.ceil(times.length / POINTS);
+  const save_at = times.filter((_, k) => k % every === 0 || k === times.length - 1);
+  const [[x0]] = start.states;
+  const body = { ...one, num_samples: FAN, x0: Array(FAN).fill(x0), noise_scale: undefined, save_at, trace: "none" };
+  return (await api.sample(body, signal)).saved.states;
 }
 
 const near = (p, q) => q !== undefined && Math.abs(p - q) < CLOSE;
@@ -58,7 +71,15 @@ export function show(index, runs, followed, densities = {}) {
   $("sample-index").max = Math.min(...runs.map((run) => run.response.samples.length)) - 1;
   const parts = [table(index, runs, followed, densities)];
   if (pictures.layoutOf(runs[0].shape)) parts.unshift(enlarged(index, runs));
+  for (const { side, label } of runs) if (followed[side]?.fan) parts.push(make("p", { class: "quiet" }, about(label, followed[side].fan)));
   $("sample-body").replaceChildren(...parts);
+}
+
+/** A fan in words. */
+function about(label, [own, ...others]) {
+  const away = distances(others.map((path) => path.at(-1)), others.map(() => own.at(-1))).filter((value) => value !== null);
+  const text = `Thin lines: ${others.length} paths of ${label} from the same starting noise, with other noise on the way.`;
+  return away.length ? `${text} They end ${mean(away).toPrecision(3)} from this one, on average.` : text;
 }
 
 export const hide = () => ($("sample").hidden = true);

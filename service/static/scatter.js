@@ -41,7 +41,8 @@ export function range([x, y], named) {
  * @property {(number[] | null)[]} states (n, 2 or more), null where a sample failed
  * @property {(number[] | null)[][]} [trails] earlier states
  * @property {((index: number) => string | null)} [colour] of a point, instead of the solver's
- * @property {{path: number[][], steps: number[][]}} [path] of the chosen sample, and where its steps end
+ * @property {{path: number[][], steps: number[][], fan: number[][][]}} [path] of the chosen sample, where its steps end,
+ *   and other paths from the same noise
  */
 
 /**
@@ -166,13 +167,19 @@ function ring(pen, paint, place) {
   pen.lineWidth = 1;
 }
 
-/** The path of the chosen sample: a line, and a mark where each step ends. */
-function path(pen, paint, { side, path: { path: way, steps }, states }, to) {
+/** The path of the chosen sample: a line, and a mark where each step ends; thin lines from the same noise. */
+function path(pen, paint, { side, path: { path: way, steps, fan }, states }, to) {
+  const line = (path) => {
+    pen.beginPath();
+    path.filter(Boolean).forEach((state, k) => pen[k ? "lineTo" : "moveTo"](...to(state, 0, states.length)));
+    pen.stroke();
+  };
   pen.strokeStyle = paint[side];
+  pen.globalAlpha = 0.4;
+  fan.forEach(line);
+  pen.globalAlpha = 1;
   pen.lineWidth = 2.2;
-  pen.beginPath();
-  way.forEach((state, k) => pen[k ? "lineTo" : "moveTo"](...to(state, 0, states.length)));
-  pen.stroke();
+  line(way);
   pen.lineWidth = 1.4;
   pen.fillStyle = paint.card;
   for (const state of steps) {

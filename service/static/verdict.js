@@ -6,7 +6,7 @@ import { apart } from "./figures.js";
 import { line } from "./problem.js";
 import { percent } from "./statistics.js";
 import { what } from "./terms.js";
-import { catalogue } from "./view.js";
+import { stochastic } from "./view.js";
 
 const SAMPLES = 500; // number of samples, from the first on, with known errors
 const LEAST = 90; // samples for which p95 has an interval
@@ -17,10 +17,11 @@ const LEAST = 90; // samples for which p95 has an interval
  * @param worst called with the index of a sample that is to be shown
  */
 export async function judge(runs, signal, worst) {
-  const followed = runs.filter((run) => catalogue.solvers.get(run.response.solver.name)?.kind !== "stochastic"); // paths with exact ends
-  const stochastic = runs.filter((run) => !followed.includes(run));
-  for (const run of stochastic) run.errors = null; // known to be unknown
-  const unmeasured = stochastic.map((run) => ` ${run.label} has noise of its own: its paths have no exact ends, and so no error.`);
+  const followed = runs.filter((run) => !stochastic(run)); // paths with exact ends
+  const noisy = runs.filter(stochastic);
+  for (const run of noisy) run.errors = null; // known to be unknown
+  const unmeasured = noisy.map((run) => ` ${run.label} has noise of its own: its paths have no exact ends, and so no error.`);
+  if (noisy.length) unmeasured.push(" ", button("Show paths from one noise", () => worst(0), { class: "link" }));
   if (!followed.length) return say(unmeasured, runs);
   say(["measuring the error …"], runs);
   try {

@@ -4,6 +4,9 @@ export const catalogue = { solvers: new Map(), settings: {}, fields: {}, grids: 
 /** Solvers and grids that were tuned for one model. */
 export const TUNED = "tuned";
 
+/** Whether the paths of a run have noise of their own. */
+export const stochastic = (run) => catalogue.solvers.get((run.solver ?? run.response.solver).name)?.kind === "stochastic";
+
 export function learn({ solvers, ...others }) {
   const tuned = { name: TUNED, order: null, stages: 1, kind: "fixed", cost: "N", parameters: { steps: "integer" } };
   catalogue.solvers = new Map([...solvers, tuned].map((solver) => [solver.name, solver])); // `tuned` belongs to one model

@@ -122,12 +122,14 @@ def main() -> int:
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/moons/1"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="seconds per round (default: 6)")
-    parser.add_argument("--beside", nargs="*", default=None, help=f"{', '.join(KINDS)} (default: all installed)")
+    parser.add_argument(
+        "--beside", nargs="*", default=None, help=f"{', '.join(KINDS)} (default: all installed but bare)"
+    )
     arguments = parser.parse_args()
     names, path = arguments.workloads or sorted(WORKLOADS), arguments.checkpoint.resolve()
     if not (path / "card.json").is_file():
         parser.error(f"there is no checkpoint in {path}; make it with: python -m training fit moons")
-    wanted = KINDS if arguments.beside is None else {"pathline", "plain", *arguments.beside}
+    wanted = KINDS.keys() - {"bare"} if arguments.beside is None else {"pathline", "plain", *arguments.beside}
     kinds = [kind for kind in KINDS if kind in wanted and KINDS[kind].python.is_file()]
     if not PEERS.is_file():
         print("LitServe and Triton are left out; install them with make bench-peers", file=sys.stderr)

@@ -94,6 +94,7 @@ def _peer(module: str) -> Callable[[Path, int], list[str]]:
 KINDS = {
     "pathline": Kind(lambda checkpoint, port: ["-m", "service"], _pathline),
     "plain": Kind(lambda checkpoint, port: ["-m", "studies.serving.plain", str(checkpoint), str(port)], _named),
+    "bare": Kind(lambda checkpoint, port: ["-m", "studies.serving.plain", str(checkpoint), str(port)], _named, "/bare"),
     "litserve": Kind(_peer("litserve"), _named, python=PEERS),
     "triton": Kind(
         _peer("triton"), _triton_answer, "/v2/models/moons/infer", "/v2/models/moons/ready", _triton_request, PEERS

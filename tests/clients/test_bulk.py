@@ -63,6 +63,16 @@ def test_only_what_has_no_receipt_is_asked_for_again(client: Client, service: Fa
     assert all(each["priority"] == "bulk" for each in requests(service))
 
 
+def test_a_call_removes_what_was_left_unfinished_before_it_and_nothing_of_another(
+    client: Client, tmp_path: Path
+) -> None:
+    died, another = tmp_path / "shards" / ".00001.npy.0.part", tmp_path / "shards" / ".00001.npy.1.part"
+    died.parent.mkdir()
+    died.touch()
+    client.bulk("moons", 200, to=tmp_path, progress=lambda _: another.touch(), **JOB)
+    assert list(tmp_path.rglob(".*.part")) == [another]
+
+
 def test_pages_shrink_where_the_service_allows_fewer(client: Client, service: FakeService, tmp_path: Path) -> None:
     answer, sizes = service._sample, []
 

@@ -191,6 +191,28 @@ class TestSample:
             "max_step": 0.05,
         }
 
+    def test_objects_and_lists_are_json_and_other_text_is_sent_as_it_is(self, service: FakeService) -> None:
+        diffusion = {"scale": 0.7, "schedule": "flow_grpo"}
+        for sent, grid in ((diffusion, [0, 0.5, 1]), ("flow_grpo(0.7)", {"name": "shift", "value": 3})):
+            texts = [sent if isinstance(sent, str) else json.dumps(sent), json.dumps(grid)]
+            command = ["sample", "moons", "--solver", "euler-2", "--diffusion", texts[0], "--grid", texts[1]]
+            assert main(command) == 0
+            request = json.loads(service.seen[-1]["body"])
+            assert (request["diffusion"], request["grid"]) == (sent, grid)
+
+    def test_log_densities_of_steps_are_shown_and_written(
+        self, service: FakeService, tmp_path: Path, capsys: Capture
+    ) -> None:
+        steps = [[-1.5, 0.25], [np.nan, np.nan]]
+        service.change = lambda arrays, meta: arrays.__setitem__("log_prob", np.array(steps))
+        command = ["sample", "moons", "-n", "2", "--seed", "1", "--log-prob"]
+        assert main(command) == 0
+        assert capsys.readouterr().out.endswith("log_prob\n[[-1.5   0.25]\n [  nan   nan]]\n")
+        assert main([*command, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["log_prob"] == [[-1.5, 0.25], [None, None]]
+        assert main([*command, "-o", str(tmp_path / "o.json")]) == 0
+        assert json.loads((tmp_path / "o.json").read_text())["log_prob"] == [[-1.5, 0.25], [None, None]]
+
     def test_conditions_by_name_are_read_from_files(self, service: FakeService, tmp_path: Path) -> None:
         text = np.arange(6, dtype=np.float16).reshape(2, 3)
         np.save(tmp_path / "text.npy", text)
@@ -494,6 +516,7 @@ class TestOthers:
     ("given", "found"),
     [
         (["--condition", "3"], {"condition": 3, "conditions": None, "negative": None}),
+        (["--negative", "3"], {"condition": None, "conditions": None, "negative": {"condition": 3}}),
         (
             ["--condition", "text=[1,2]", "--negative", "text=[0,0]"],
             {"condition": None, "conditions": {"text": [1, 2]}, "negative": {"text": [0, 0]}},
@@ -502,6 +525,18 @@ class TestOthers:
 )
 def test_a_replay_takes_conditions_as_a_sample_does(given: list[str], found: dict[str, Any]) -> None:
     assert conditions(parse(["replay", "out.npz", *given])) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--condition", "a=1", "--condition", "a=2"], "--condition a is given twice"),
+        (["--negative", "1", "--negative", "a=2"], "--negative: give each of several conditions with its name"),
+    ],
+)
+def test_conditions_that_exclude_each_other_are_refused(given: list[str], words: str) -> None:
+    with pytest.raises(pathline.InvalidValue, match=words):
+        conditions(parse(["sample", "moons", *given]))
 
 
 def test_commands_of_the_server_run_where_it_is_installed(capsys: Capture, monkeypatch: pytest.MonkeyPatch):

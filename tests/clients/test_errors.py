@@ -42,6 +42,11 @@ def test_the_drawn_tree_is_the_tree() -> None:
     assert drawn == set(errors.__all__)
 
 
+def test_every_error_that_the_service_has_not_named_has_a_slug_of_its_own() -> None:
+    own = [kind for kind in classes() if not issubclass(kind, errors.APIError) and kind is not errors.PathlineError]
+    assert len({kind.slug for kind in own} - {""}) == len(own) == 6
+
+
 def test_everything_exported_exists() -> None:
     assert len(set(pathline.__all__)) == len(pathline.__all__)
     assert all(hasattr(pathline, name) for name in pathline.__all__)

@@ -83,9 +83,9 @@ def diagnosis() -> DiagnoseResult:
 @pytest.fixture
 def frontier() -> Frontier:
     points = (
-        FrontierPoint("euler-4", 4.0, 4, 0.1, 0.2, 0.15, 0.3, 0.4, 0, best=True),
-        FrontierPoint("euler-8", 8.0, 8, 0.05, 0.1, 0.08, 0.2, 0.3, 0, best=False),
-        FrontierPoint("rk4-2", 8.0, 8, 0.005, 0.01, 0.008, 0.02, 0.03, 0, best=True),
+        FrontierPoint("euler-4", 4, 4.0, 0.1, 0.2, 0.15, 0.3, 0.4, 0, best=True),
+        FrontierPoint("euler-8", 8, 8.0, 0.05, 0.1, 0.08, 0.2, 0.3, 0, best=False),
+        FrontierPoint("rk4-2", 8, 8.0, 0.005, 0.01, 0.008, 0.02, 0.03, 0, best=True),
     )
     curves = tuple(FrontierCurve(guidance, 64, 0, 1.0, True, points) for guidance in (1.0, 2.0))
     return Frontier("moons", 1, "sha256:00", "dopri5 at 1e-09", "classes & <all>", curves)

@@ -165,8 +165,8 @@ def test_an_array_that_was_changed_is_refused(
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"text": TEXT[:70]}, "text: condition 'text' has the shape [70, 5, 4]"),
-        ({"text": TEXT[..., :3]}, "expected float32 of shape [L up to 6, 4] for all samples, or 200 of these"),
+        ({"text": TEXT[:70]}, "conditions.text has the shape [70, 5, 4]"),
+        ({"text": TEXT[..., :3]}, "expected float32 of shape [L up to 6, 4] for all samples"),
         ({"text": np.zeros((7, 4))}, "has L = 7, expected 1 to 6"),
         ({"text": np.full((5, 4), np.nan)}, "condition 'text' holds a number that is not finite in float32"),
         ({"text": np.where(np.arange(TOTAL) == 150, np.nan, 0)[:, None, None] + TEXT}, "is not finite in float32"),
@@ -188,12 +188,12 @@ def test_bad_arrays_are_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--condition", "text=none.npy"], "none.npy: cannot be read: No such file"),
+        (["--condition", "text=none.npy"], "none.npy' cannot be read: "),
         (["--condition", "strength=1", "--condition", "strength=2"], "--condition strength is given twice"),
         (["--condition", "a", "--condition", "b"], "give each of several conditions with its name"),
         (["--condition", "label=f"], "or one of a, b, c, d, e"),
         (["--condition", "7"], "give them by name"),
-        (["--guidance", "[1]"], "--guidance [1]: give a number, or a JSON object"),
+        (["--guidance", "[1]"], "--guidance: '[1]' is neither a number nor a JSON object"),
         (["--guidance", "2"], "guidance was given without a condition"),
         (["--negative", "label=1"], "no term of guidance replaces a condition"),
     ],

@@ -68,9 +68,13 @@ def test_a_worker_that_is_stopped_cleans_up_and_ends_with_its_threads(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["unwound"]
 
 
+ABORTS = "import atexit, os, runpy; atexit.register(os.abort); runpy.run_module('fleet', run_name='__main__')"
+"""`python -m fleet` in a Python that would abort while it is finalized, as libraries of object stores may."""
+
+
 def start(repository: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PATHLINE_MODELS_DIR": str(repository)}
-    command = [sys.executable, "-m", "fleet", "sample", *arguments, "--quiet"]
+    command = [sys.executable, "-c", ABORTS, "sample", *arguments, "--quiet"]
     return subprocess.Popen(
         command,
         cwd=ROOT,

@@ -37,15 +37,21 @@ def rows_of(folder: Path) -> np.ndarray[Any, Any]:
     return np.concatenate([np.array(pq.read_table(file)["sample"].to_pylist(), np.float32) for file in files])
 
 
-async def test_rows_equal_those_of_the_service_bit_for_bit(fleet: Fleet, job: dict[str, Any], tmp_path: Path) -> None:
-    assert fleet("sample", "net", to=tmp_path / "job", first_index=1000, **job) == 0
+@pytest.mark.parametrize("solving", [{"solver": "rk4-4"}, {"solver": "sde-4", "diffusion": {"scale": 0.5}}])
+async def test_rows_equal_those_of_the_service_bit_for_bit(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, solving: dict[str, Any]
+) -> None:
+    options = job | {name: value if isinstance(value, str) else json.dumps(value) for name, value in solving.items()}
+    assert fleet("sample", "net", to=tmp_path / "job", first_index=1000, **options) == 0
+    (tmp_path / "job" / "receipts" / "00001.json").unlink()
+    assert fleet("sample", to=tmp_path / "job") == 0
     rows = rows_of(tmp_path / "job")
     app = create_app(Settings(threads=1))
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
     ):
-        body = {"model": "net", "solver": "rk4-4", "seed": 5, "first_index": 1050, "num_samples": 100}
+        body = {"model": "net", "seed": 5, "first_index": 1050, "num_samples": 100, **solving}
         answer = await http.post("/v1/sample", json=body, headers={"Accept": "application/x-npy"})
     page = np.load(io.BytesIO(answer.content))
     assert page.tobytes() == rows[50:150].tobytes()
@@ -120,6 +126,17 @@ def test_only_shards_without_a_receipt_are_made_again(
     assert fleet("sample", to=tmp_path) == 0
     assert made == [2]
     assert printed(capsys) == whole
+
+
+def test_a_run_removes_what_was_left_unfinished_before_it_and_nothing_of_another(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, monkeypatch: Patch
+) -> None:
+    died, another, commit = tmp_path / "tmp" / "died", tmp_path / "tmp" / "another", Target.commit
+    died.parent.mkdir()
+    died.touch()
+    monkeypatch.setattr(Target, "commit", lambda *arguments: another.touch() or commit(*arguments))
+    assert fleet("sample", "net", to=tmp_path, **job) == 0
+    assert list(died.parent.iterdir()) == [another]
 
 
 def test_a_poison_shard_is_reported_after_its_tries_and_the_others_are_made(
@@ -219,8 +236,7 @@ def test_a_model_that_has_changed_is_refused(
 
 def test_a_value_of_another_kind_is_refused(fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
     for option, value in {"seed": -1, "steps": "many", "start": "soon"}.items():
-        with pytest.raises(SystemExit, match="2"):
-            fleet("sample", "net", to=tmp_path / "job", **job | {option: value})
+        assert fleet("sample", "net", to=tmp_path / "job", **job | {option: value}) == 2
         assert f"argument --{option}: " in capsys.readouterr().err
     assert not (tmp_path / "job").exists()
 
@@ -228,16 +244,16 @@ def test_a_value_of_another_kind_is_refused(fleet: Fleet, job: dict[str, Any], t
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"total": 0}, "--total is 0; at least 1 sample is needed"),
-        ({"total": -3}, "--total is -3"),
+        ({"total": 0}, "--total 0 is not allowed; ask for 1 sample or more"),
+        ({"total": -3}, "--total -3 is not allowed"),
         ({"shard_rows": 100}, "a multiple of 64"),
         ({"solver": "rk5"}, "rk5"),
         ({"steps": 20, "solver": "rk4-4"}, "leave one of them out"),
         ({"condition": 3}, "unconditional"),
-        ({"workers": 0}, "--workers is 0"),
-        ({"tries": 0}, "--tries is 0"),
+        ({"workers": 0}, "--workers 0 is not allowed"),
+        ({"tries": 0}, "--tries 0 is not allowed"),
         ({"model_version": 9}, "has 1"),
-        ({"first_index": 2**63 - 100}, "below 2^63"),
+        ({"first_index": 2**63 - 100}, "below 2**63"),
         ({"solver": "dopri5@1e-5+batch"}, "cannot be split into shards"),
     ],
 )

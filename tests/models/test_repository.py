@@ -109,6 +109,7 @@ def test_what_is_passed_over_has_a_reason(root: Path) -> None:
     (root / "dangling").symlink_to(root / "nowhere")
     (root / "loop").symlink_to(root / "loop")
     (root / ".hidden").mkdir()
+    (root / "lost+found").mkdir()  # of a file system
     (root / "rings" / ("9" * 19)).mkdir()
     found = {str(path.relative_to(root)): why for path, why in Repository(root).passed_over()}
     odd = ("moons/-1", "moons/0", "moons/02", "moons/1.5", "moons/11x", "moons/\u0661", f"rings/{'9' * 19}")

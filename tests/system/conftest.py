@@ -1,5 +1,6 @@
 """The real service as its own process, and a real Chromium that opens its page."""
 
+import os
 import shutil
 import subprocess
 from collections import Counter
@@ -23,6 +24,7 @@ from models.conditions import NamedCondition
 from models.decoder import ColumnCard, Decoder
 from tests.processes import ROOT, free_port, stop
 from tests.service.serving import serving
+from tests.system.bulk import JOB, here
 from tests.system.support import until
 
 NAMES = ("circle", "square", "star")
@@ -138,3 +140,17 @@ def page(browser: BrowserContext, service: str) -> Iterator[Page]:
     yield tab
     tab.close()
     assert faults == []
+
+
+@pytest.fixture
+def environment(repository: Path) -> dict[str, str]:
+    """The environment of `python -m fleet`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PATHLINE_")}
+    return kept | {"PATHLINE_MODELS_DIR": str(repository), "PYTHONWARNINGS": "ignore"}
+
+
+@pytest.fixture(scope="session")
+def whole(repository: Path) -> str:
+    """Return the fingerprint of the bulk job, made by one process in large shards."""
+    environment = {"PATHLINE_MODELS_DIR": str(repository)}
+    return here(environment, "sample", *JOB[:-1], "1280", "--to", "memory://whole")

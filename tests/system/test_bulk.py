@@ -1,7 +1,4 @@
-"""Bulk jobs with real parts: servers of S3 and GCS, Ray, and processes that are killed at random moments.
-
-Ray and the stores' clients have their own environment, which `make test-system` creates.
-"""
+"""Bulk jobs with real parts: servers of S3 and GCS, disks, and processes that are killed at random moments."""
 
 import os
 import random
@@ -16,54 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.processes import ROOT, free_port
+from tests.processes import free_port
+from tests.system.bulk import JOB, PYTHON, begin, fleet, here, printed, workers_of
 from tests.system.support import until
 
 pytestmark = pytest.mark.system
-
-PYTHON = ROOT / ".venv" / "fleet" / "bin" / "python"
-JOB = ("moons", "--seed", "5", "--total", str(64 * 40), "--solver", "rk4-2000", "--shard-rows", "64")
-
-
-@pytest.fixture
-def environment(repository: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PATHLINE_")}
-    return kept | {"PATHLINE_MODELS_DIR": str(repository), "PYTHONWARNINGS": "ignore"}
-
-
-def begin(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
-    assert PYTHON.is_file(), f"{PYTHON} is missing; run: make test-system"
-    return subprocess.Popen(
-        [str(PYTHON), "-m", "fleet", *arguments, "--quiet"],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def fleet(environment: dict[str, str], *arguments: str, code: int = 0) -> str:
-    """Run a command to its end and return its output."""
-    running = begin(environment, *arguments)
-    out, err = running.communicate(timeout=600)
-    assert running.returncode == code, out + err
-    return out if code == 0 else err
-
-
-def printed(out: str) -> str:
-    return out.split("fingerprint ")[-1].strip()
-
-
-@pytest.fixture
-def whole(environment: dict[str, str]) -> str:
-    """Return the fingerprint of the job, made by one process in large shards."""
-    return printed(fleet(environment, "sample", *JOB[:-1], "1280", "--to", "memory://whole"))
-
-
-def workers_of(process: "subprocess.Popen[str]") -> list[int]:
-    return [int(number) for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def test_ten_kills_lose_and_double_nothing(environment: dict[str, str], whole: str, tmp_path: Path) -> None:
@@ -84,7 +38,7 @@ def test_ten_kills_lose_and_double_nothing(environment: dict[str, str], whole: s
             os.kill(chance.choice(workers_of(running)) if kind == "worker" else running.pid, signal.SIGKILL)
         running.communicate()
     assert printed(fleet(environment, "sample", "--to", str(tmp_path), "--workers", "2")) == whole
-    assert printed(fleet(environment, "verify", str(tmp_path))) == whole
+    assert here(environment, "verify", str(tmp_path)) == whole
 
 
 Keys = Callable[[], list[str]]
@@ -204,56 +158,12 @@ def test_a_full_disk_ends_the_run_and_the_rest_is_made_once_there_is_room(
     done = len(list((small_disk / "job" / "receipts").iterdir()))
     assert 0 < done < 24
     subprocess.run(["/bin/mount", "-o", "remount,size=64m", small_disk], check=True)
-    made = printed(fleet(environment, "sample", "--to", str(small_disk / "job")))
-    assert printed(fleet(environment, "sample", *job[:-2], "--to", "memory://whole")) == made
-    assert printed(fleet(environment, "verify", str(small_disk / "job"))) == made
+    made = here(environment, "sample", "--to", str(small_disk / "job"))
+    assert here(environment, "sample", *job[:-2], "--to", "memory://disk") == made
+    assert here(environment, "verify", str(small_disk / "job")) == made
 
 
 def test_a_file_system_that_may_only_be_read_is_said_at_once(environment: dict[str, str], small_disk: Path) -> None:
     subprocess.run(["/bin/mount", "-o", "remount,ro", small_disk], check=True)
     message = fleet(environment, "sample", *JOB, "--to", str(small_disk / "job"), code=1)
     assert "cannot write: Read-only file system; make room, or allow writing" in message
-
-
-def makers(environment: dict[str, str]) -> list[int]:
-    """Return the Ray processes that make a shard of these models now, by the names that Ray gives them meanwhile."""
-    ours, found = f"PATHLINE_MODELS_DIR={environment['PATHLINE_MODELS_DIR']}".encode(), []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            named = (process / "cmdline").read_bytes().startswith(b"ray::make")
-            if named and ours in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_ray_makes_the_same_rows_also_after_a_worker_and_its_driver_were_killed(
-    environment: dict[str, str], whole: str, tmp_path: Path, workers: str
-) -> None:
-    arguments = ("sample", *JOB, "--to", str(tmp_path), "--workers", workers, "--on", "ray")
-    killed = begin(environment, *arguments)
-    until("receipts", lambda: len(list(tmp_path.glob("receipts/*"))) >= 3, 180)
-    os.kill(until("a worker that makes a shard", lambda: makers(environment))[0], signal.SIGKILL)
-    before = len(list(tmp_path.glob("receipts/*")))
-    until("more receipts", lambda: len(list(tmp_path.glob("receipts/*"))) > before + int(workers), 180)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    assert printed(fleet(environment, *arguments)) == whole
-    assert printed(fleet(environment, "verify", str(tmp_path))) == whole
-
-
-def test_ray_that_dies_ends_the_run_and_the_rest_is_made_by_the_next(
-    environment: dict[str, str], whole: str, tmp_path: Path
-) -> None:
-    arguments = ("sample", *JOB, "--to", str(tmp_path), "--workers", "2", "--on", "ray")
-    running = begin(environment, *arguments)
-    until("receipts", lambda: len(list(tmp_path.glob("receipts/*"))) >= 3, 180)
-    [raylet] = [each for each in workers_of(running) if Path(f"/proc/{each}/comm").read_text() == "raylet\n"]
-    os.kill(raylet, signal.SIGKILL)
-    _, said = running.communicate(timeout=180)
-    assert running.returncode == 1, said
-    assert "fleet: Ray has died on this machine; run this again to make the other shards" in said
-    assert printed(fleet(environment, *arguments)) == whole
-    assert printed(fleet(environment, "verify", str(tmp_path))) == whole

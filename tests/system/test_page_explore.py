@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_one_solver_alone_has_a_verdict_too(page: Page, service: str) -> None:
 
 
 def test_a_stochastic_solver_has_no_error_and_the_other_has_its_own(page: Page, service: str) -> None:
-    noise = "sde-8 has noise of its own: its paths have no exact ends, and so no error."
+    noise = "sde-8 has noise of its own: its paths have no exact ends, and so no error. Show paths from one noise"
     show(page, service, **{"a.solver": "sde", "a.steps": 8})
     judged(page)
     assert page.inner_text("#verdict") == noise
@@ -74,6 +75,27 @@ def test_a_stochastic_solver_has_no_error_and_the_other_has_its_own(page: Page, 
     judged(page)
     assert page.inner_text("#verdict").startswith("rk4-4: 95 % of these samples end within ")
     assert noise in page.inner_text("#verdict")
+
+
+def test_paths_of_a_stochastic_solver_from_one_noise(page: Page, service: str) -> None:
+    """They begin at one point and end apart; the first is that of the sample itself, to the bit."""
+    show(page, service, **{"a.solver": "sde", "a.steps": 8, "f.noise_scale": 0.5}, num_samples=12)
+    judged(page)
+    before = picture(page)
+    with page.expect_response(lambda response: "x0" in (response.request.post_data or "")) as waiting:
+        page.click("text=Show paths from one noise")
+    page.wait_for_selector("body[data-chosen='0']")
+    fan = waiting.value.json()["saved"]["states"]
+    own = ask(service, solver="sde-8", num_samples=12, noise_scale=0.5, save_at=[0, 1])
+    assert [fan[0][0], fan[0][-1]] == own["saved"]["states"][0]
+    assert {tuple(path[0]) for path in fan} == {tuple(fan[0][0])}
+    assert len({tuple(path[-1]) for path in fan}) == len(fan) == 24
+    away = sum(math.dist(path[-1], fan[0][-1]) for path in fan[1:]) / 23
+    assert page.inner_text("#sample-body p") == (
+        "Thin lines: 23 paths of sde-8 from the same starting noise, with other noise on the way. "
+        f"They end {away:#.3g} from this one, on average."
+    )
+    assert picture(page) != before
 
 
 def test_the_reference_of_a_float32_model_is_at_the_floor_of_float32(page: Page, service: str) -> None:

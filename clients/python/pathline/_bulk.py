@@ -7,10 +7,8 @@ I/O itself: a client drives one flow for each worker.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -20,25 +18,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pathline._bar import Follow, following
+from pathline._bulk_arguments import BulkArguments, Counts
 from pathline._calls import Calls
-from pathline._conditions import NAMED, ONE, shape_of
+from pathline._conditions import ONE
 from pathline._events import Progress
 from pathline._fields import BulkOptions
 from pathline._flow import Do, Flow, Together, Wait
-from pathline._plot import needed
-from pathline._request import SEED_LIMIT, chosen_seed, integer, plain_options, sample_request
+from pathline._request import chosen_seed, integer, sample_request
 from pathline._results import SampleResult
 from pathline._typed import typed, understood
 from pathline.bulk_folder import (
     BLOCK,
-    FIELDS,
-    FORMATS,
     Arrays,
     Folder,
     JobSpec,
     JobStore,
     Receipt,
     RowConditions,
+    ShardQueue,
     ShardRows,
     Table,
     merged,
@@ -60,14 +57,6 @@ from pathline.errors import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
-"""Names of classes that are whole numbers."""
-
-Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
-"""How many samples of each condition: a mapping, or pairs where conditions are vectors."""
-
-_OPTIONS = tuple(BulkOptions.__annotations__)
 
 _PAGE_S, _PROBE_S = 2.0, 0.5
 _FIRST_PAGE, _LEAST_PAGE = 1024, 1
@@ -114,158 +103,6 @@ class BulkResult:
         return sorted(path for path in (self.folder / "shards").iterdir() if not path.name.startswith("."))
 
 
-@dataclass(frozen=True)
-class BulkArguments:
-    """The arguments of a call; None for omitted ones, which keeps the value of an existing job."""
-
-    model: str
-    total: int | None
-    table: Table | None
-    format: str | None
-    shard_rows: int | None
-    workers: int
-    options: dict[str, Any]
-    arrays: dict[str, np.ndarray]
-
-    @classmethod
-    def of(
-        cls,
-        model: str,
-        total: int | None,
-        counts: Counts | None,
-        format: str | None,  # noqa: A002 - the name of the option
-        shard_rows: int | None,
-        workers: int,
-        tries: int,
-        options: Mapping[str, Any],
-    ) -> BulkArguments:
-        """Check the arguments as far as possible without the service.
-
-        Raises:
-            TypeError: An option is unknown, or a count is not an integer.
-            InvalidValue: A number is out of range, or options contradict each other.
-            ImportError: The format is Parquet and pyarrow is not installed.
-        """
-        if not isinstance(model, str):
-            raise TypeError(f"model={model!r} is not allowed; use the name of a model")
-        members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
-        table = None if counts is None else _table(counts)
-        for name in ("condition", "conditions"):
-            if table is not None and name in members:
-                raise InvalidValue(f"{name} and counts are both given; give one of them", name)
-        total = None if total is None else integer("total", total)
-        first = integer("first_index", members.get("first_index", 0))
-        if not 0 <= first < SEED_LIMIT:
-            raise InvalidValue(f"first_index={first} is not allowed; use an integer from 0 to 2**63 - 1", "first_index")
-        if total is not None and not 1 <= total <= SEED_LIMIT - first:
-            raise InvalidValue(
-                f"total={total} is not allowed; ask for 1 sample or more, of indices below 2**63", "total"
-            )
-        if table is not None and total not in (None, table.total):
-            raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave out total", "total")
-        if format not in (None, *FORMATS):
-            raise InvalidValue(f"format={format!r} is not allowed; use one of {', '.join(FORMATS)}", "format")
-        if format == "parquet":
-            needed("pyarrow", "bulk")
-        if shard_rows is not None and (integer("shard_rows", shard_rows) < BLOCK or shard_rows % BLOCK):
-            raise InvalidValue(f"shard_rows={shard_rows} is not allowed; use a multiple of {BLOCK}", "shard_rows")
-        for name, number in (("workers", workers), ("tries", tries)):
-            if integer(name, number) < 1:
-                raise InvalidValue(f"{name}={number} is not allowed; use at least 1", name)
-        if "seed" in members:
-            members["seed"] = chosen_seed(members["seed"])
-        total = total if table is None else table.total
-        return cls(model, total, table, format, shard_rows, workers, members, _arrays_in(members))
-
-    @property
-    def request(self) -> dict[str, Any]:
-        """The options that determine the rows."""
-        return {name: self.options[name] for name in FIELDS if name in self.options}
-
-    def fitted(self, total: int, takes: Mapping[str, Any]) -> Arrays:
-        """Return the arrays, each with one row for all samples or a row for each.
-
-        Args:
-            total: Number of samples.
-            takes: Conditions of the model by name, as the service describes them.
-
-        Raises:
-            InvalidValue: The model has no such condition, or an array has another number of rows.
-        """
-        fitted = {}
-        for key, array in self.arrays.items():
-            name = key.partition(".")[2]
-            shape = shape_of(takes, name)
-            if shape is None:
-                taken = f"takes {', '.join(takes)}" if takes else "is unconditional"
-                raise InvalidValue(f"there is no condition {name!r}; this model {taken}", key)
-            more = array.ndim - len(shape)
-            if more not in (0, 1) or (more == 1 and len(array) not in (1, total)):
-                raise InvalidValue(
-                    f"{key} has the shape {list(array.shape)}; give one value of the shape {shape} for all samples, "
-                    f"or {total} of these, one for each",
-                    key,
-                )
-            fitted[key] = array if more else array[None]
-        return Arrays(fitted, total)
-
-    def refuse_other(self, spec: JobSpec, arrays: Arrays) -> None:
-        """Check that a job matches the arguments, and the arrays among them.
-
-        Raises:
-            BulkConflict: A value differs; the message has both.
-        """
-        arguments = {
-            "model": self.model,
-            "version": self.options.get("version"),
-            "seed": self.options.get("seed"),
-            "first_index": self.options.get("first_index"),
-            "total": self.total,
-            "table": None if self.table is None else self.table.digest,
-            "format": self.format,
-            "shard_rows": self.shard_rows,
-            **self.request,
-            **arrays.digests,
-        }
-        spec.refuse_other(arguments)
-
-
-def _table(counts: Counts) -> Table:
-    try:
-        pairs = [(condition, count) for condition, count in (counts.items() if isinstance(counts, Mapping) else counts)]
-    except (TypeError, ValueError):
-        raise InvalidValue("counts is neither a mapping nor pairs; use {7: 100} or [(7, 100)]", "counts") from None
-    if not pairs:
-        raise InvalidValue("counts is empty; give at least one condition and its number of samples", "counts")
-    plain = plain_options({"condition": [condition for condition, _ in pairs]}, ("condition",))["condition"]
-    numbers = [integer("counts", count) for _, count in pairs]
-    for condition, count in zip(plain, numbers, strict=True):
-        if count < 1:
-            raise InvalidValue(f"counts asks for {count} samples of {condition!r}; ask for at least 1", "counts")
-    return Table(plain, numbers)
-
-
-def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Take the numbers by name out of the options, as arrays; names of classes stay."""
-    arrays = {}
-    for option in NAMED:
-        for name, value in list((options.get(option) or {}).items()):
-            array = value if isinstance(value, np.ndarray) else _as_array(f"{option}.{name}", value)
-            if array.dtype.kind in "biuf":
-                arrays[f"{option}.{name}"] = array
-                del options[option][name]
-        if option in options and not options[option]:
-            del options[option]
-    return arrays
-
-
-def _as_array(name: str, value: Any) -> np.ndarray:
-    try:
-        return np.asarray(value)
-    except ValueError:
-        raise InvalidValue(f"{name} has lists of different lengths", name) from None
-
-
 class _Page:
     """The number of rows to request at a time, chosen so that a response takes about two seconds."""
 
@@ -298,20 +135,18 @@ class BulkJob:
         spec: JobSpec,
         conditions: RowConditions | None,
         arguments: BulkArguments,
-        labels: Mapping[str, int],
+        tries: int,
+        names: Sequence[str],
     ) -> None:
         policy = calls.retry
         if policy.max_attempts > 1:  # retries are not turned off
             policy = policy.at_least(_ATTEMPTS, _PATIENCE_S)
-        self.spec, self._folder, self._conditions, self._labels = spec, folder, conditions, labels
+        self.spec, self._folder, self._conditions, self._names = spec, folder, conditions, names
         self._calls, self._timeout_s = replace(calls, retry=policy), arguments.options.get("timeout_s")
         self._page, self._lock = _Page(), threading.Lock()
         self._stopped = False
-        self._waiting = deque(sorted(set(range(spec.shards)) - folder.done()))
-        self._tried: dict[int, int] = {}
-        self._failed: dict[int, str] = {}
+        self._queue = ShardQueue(folder, spec, tries)
         self._made = 0
-        self._before = spec.total - sum(spec.range(shard)[1] for shard in self._waiting)
         self._began = time.monotonic()
         self._tell: Callable[[Progress], None] = lambda _: None
 
@@ -323,30 +158,15 @@ class BulkJob:
         """Report progress to a function from now on."""
         self._tell = tell
 
-    def worker(self, tries: int) -> Flow[None]:
-        """Make shards until none is left.
-
-        Args:
-            tries: Attempts at a shard before giving up.
-        """
-        while not self._stopped and self._waiting:
-            try:
-                shard = self._waiting.popleft()
-            except IndexError:  # another worker took it
-                return
+    def worker(self) -> Flow[None]:
+        """Make shards until none is left."""
+        while not self._stopped and (shard := self._queue.take()) is not None:
             try:
                 yield from self._shard(shard)
             except PathlineError as error:
                 if not _passes(error):
                     raise
-                self._tried[shard] = tried = self._tried.get(shard, 0) + 1
-                if tried < tries:
-                    self._waiting.append(shard)  # after the others, which may succeed
-                else:
-                    self._failed[shard] = str(error)
-                    yield Do(lambda shard=shard, reason=str(error), tried=tried: self._folder.note_failure(
-                        shard, reason, tried
-                    ))  # fmt: skip
+                yield Do(lambda shard=shard, reason=str(error): self._queue.retry(shard, reason))
 
     def _shard(self, shard: int) -> Flow[None]:
         first, rows = self.spec.range(shard)
@@ -366,7 +186,9 @@ class BulkJob:
         except BaseException:
             self._advance(-done)
             raise
-        content = ShardRows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
+        table = self._conditions if isinstance(self._conditions, Table) else None
+        recorded = None if table is None else table.recorded(first, rows, self._names, self.spec.dtype)
+        content = ShardRows(first, samples, nfe, status.astype(np.str_), recorded)
         receipt = Receipt.of(self.spec, shard, content, deterministic, time.monotonic() - begin)
         yield Do(lambda: self._folder.commit(self.spec, content, receipt))
 
@@ -393,19 +215,10 @@ class BulkJob:
                 self._page.took(rows, time.monotonic() - begin)
             return result
 
-    def _conditions_of(self, first: int, rows: int) -> np.ndarray | None:
-        """Return the labels or vectors of a table of conditions, for the files."""
-        if not isinstance(self._conditions, Table):
-            return None
-        conditions = self._conditions.of(first, rows)["condition"]
-        if isinstance(conditions[0], list):
-            return np.asarray(conditions, self.spec.dtype)
-        return np.asarray([self._labels.get(condition, condition) for condition in conditions])
-
     def _advance(self, rows: int) -> None:
         with self._lock:
             self._made += rows
-            total, done, passed = self.spec.total, self._before + self._made, time.monotonic() - self._began
+            total, done, passed = self.spec.total, self._queue.done + self._made, time.monotonic() - self._began
             rate = self._made / passed if passed > 0 else 0.0
             left = (total - done) / rate if rate > 0 else None
             fields = {"rows": done, "total": total, "rows_per_s": rate}
@@ -418,20 +231,19 @@ class BulkJob:
             BulkIncomplete: Shards were given up; the others are done.
         """
         summary = yield Do(lambda: self._folder.summary(self.spec))
-        if self._failed:
-            (shard, why), *others = sorted(self._failed.items())
+        if failed := self._queue.failed:
+            (shard, why), *others = sorted(failed.items())
             more = f", and {len(others)} more" if others else ""
             raise BulkIncomplete(
                 f"{self._folder.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
                 "call again to make the rest",
-                self._failed,
+                failed,
             )
-        if lacking := self.spec.shards - summary.shards:
+        if left := (yield Do(self._queue.left)):
             raise BulkIncomplete(
-                f"{self._folder.address}: {lacking} receipts were removed while the job ran; call again to make their "
+                f"{self._folder.address}: {left} receipts were removed while the job ran; call again to make their "
                 "shards"
             )
-        yield Do(self._folder.store.clear)
         totals = {**vars(summary), "fingerprint": summary.fingerprint}
         return typed(BulkResult, {**vars(self.spec), **totals}, folder=Path(self._folder.address))
 
@@ -519,15 +331,17 @@ def bulk(
         PathlineError: See `pathline.errors`.
         TypeError, InvalidValue: As for `sample`.
     """
+    if not isinstance(model, str):
+        raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     arguments = BulkArguments.of(model, total, counts, format, shard_rows, workers, tries, options)
-    job = yield from _begin(calls, to, arguments)
+    job = yield from _begin(calls, to, arguments, tries)
     with following(progress or (lambda _: None)) as tell:
         job.follow(tell)
-        yield Together([job.worker(tries) for _ in range(workers)], job.stop)
+        yield Together([job.worker() for _ in range(workers)], job.stop)
     return (yield from job.result())
 
 
-def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> Flow[BulkJob]:
+def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments, tries: int) -> Flow[BulkJob]:
     """Start a job, or resume the one in a folder.
 
     Raises:
@@ -541,33 +355,34 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments) -> F
     folder = Folder(JobStore(Path(to).expanduser().absolute()))  # another working directory changes nothing
     spec = yield Do(folder.spec)
     if spec is None:
-        arrays = yield from _fitted(calls, arguments, arguments.total, arguments.options.get("version"))
+        if arguments.model is None or arguments.total is None:
+            raise InvalidValue("a new job needs total, or counts", "total")
+        version = arguments.options.get("version")
+        arrays = yield from _fitted(calls, arguments, arguments.model, arguments.total, version)
         started = arguments.table or (arrays if arrays.sources else None)
-        spec = yield from _new(calls, arguments, started)
+        spec = yield from _new(calls, arguments, arguments.model, arguments.total, started)
         yield Do(lambda: folder.create(spec, started))
     elif not spec.by_client:
         raise BulkConflict(f"{to} holds a job of `python -m fleet sample`; resume it with that, or choose a new folder")
     else:
-        arguments.refuse_other(spec, (yield from _fitted(calls, arguments, spec.total, spec.version)))
+        arguments.refuse_other(spec, (yield from _fitted(calls, arguments, spec.model, spec.total, spec.version)))
     conditions = yield Do(lambda: folder.conditions(spec))
-    table = isinstance(conditions, Table)
-    labels = _labels((yield from calls.model(spec.model)), spec.version) if table else {}
-    return BulkJob(calls, folder, spec, conditions, arguments, labels)
+    served = (yield from calls.model(spec.model)).served(spec.version) if isinstance(conditions, Table) else {}
+    names = ((served.get("conditions") or {}).get(ONE) or {}).get("names") or ()
+    return BulkJob(calls, folder, spec, conditions, arguments, tries, names)
 
 
-def _fitted(calls: Calls, arguments: BulkArguments, total: int | None, version: int | None) -> Flow[Arrays]:
-    if total is None:
-        raise InvalidValue("a new job needs total, or counts", "total")
+def _fitted(calls: Calls, arguments: BulkArguments, model: str, total: int, version: int | None) -> Flow[Arrays]:
     if not arguments.arrays:
         return Arrays({}, total)
-    takes = yield from calls.conditions(arguments.model, version, arguments.options.get("timeout_s"))
-    return arguments.fitted(total, takes)
+    return arguments.fitted(total, (yield from calls.conditions(model, version, arguments.options.get("timeout_s"))))
 
 
-def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | None) -> Flow[JobSpec]:
-    assert arguments.total is not None  # noqa: S101 - checked before
+def _new(
+    calls: Calls, arguments: BulkArguments, model: str, total: int, conditions: RowConditions | None
+) -> Flow[JobSpec]:
     spec = JobSpec(
-        model=arguments.model,
+        model=model,
         version=0,
         checkpoint="",
         path="",
@@ -577,15 +392,15 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         plan="",
         seed=chosen_seed(arguments.options.get("seed")),
         first_index=integer("first_index", arguments.options.get("first_index", 0)),
-        total=arguments.total,
+        total=total,
         table=conditions.digest if isinstance(conditions, Table) else "",
         arrays=conditions.digests if isinstance(conditions, Arrays) else {},
         shape=(),
         dtype="float32",
         format=arguments.format or "npy",
-        shard_rows=arguments.shard_rows or -(-arguments.total // BLOCK) * BLOCK,  # measured below
+        shard_rows=arguments.shard_rows or -(-total // BLOCK) * BLOCK,  # measured below
     )
-    timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, arguments.total)
+    timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, total)
     rows, version = min(BLOCK, most), arguments.options.get("version")
     while True:  # more and more of the first rows, until they take long enough to measure the service's speed
         started = time.monotonic()
@@ -605,7 +420,7 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
         if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
-    info = yield from calls.model(arguments.model)
+    info = yield from calls.model(model)
     row_bytes = first.samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
     rate, least_bytes = rows / seconds, max(row_bytes, 1)
     with understood("the description of the model"):
@@ -620,13 +435,3 @@ def _new(calls: Calls, arguments: BulkArguments, conditions: RowConditions | Non
             "shard_rows": arguments.shard_rows or shard_rows(rate, spec.total, arguments.workers, least_bytes),
         }
         return typed(JobSpec, {**vars(spec), **decided})
-
-
-def _labels(info: Any, version: int) -> dict[Any, int]:
-    """Return the numbers that stand for named classes: the names themselves if all are numbers, else the labels."""
-    names = ((info.served(version).get("conditions") or {}).get(ONE) or {}).get("names") or ()
-    whole = {name: int(name) for name in names if _WHOLE.fullmatch(name)}
-    if whole and len(whole) == len(names):
-        return whole
-    labels = {name: label for label, name in enumerate(names)}
-    return {**labels, **{number: labels[name] for name, number in whole.items()}}

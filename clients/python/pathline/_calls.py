@@ -50,7 +50,7 @@ class Calls:
 
     Attributes:
         url: Base URL of the service.
-        timeout: Seconds without network activity before giving up; sampling adds the request's own time limit.
+        timeout: See `Client`.
         retry: When to send a request again.
         login: Name and password of the URL, as an Authorization header; kept out of `url`, which results and messages
             show.

@@ -32,7 +32,8 @@ class Client(Operations):
     Args:
         base_url: URL of the service; by default ``PATHLINE_URL``, else ``http://127.0.0.1:8000``.
         api_key: Key of the service, sent as ``Authorization: Bearer``; by default ``PATHLINE_API_KEY``, else none.
-        timeout: Seconds without network activity before giving up; sampling adds the request's own `timeout_s`.
+        timeout: Seconds without network activity before giving up. The head of an answer may take no longer as a whole,
+            nor may its body, unless 64 KiB arrive each second. Sampling adds the request's own `timeout_s`.
         retry: When to send a request again; ``RetryPolicy(max_attempts=1)`` turns it off.
         headers: Sent with every request.
         transport: An httpx transport to use instead of sockets; proxies and certificates are then up to it.

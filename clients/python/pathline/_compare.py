@@ -16,6 +16,7 @@ from pathline._calls import Calls
 from pathline._fields import FrontierOptions
 from pathline._files import save
 from pathline._flow import Flow
+from pathline._frontier import FrontierPoint
 from pathline._page import page_url
 from pathline._request import Request, operation_request
 from pathline._table import html_table, text_table
@@ -27,42 +28,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ComparisonRow:
-    """One solver, measured; endpoint errors are shares of the spread.
+class ComparisonRow(FrontierPoint):
+    """One solver, measured now or beforehand.
 
     Attributes:
-        solver: Its text, as `sample` takes it.
-        nfe_most: Velocity evaluations of the slowest sample, which is what it costs.
-        nfe: Mean over the samples.
-        p50, p95: Quantiles of the endpoint error of the measured samples.
-        p95_low, p95_high: Interval of p95, each end with 99 % confidence; the upper end is promised and ranked.
-        worst: The largest endpoint error of the samples that reached the end.
-        failed: How many samples did not.
         samples, seed: How many samples were measured, and the seed of their noise.
         conditions: Which conditions they had; empty for an unconditional model.
         own_conditions: Whether those are the conditions of this comparison.
         stored: Whether it was measured beforehand, rather than now.
         ms: Milliseconds that solving for `num_samples` should take at the service's current speed.
-        best: Whether no other solver is both cheaper and more accurate.
         fields: All members of the service's answer.
     """
 
-    solver: str
-    nfe_most: int
-    nfe: float
-    p50: float
-    p95: float
-    p95_low: float
-    p95_high: float
-    worst: float
-    failed: int
     samples: int
     seed: int
     conditions: str
     own_conditions: bool
     stored: bool
     ms: float
-    best: bool
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 

@@ -32,7 +32,7 @@ class Call:
     """A step: send one HTTP request; the outcome is its `Response`.
 
     Attributes:
-        timeout: Longest time without network activity.
+        timeout: See `Client`; that of reads has the request's own time limit, too.
         stream: Leave the body of a successful response to be read by `ReadMore`.
     """
 

@@ -24,18 +24,18 @@ class FrontierPoint:
 
     Attributes:
         solver: Its text, as `sample` takes it.
-        nfe: Velocity evaluations of a sample, mean.
-        nfe_most: Velocity evaluations of the slowest sample.
+        nfe_most: Velocity evaluations of the slowest sample, which is what it costs.
+        nfe: Mean over the samples.
         p50, p95: Quantiles of the endpoint error of the samples measured.
         p95_low, p95_high: Interval of p95, each end with 99 % confidence; the upper end is promised and ranked.
-        worst: The largest endpoint error.
-        failed: Samples that did not reach the end.
+        worst: The largest endpoint error of the samples that reached the end.
+        failed: How many samples did not.
         best: Whether no other solver is both cheaper and more accurate.
     """
 
     solver: str
-    nfe: float
     nfe_most: int
+    nfe: float
     p50: float
     p95: float
     p95_low: float

@@ -13,7 +13,6 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from pathline._compare import ComparisonRow
     from pathline._frontier import FrontierPoint
 
 SIDE = 480
@@ -197,7 +196,7 @@ def curves(t: np.ndarray, values: np.ndarray, ax: Axes | None, name: str, title:
     return ax
 
 
-def frontier(curves: Mapping[str, Sequence[FrontierPoint | ComparisonRow]], ax: Axes | None, title: str) -> Axes:
+def frontier(curves: Mapping[str, Sequence[FrontierPoint]], ax: Axes | None, title: str) -> Axes:
     """Draw the error of each measured solver over its NFE, the best of each curve joined by a line.
 
     Args:

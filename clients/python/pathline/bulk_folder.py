@@ -18,6 +18,7 @@ import io
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,6 +51,9 @@ _PIECE_BYTES = 16 << 20  # of an array, read at a time
 _AT_ONCE = 1000  # receipts read at a time
 _LONGEST = 500  # characters of a message about a damaged file
 _MAX_SHARDS = 1 << 22  # their numbers are held in memory
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+"""Names of classes that are whole numbers."""
 
 _JOB, _CONDITIONS, _ARRAYS = "job.json", "conditions.json", "arrays"
 _BEFORE_JOB = {_CONDITIONS, _ARRAYS, "shards", "receipts", "tmp"}
@@ -302,6 +306,23 @@ class Table:
         """SHA-256 of the table."""
         return digest_of([list(self.conditions), list(self.counts)])
 
+    def recorded(self, first: int, rows: int, names: Sequence[str], dtype: str) -> NDArray[Any]:
+        """Return the conditions of consecutive samples as files hold them: labels (rows,), or vectors (rows, width).
+
+        Args:
+            first, rows: Which samples.
+            names: Names of the model's classes, if they have names; those that are numbers are recorded as such.
+            dtype: Of vectors.
+        """
+        conditions = self.of(first, rows)["condition"]
+        if isinstance(conditions[0], list):
+            return np.asarray(conditions, dtype)
+        numbers: dict[Any, int] = {name: int(name) for name in names if _WHOLE.fullmatch(name)}
+        if len(numbers) < len(names):
+            labels = {name: label for label, name in enumerate(names)}
+            numbers = {**labels, **{number: labels[name] for name, number in numbers.items()}}
+        return np.asarray([numbers.get(condition, condition) for condition in conditions])
+
     def of(self, first: int, rows: int) -> dict[str, Any]:
         """Return the member of a sample request that holds the conditions of consecutive samples."""
         places = np.searchsorted(self._ends, np.arange(first, first + rows), side="right")
@@ -543,11 +564,15 @@ class JobStore:
         """Remove a file, if it is there."""
         (self.path / name).unlink(missing_ok=True)
 
-    def clear(self) -> None:
-        """Remove temporary files of writers that died; call it only when nothing is being written."""
-        for part in self.path.rglob(".*.part"):
-            with contextlib.suppress(OSError):
-                part.unlink()
+    def unfinished(self) -> list[str]:
+        """Return the names of files that are being written, or whose writers died."""
+        return [part.relative_to(self.path).as_posix() for part in self.path.rglob(".*.part")]
+
+    def clear(self, unfinished: Sequence[str]) -> None:
+        """Remove unfinished files, which no call may be writing any more."""
+        with contextlib.suppress(OSError):
+            for name in unfinished:
+                self.remove(name)
 
 
 class Folder:
@@ -741,6 +766,63 @@ class Folder:
     def _write_json(self, name: str, content: Mapping[str, Any], indent: int | None = None) -> None:
         text = json.dumps(content, indent=indent, allow_nan=False).encode()
         self.store.write(name, lambda file: file.write(text))
+
+
+class ShardQueue:
+    """The shards of a job that one call has still to make; several threads may take from it.
+
+    Args:
+        folder: The folder of the job.
+        spec: The job.
+        tries: Attempts at a shard before it is given up.
+        mine: Numbers of the call's shards; all by default.
+
+    Attributes:
+        rows, done: Rows of the call's shards, and how many of them are done already.
+        failed: Shards that were given up, and why.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+
+    def __init__(self, folder: Folder, spec: JobSpec, tries: int, mine: Iterable[int] | None = None) -> None:
+        shards = set(range(spec.shards) if mine is None else mine)
+        self._folder, self._spec, self._tries = folder, spec, tries
+        self._unfinished = folder.store.unfinished()  # of writers that died; others may write here from now on
+        self._waiting = deque(sorted(shards - folder.done()))
+        self._tried: dict[int, int] = {}
+        self.failed: dict[int, str] = {}
+        self.rows = sum(spec.range(shard)[1] for shard in shards)
+        self.done = self.rows - sum(spec.range(shard)[1] for shard in self._waiting)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def take(self) -> int | None:
+        """Return the next shard to make; None if there is none."""
+        with contextlib.suppress(IndexError):  # another thread took the last
+            return self._waiting.popleft()
+        return None
+
+    def retry(self, shard: int, reason: str) -> None:
+        """Put a shard that failed behind the others, or give it up; raise an OSError if that cannot be recorded."""
+        self._tried[shard] = self._tried.get(shard, 0) + 1
+        if self._tried[shard] < self._tries:
+            self._waiting.append(shard)
+            return
+        self.failed[shard] = reason
+        self._folder.note_failure(shard, reason, self._tries)
+
+    def left(self) -> int:
+        """Return the number of shards without a receipt, of other calls too; at 0, what dead writers left is removed.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        left = self._spec.shards - len(self._folder.done())
+        if not left:
+            self._folder.store.clear(self._unfinished)
+        return left
 
 
 def _written(kind: type[D], content: bytes) -> D:

@@ -20,7 +20,8 @@
      |   +- RequestTimeout    no response in time (also a TimeoutError)
      +- ProtocolError         the response is not valid: an older service, another server, damage
 
-`slug` is the last part of the problem type, such as ``unknown-model``, ``job-too-large`` or ``draining``. Errors whose
+`slug` is the error's name for programs: the last part of the service's problem type, such as ``unknown-model``,
+``job-too-large`` or ``draining``, else one of this package, such as ``no-response``. Errors whose
 `retryable` is true are retried within the bounds of the `RetryPolicy`; a retry is the same request, because the seed is
 drawn before it is first sent.
 """
@@ -54,11 +55,13 @@ class PathlineError(Exception):
     """Any error that the SDK raises.
 
     Attributes:
+        slug: What happened, as a word for programs; what `except` clauses can tell apart further.
         attempts: How often the request was sent before it was abandoned.
         elapsed_s: Seconds from the first attempt to the last failure.
         retryable: Whether the same request may succeed later; the `RetryPolicy` then repeats it.
     """
 
+    slug: str = ""
     retryable: bool = False
     attempts: int = 1
     elapsed_s: float = 0.0
@@ -76,6 +79,8 @@ class InvalidValue(PathlineError, ValueError):
         field: Name of the field of the request; empty if it is none.
     """
 
+    slug = "invalid-value"
+
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
         self.field = field
@@ -84,6 +89,8 @@ class InvalidValue(PathlineError, ValueError):
 class BulkConflict(PathlineError):
     """A folder holds another bulk job or something else, or the model has changed since the job began."""
 
+    slug = "bulk-conflict"
+
 
 class BulkIncomplete(PathlineError):
     """Shards of a bulk job were given up; the same call tries them again.
@@ -91,6 +98,8 @@ class BulkIncomplete(PathlineError):
     Attributes:
         failed: Number of each such shard -> reason.
     """
+
+    slug = "bulk-incomplete"
 
     def __init__(self, message: str, failed: Mapping[int, str] | None = None) -> None:
         super().__init__(message)
@@ -104,6 +113,7 @@ class TransportError(PathlineError, ConnectionError):
         connected: Whether there was a connection.
     """
 
+    slug = "no-response"
     retryable = True
 
     def __init__(self, message: str, *, connected: bool = True, retryable: bool = True) -> None:
@@ -114,6 +124,7 @@ class TransportError(PathlineError, ConnectionError):
 class RequestTimeout(TransportError, TimeoutError):
     """Nothing arrived in the time allowed."""
 
+    slug = "request-timeout"
     retryable = False
 
     def __init__(self, message: str) -> None:
@@ -127,6 +138,8 @@ class ProtocolError(PathlineError):
         cut_off: Whether it ended half-way, so that a retry may bring the rest.
     """
 
+    slug = "invalid-response"
+
     def __init__(self, message: str, *, cut_off: bool = False) -> None:
         super().__init__(message)
         self.cut_off = self.retryable = cut_off
@@ -137,7 +150,7 @@ class APIError(PathlineError):
 
     Attributes:
         status: HTTP status.
-        slug: Last part of the problem type, such as ``overloaded``; what `except` clauses can tell apart further.
+        slug: Last part of the problem type, such as ``overloaded``; ``no-such-route`` or empty if there was none.
         type: Problem type, such as ``/problems/overloaded``; empty if the response was not a problem document.
         title: What kind of error it is.
         detail: What happened here, in the service's words.

@@ -6,6 +6,7 @@ multiple of 16 numbers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ BIAS, BIAS_AND_OLD, OLD = 0, 1, 2
 """The starting value of a tile's sums: the bias, the bias and the old value, or the old value."""
 
 _SHAPES = {6: 1, 4: 1, 3: 1, 2: 2, 1: 4}
-if llvm.get_host_cpu_features().get("avx512f"):
+if "+avx512f" in (os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()).split(","):
     _SHAPES = {12: 2, 6: 4, 4: 4, 3: 4, 2: 4, 1: 4}
 
 HEIGHTS, WIDTHS = tuple(_SHAPES), tuple(_SHAPES.values())

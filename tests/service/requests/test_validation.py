@@ -21,6 +21,7 @@ from service.responses import samples
 from service.responses.arrays import ENCODERS
 from service.settings import Settings
 from solvers import resolve
+from solvers.plan import Plan
 from tests.service.conftest import asking
 
 JSON = ENCODERS["application/json"]
@@ -38,6 +39,19 @@ def test_limits_are_inclusive(moons: ModelVersion, settings: Settings) -> None:
     limits = settings.model_copy(update={"max_samples": 5, "max_steps": 6, "max_nfe": 24})
     request = SampleRequest(model="moons", num_samples=5, solver="rk4", steps=6, max_nfe=24)
     assert validate_sample(request, moons, limits, JSON, asking()).job.num_samples == 5
+
+
+def test_the_default_of_max_nfe_is_within_every_limit(moons: ModelVersion, settings: Settings) -> None:
+    limits = settings.model_copy(update={"max_nfe": 24})
+
+    def plan(**body: Any) -> Plan:
+        return validate_sample(SampleRequest(model="moons", **body), moons, limits, JSON, asking()).job.plan
+
+    assert plan().spec.max_nfe == plan(solver="rk4-6").spec.max_nfe == 24
+    assert plan(solver="dopri5+max_nfe=20").spec.max_nfe == 20
+    for body in ({"max_nfe": 25}, {"solver": "dopri5+max_nfe=25"}):
+        with pytest.raises(ProblemError, match="max_nfe = 25 is over the limit of 24"):
+            plan(**body)
 
 
 @pytest.fixture

@@ -77,6 +77,8 @@ async def test_every_door_gives_the_same_samples_and_records_the_noise(http: htt
     answer = await sample(http)
     assert answer["solver"]["diffusion"] == DIFFUSION
     assert answer["solver"]["text"] == "sde-6+flow_grpo(0.7,0.9)"
+    assert answer["step_noise"] == "philox-as241-v1"
+    assert "step_noise" not in await sample(http, solver="euler-6", diffusion=None)
     for text in ({"solver": answer["solver"]["text"], "diffusion": None}, {"diffusion": "flow_grpo(0.7,0.9)"}):
         assert (await sample(http, **text))["digest"] == answer["digest"]
 

@@ -13,10 +13,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pathline._calls import DEFAULT_URL, VERSION
+from pathline._conditions import ONE
 from pathline._fields import FIELDS
 from pathline._request import nearest
 from pathline.cli.output import FORMATS
 from pathline.cli.server import COMMANDS
+from pathline.errors import InvalidValue
 
 _FLAGS = {"version": "--model-version", "timeout_s": "--timeout", "decode": "--no-decode"}
 """Options named differently from the fields that they set."""
@@ -63,9 +65,13 @@ def _condition(text: str) -> tuple[str, Any]:
     if not value.endswith(".npy"):
         return name, _value(value)
     try:
-        return name, np.load(value, allow_pickle=False)
+        array = np.load(value, mmap_mode="r", allow_pickle=False)  # rows are read when they are needed
     except Exception as error:  # a damaged header can raise anything
         raise argparse.ArgumentTypeError(f"{value!r} cannot be read: {error}") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        kind = array.dtype if isinstance(array, np.ndarray) else "an archive"
+        raise argparse.ArgumentTypeError(f"{value!r} is {kind}; a condition is an array of numbers")
+    return name, array
 
 
 def _size(text: str) -> tuple[str, int]:
@@ -81,6 +87,12 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text  # a label that is a word
+
+
+def _structure(text: str) -> Any:
+    """Return an object or a list that is written as JSON, and any other text as it is."""
+    value = _value(text)
+    return value if isinstance(value, (dict, list)) else text
 
 
 def _guidance(text: str) -> Any:
@@ -197,10 +209,26 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that hold conditions."""
-    positive, negative = dict(arguments.condition or ()), dict(arguments.negative or ())
+    """Return the options that hold conditions.
+
+    Raises:
+        InvalidValue: One is given twice, or several without names.
+    """
+    positive = _by_name("condition", arguments.condition or ())
     members = {"condition": positive.pop("", None), "conditions": positive or None}
-    return {**members, "negative": negative.get("", negative) or None}
+    negative = _by_name("negative", arguments.negative or ())
+    return {**members, "negative": {name or ONE: value for name, value in negative.items()} or None}
+
+
+def _by_name(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values and name:
+            raise InvalidValue(f"--{option} {name} is given twice; give it once")
+        values[name] = value
+    if "" in values and len(pairs) > 1:
+        raise InvalidValue(f"--{option}: give each of several conditions with its name, NAME=FILE.npy or NAME=JSON")
+    return values
 
 
 def _add_model(command: argparse.ArgumentParser, names: Sequence[str]) -> None:
@@ -239,12 +267,12 @@ def _solvers(text: str) -> list[str]:
     return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
 
 
-def flags_in(message: str) -> str:
+def flags_in(message: str, *more: str) -> str:
     """Return a message of the service or the SDK with the names of fields replaced by the command's options.
 
-    A name after a plus is kept: it is part of the text of a solver.
+    A name after a plus is kept: it is part of the text of a solver. `more` are names beside those of fields.
     """
-    flags = {name: _flag(name) for name in _SOLVING if name not in ("decode", "condition", "negative")}
+    flags = {name: _flag(name) for name in (*_SOLVING, *more) if name not in ("decode", "condition", "negative")}
     named = "|".join(flags)
     message = re.sub(
         rf"(?<!\+)\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda match: f"{flags[match[1]]} {match[3]}", message
@@ -282,7 +310,7 @@ def _seconds(text: str) -> float:
     return value
 
 
-_TYPES: dict[str, Any] = {"integer": int, "number": float, "string": str, "any": str, "object": str}
+_TYPES: dict[str, Any] = {"integer": int, "number": float, "string": str, "any": _structure, "object": str}
 _KINDS: dict[str, Any] = {"condition": _condition, "negative": _condition, "shape": _size, "guidance": _guidance}
 _KINDS["timeout_s"] = _seconds
 

@@ -95,10 +95,11 @@ def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleRe
     if arguments.json:
         samples = {} if shown is None else {"samples": numbers(shown.samples)}
         written = {"output": str(arguments.output)} if arguments.output else {}
-        _print_json({**tally.describe(), **written, **samples})
+        _print_json({**tally.describe(), **written, **samples, **(tally.transitions() if shown else {})})
     elif shown is not None:
         show(str(shown))
-        show(np.array2string(shown.samples, threshold=20, edgeitems=3, precision=4))
+        parts = [shown.samples] if shown.log_prob is None else [shown.samples, shown.log_prob]
+        show("\nlog_prob\n".join(np.array2string(part, threshold=20, edgeitems=3, precision=4) for part in parts))
     else:
         show(tally.summary() + (f"\nwritten to {arguments.output}" if arguments.output else ""))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pathline._files import numbers
 from pathline._results import SampleResult
 
 _OF_A_PAGE = ("first_index", "shape", "status", "digest", "request")
@@ -52,6 +53,10 @@ class Tally:
             whole["pages"] = [{name: meta[name] for name in _OF_A_PAGE if name in meta} for meta in metas]
             whole["shape"] = [self._done, *metas[0]["shape"][1:]]
         return {**metas[0], **whole, "failed": self.failed, "latency": latency}
+
+    def transitions(self) -> dict[str, Any]:
+        """Return the log-densities of steps as nested lists, null where not finite; empty without them."""
+        return {name: numbers(np.concatenate(self._arrays[name])) for name in ("log_prob",) if name in self._arrays}
 
     def entries(self) -> dict[str, np.ndarray]:
         """Return the arrays of an npz file other than the samples."""

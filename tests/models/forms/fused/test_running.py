@@ -99,14 +99,15 @@ def test_running_gives_the_bits_of_single_calls(
     assert sum(made) == max(int(value[3]) for value in expected.values())
 
 
-def test_a_plan_alone_needs_one_call() -> None:
+@pytest.mark.parametrize(("solver", "evaluations"), [("rk4", 80), ("sde", 20), ("sde_heun", 40)])
+def test_a_plan_alone_needs_one_call(solver: str, evaluations: int) -> None:
     field, lanes = fused(), Lanes((2,))
-    lanes.admit([Admission(resolve(solver="rk4", steps=20), noise(0, 0, 4, (2,)))])
+    lanes.admit([Admission(resolve(solver=solver, steps=20), noise(0, 0, 4, (2,)))])
     runner = field.runner(rows=4)
     assert runner is not None
     finished, calls = lanes.run(runner, 1000)
     assert finished is not None
-    assert calls == 80
+    assert calls == evaluations
     assert not len(lanes)
 
 

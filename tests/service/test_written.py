@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from service import errors
-from service.errors import EarlyResponse, Kind, ProblemError
+from service import written
+from service.errors import Kind, ProblemError
+from service.written import EarlyResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ async def _answer(coming: list[dict[str, Any]], *headers: tuple[bytes, bytes]) -
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await EarlyResponse(b"no", 413)({"type": "http", "headers": list(headers)}, receive, send)
+    await EarlyResponse(b"no", "text/plain", {}, 413)({"type": "http", "headers": list(headers)}, receive, send)
     return sent
 
 
@@ -42,13 +43,13 @@ async def test_it_drops_what_comes_to_the_end(end: dict[str, Any]) -> None:
 
 
 async def test_it_does_not_wait_for_those_who_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "_IDLE_S", 0.01)
+    monkeypatch.setattr(written, "_IDLE_S", 0.01)
     assert len(await _answer([MORE])) == 3
     assert len(await _answer([])) == 3
 
 
 async def test_it_drops_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "_MAX_DRAINED", 25)
+    monkeypatch.setattr(written, "_MAX_DRAINED", 25)
     coming = [MORE] * 9
     assert len(await _answer(coming)) == 3
     assert len(coming) == 6
