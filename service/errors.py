@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import orjson
 
-from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooManySamples, TooSlow
+from engine.job import Draining, EngineFailed, Overloaded, TooLate, TooManySamples, TooSlow
 from service.written import EarlyResponse, WrittenResponse
 
 MEDIA_TYPE = "application/problem+json"
@@ -351,7 +351,7 @@ class ClientGoneError(Exception):
     """The client closed the connection before the response; nothing can be sent to it."""
 
 
-REFUSALS = (Overloaded, TooSlow, TooManySamples, Draining, DeadlineExceeded, EngineFailed)
+REFUSALS = (Overloaded, TooSlow, TooManySamples, Draining, TooLate, EngineFailed)
 """The engine's exceptions, which `problem_of` takes."""
 
 
@@ -375,7 +375,7 @@ def problem_of(error: Exception) -> ProblemError:
         return invalid("num_samples", str(error))
     if isinstance(error, Draining):
         return shutting_down()
-    if isinstance(error, DeadlineExceeded):
+    if isinstance(error, TooLate):
         detail = (
             "the samples could not be finished within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
         )

@@ -18,7 +18,7 @@ from fastapi import Response
 from numpy.typing import NDArray
 from pydantic import Field, WithJsonSchema, WrapValidator
 
-from engine.job import DeadlineExceeded, Job, JobResult, Operation
+from engine.job import Job, JobResult, Operation, TooLate
 from models.condition_values import repeated
 from service.errors import ClientGoneError, check_limit, invalid, problem_of
 from service.http.context import Context
@@ -289,7 +289,7 @@ async def _take(spectra: _Spectra, job: Job, http: Context) -> None:
             if gone.done():
                 raise ClientGoneError
             if job.deadline is not None and time.monotonic() > job.deadline:
-                raise problem_of(DeadlineExceeded())
+                raise problem_of(TooLate())
     finally:
         gone.cancel()
 
