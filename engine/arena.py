@@ -71,7 +71,9 @@ class Arena:
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
         self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
         card = checkpoint.card
-        self._free, self._centred = (free_places(card.event_shape), card.centred) if operation is SAMPLE else ((), None)
+        self._free, self._centred = (
+            (free_places(card.event_shape), card.centred) if operation.field is None else ((), None)
+        )
         warm_up(self.dtype, device.device)
         with device.scope():
             self.network = ArenaNetwork(checkpoint, device, operation, sizes)
@@ -113,7 +115,7 @@ class Arena:
         return seconds
 
     def _empty(self) -> Lanes:
-        ends = self.operation is SAMPLE and self.checkpoint.card.field.takes_ends
+        ends = self.operation.field is None and self.checkpoint.card.field.takes_ends
         order = noise_places(self.event_shape, self._free)
         return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends, order=order)
 
@@ -172,7 +174,9 @@ class Arena:
                 assert drawn is not None  # noqa: S101
                 start, used = drawn[used : used + count], used + count
                 start = self._scaled(start, job)
-            admissions.append(Admission(job.plan, start, owner, first, job.save_at, job.seed, job.first_index + first))
+            known = None if job.known is None or self.operation.pulled else job.known.part(first, count)
+            sample = job.first_index + first
+            admissions.append(Admission(job.plan, start, owner, first, job.save_at, job.seed, sample, known))
             self.network.add(owner, job)
         self.lanes[bulk].admit(admissions)
         return self._ended(bulk)

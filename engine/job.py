@@ -18,6 +18,7 @@ from models.condition_values import Distinct
 from models.guidance import Guidance, network_rows
 from solvers.derived import DerivedField
 from solvers.errors import CODES, STATUSES, Status
+from solvers.known_values import KnownValues
 from solvers.lanes import Finished, SavedStates
 from solvers.plan import Plan
 from solvers.trace import StepTrace
@@ -35,14 +36,23 @@ class Operation:
     Attributes:
         name: its name in metrics and workloads.
         field: shape of an event -> the field that the lanes follow (see `solvers.derived`); None for the velocity.
+        pulled: whether the velocity is corrected towards known values (see `solvers.known_values`). Then a network row
+            costs three: itself, and forwards and backwards through it again.
     """
 
     name: str
     field: Callable[[tuple[int, ...]], DerivedField] | None = None
+    pulled: bool = False
 
 
 SAMPLE = Operation("sample")
 """Lanes follow the velocity itself. Its arena is made when a model is loaded, others when they are first requested."""
+
+GUIDED = Operation("guided", pulled=True)
+"""Samples that are guided towards known values."""
+
+PULLED_ROWS = 3
+"""Network rows of a row that is corrected, see `Operation`."""
 
 
 class Priority(StrEnum):
@@ -153,7 +163,8 @@ class Job:
         priority: see `Priority`.
         on_progress: called in the engine's thread, which it must not hold up; or None.
         progress_s: minimum seconds between two calls of `on_progress`.
-        operation: the operation; all but `SAMPLE` need `x0`, and `Engine.prepare` before.
+        known: known values of the samples; None for none. Those of guidance are for an operation that is `pulled`.
+        operation: the operation; all but `SAMPLE` need `Engine.prepare` before, and those with a field `x0`.
         on_logged: called in the engine's thread with the number of attempted steps under error control that are kept
             for the job's trace from now on; or None.
         follows: whether it is the second half of a request, so that it may lack time that its first half has used.
@@ -186,6 +197,7 @@ class Job:
     on_progress: Callable[[JobProgress], None] | None = None
     progress_s: float = 0.1
     on_logged: Callable[[int], None] | None = None
+    known: KnownValues | None = None
     operation: Operation = SAMPLE
     constants: torch.Tensor | None = None
     follows: bool = False
@@ -203,7 +215,7 @@ class JobResult:
         saved: (n, M, *event) states at `save_at`, NaN where a sample did not get there; or None.
         t, nfe, status: (n,) the time reached, the calls, and a `Status` value for each sample.
         trace: every attempted step; for plans empty unless `full` is requested, as the grid says it all.
-        rows: network rows spent on the job: one per call, or one for each term of its guidance.
+        rows: network rows spent on the job: one per call, or one for each term of its guidance; see `PULLED_ROWS`.
         queue_s, solve_s, network_s: seconds waited, solved, and in network calls that the job took part in.
         prelude_s, decoder_s: seconds in calls of the model's prelude and decoder program that it took part in; None
             if it did not need one.
@@ -390,7 +402,8 @@ class ResultBuilder:
             nfe=arrays.nfe,
             status=NAMES[arrays.code],
             trace=self._trace(arrays),
-            rows=int(arrays.nfe.sum()) * network_rows(self.job.guidance) - self.skipped,
+            rows=(int(arrays.nfe.sum()) * network_rows(self.job.guidance) - self.skipped)
+            * (PULLED_ROWS if self.job.operation.pulled else 1),
             queue_s=max(0.0, started - self.submitted - (self.prelude_s or 0.0)),
             solve_s=now - started,
             network_s=0.0 if self.started is None else network_s - self.network_s,

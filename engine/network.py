@@ -11,14 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.conditions import Conditions, JobRows, RowStore
+from engine.conditions import CallRows, Conditions, JobRows, RowStore
 from engine.device import Device
-from engine.job import Job, Operation, Sizes
+from engine.job import PULLED_ROWS, Job, Operation, Sizes
 from models.checkpoint.loading import Checkpoint
 from models.condition_values import Distinct
 from models.forms.form import Form
 from models.forms.rows import RowCaller, StoredRows, field_rows
 from models.guidance import Guidance, Term, combined
+from solvers.derived import PullbackField
+from solvers.known_values import corrected, error_of
 from solvers.lanes import Finished, Lanes
 
 _log = logging.getLogger("pathline")
@@ -66,6 +68,7 @@ class ArenaNetwork:
         self.seconds, self.rows = 0.0, 0
         self.form = Form(checkpoint.velocity, reason="derivatives of the field need its torch module")
         self._constants: JobRows | None = None
+        self._pull: RowCaller | None = None
         self._kind = checkpoint.card.field
         self.event_shape, self.call = self._field(checkpoint, operation, sizes)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
@@ -81,6 +84,8 @@ class ArenaNetwork:
             if form.reason:
                 level = logging.WARNING if form.failed else logging.INFO
                 _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, form.reason)
+            if operation.pulled:
+                self._pull = self._pullback(checkpoint, shape)
             more = {"independent": form.independent, "counted": checkpoint.velocity}
             self._row_shape = shape
             return shape, field_rows(form.velocity, shape, dtype, place, condition=self._takes, **more)
@@ -92,10 +97,17 @@ class ArenaNetwork:
         call = field_rows(checkpoint.velocity, self._row_shape, dtype, place, rows, self._takes, **more)
         return (derived.width,), call
 
+    def _pullback(self, checkpoint: Checkpoint, shape: tuple[int, ...]) -> RowCaller:
+        """Calls of [x, u] -> u dv/dx for known values, and room for these."""
+        derived, place = PullbackField(shape), self._device.device
+        self._constants = JobRows({"constants": RowStore((2 * derived.width + 1,), self._dtype, place)})
+        rows, more = (2 * derived.width,), {"derive": derived, "examples": derived.examples}
+        return field_rows(checkpoint.velocity, rows, self._dtype, place, _DERIVED_ROWS_AT_ONCE, self._takes, **more)
+
     @property
     def deterministic(self) -> bool:
         """Whether a row has the same bits in all calls."""
-        return self.call.deterministic
+        return self.call.deterministic and (self._pull is None or self._pull.deterministic)
 
     def timed(self, rows: int) -> float:
         """Measure the seconds of one call with this number of rows."""
@@ -107,6 +119,8 @@ class ArenaNetwork:
         begin = self._device.seconds()
         with torch.inference_mode():
             self.call(x, t, *conditions)
+            if self._pull is not None:
+                self._pull(x.flatten(1).repeat(1, 2), t, *conditions)
             self._device.finish()
         return self._device.seconds() - begin
 
@@ -114,9 +128,10 @@ class ArenaNetwork:
         """Add the conditions and constants of a job, once."""
         if self._conditions is not None:
             self._conditions.add(owner, job)
-        if self._constants is not None and owner not in self._constants and job.constants is not None:
-            variant = {"constants": Distinct(job.constants, np.arange(job.num_samples))}
-            self._constants.add(owner, job.num_samples, [variant], _PLAIN)
+        constants = job.known.constants() if self._pull is not None and job.known is not None else job.constants
+        if self._constants is not None and owner not in self._constants and constants is not None:
+            index = np.arange(job.num_samples) if len(constants) > 1 else None
+            self._constants.add(owner, job.num_samples, [{"constants": Distinct(constants, index)}], _PLAIN)
 
     def remove(self, owner: int) -> None:
         """Remove the conditions and constants of a job once its lanes are gone."""
@@ -160,7 +175,7 @@ class ArenaNetwork:
 
         Once a lane has ended there are at most `more` calls.
         """
-        if self.form.runner is None:
+        if self.form.runner is None or self._pull is not None:
             return None
         if self._conditions is not None and self._conditions.guided:
             return None
@@ -176,20 +191,33 @@ class ArenaNetwork:
 
     def _velocities(self, x: Tensor, t: Tensor, owner: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
         """The velocities of lanes, given the job of each and its sample in that job."""
+        if self._constants is None:
+            rows = None if self._conditions is None else self._conditions.of(owner, index, t)
+            return self._combined(self.call, rows, x, t)
+        [stored] = self._constants.stored(self._constants.lines(owner, index)[1])
+        constants = stored.rows()
+        rows = None if self._conditions is None else self._conditions.of(owner, index, t)
+        if self._pull is None:
+            v = self._combined(self.call, rows, torch.cat((x, constants), dim=1), t)
+            return v[:, : self.event_shape[0]].contiguous()
+        v = self._combined(self.call, rows, x, t)
+        error = error_of(x, t, v, constants)
+        # The guided velocity is a weighted sum of velocities, so its product is that of theirs.
+        product = self._combined(self._pull, rows, torch.cat((x.flatten(1), error.flatten(1)), dim=1), t)
+        further = 0 if rows is None or rows.of is None else len(rows.of)
+        self.rows += len(x) * (PULLED_ROWS - 1) + further * (PULLED_ROWS - 2)
+        return corrected(v, t, error, product[:, : v[0].numel()].reshape(v.shape), constants)
+
+    def _combined(self, call: RowCaller, rows: CallRows | None, x: Tensor, t: Tensor) -> Tensor:
+        """Call a field for states, once for each term of their guidance, and combine these."""
+        if rows is None:
+            return call(x, t)
         states = len(x)
-        if self._constants is not None:
-            [constants] = self._constants.stored(self._constants.lines(owner, index)[1])
-            x = torch.cat((x, constants.rows()), dim=1)
-        if self._conditions is None:
-            v = self.call(x, t)
-        else:
-            rows = self._conditions.of(owner, index, t)
-            if rows.of is not None:
-                self.rows += len(rows.of)
-                again = torch.from_numpy(rows.of).to(x.device)
-                x, t = torch.cat((x, x[again])), torch.cat((t, t[again]))
-            v = combined(self.call(x, t, *rows.conditions), states, rows.further, rows.projection, rows.rescaling)
-        return v if self._constants is None else v[:, : self.event_shape[0]].contiguous()
+        if rows.of is not None:
+            self.rows += len(rows.of)
+            again = torch.from_numpy(rows.of).to(x.device)
+            x, t = torch.cat((x, x[again])), torch.cat((t, t[again]))
+        return combined(call(x, t, *rows.conditions), states, rows.further, rows.projection, rows.rescaling)
 
     def _bisect(
         self,

@@ -34,6 +34,10 @@ def export_pairs(target: Target, file: Path) -> int:
     if file.suffix != ".npz":
         raise CommandError(f"{file}: give a name that ends in .npz")
     spec = _complete(target)
+    if spec.request.get("known") is not None:
+        raise CommandError(
+            f"{target.address}: its samples have known values, which `training` cannot tell from what the model makes"
+        )
     if spec.request.get("decode", True):
         raise CommandError(
             f"{target.address}: holds decoded samples, but pairs are states of the flow; run the job with --states"
@@ -51,10 +55,15 @@ def export_pairs(target: Target, file: Path) -> int:
             f"{target.address}: {failed} samples did not reach the end of their paths; use a finer solver"
         )
     solving = {name: spec.request[name] for name in SOLVER_FIELDS if name in spec.request}
+    solver = SolverSpec.of(**solving) if solving else None
+    if solver is not None and solver.noisy:
+        raise CommandError(
+            f"{target.address}: {solver} adds noise on the way, so its samples do not follow from their x0"
+        )
     about = {
         "model": spec.model,
         "checkpoint": spec.checkpoint,
-        "solver": str(SolverSpec.of(**solving)) if solving else "the service's default",
+        "solver": "the service's default" if solver is None else str(solver),
         "guidance": spec.request.get("guidance"),
         "seed": spec.seed,
         "first_index": spec.first_index,

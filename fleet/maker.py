@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pathline.bulk_folder import FIELDS, JobSpec, RowConditions, ShardRows, Table, merged
 
 from engine.engine import Engine
-from engine.job import EngineFailed, Job, JobProgress, Priority
+from engine.job import SAMPLE, EngineFailed, Job, JobProgress, Priority
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
@@ -157,7 +157,7 @@ class Maker:
         if tell is not None:
             job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
         try:
-            if job.sizes:
+            if job.sizes or job.operation is not SAMPLE:
                 self._prepare(job)
             result = self._engine.submit(job).result()
         except EngineFailed as error:
@@ -170,17 +170,18 @@ class Maker:
         return ShardRows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)
 
     def _prepare(self, job: Job) -> None:
-        """Prepare the engine for the shape of a job.
+        """Prepare the engine for the shape and the operation of a job.
 
         Raises:
-            CommandError: the network cannot be evaluated at that shape.
+            CommandError: the network cannot be evaluated at that shape, or has no derivative to use.
         """
         try:
             self._engine.prepare(self.model.name, self.model.version, job.operation, job.sizes)
         except Exception as error:  # whatever the network raises
             shape = ", ".join(f"{axis} = {size}" for axis, size in job.sizes)
             message = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise CommandError(f"model {self.model.name!r} cannot be evaluated at {shape}: {message}") from error
+            why = f"cannot be evaluated at {shape}" if job.operation is SAMPLE else "has no derivative to use"
+            raise CommandError(f"model {self.model.name!r} {why}: {message}") from error
 
     def make_shard(
         self, spec: JobSpec, shard: int, conditions: RowConditions | None, tell: Tell | None = None

@@ -26,8 +26,16 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "fixed": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 4},
     "adaptive": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "dopri5", "rtol": 1e-3, "save_at": [0.5]},
     "budget": {"model": "moons", "num_samples": 2, "seed": 0, "budget": {"max_error": 0.01}},
+    "known": {
+        "model": "moons",
+        "num_samples": 2,
+        "seed": 0,
+        "solver": "rk4-4",
+        "known": {"values": [1.0, 0.0], "mask": [1, 0]},
+    },
 }
-"""Requests for samples by name: fixed steps; error control, with the states at an intermediate time; a budget."""
+"""Requests for samples by name: fixed steps; error control, with the states at an intermediate time; a budget; a number of
+the samples that is known."""
 
 DATA = [[-0.84, 0.52], [1.91, 0.13]]
 """Two rows of moons."""

@@ -1,8 +1,8 @@
 """Replays: what an answer says of its request and its environment, so that its samples can be drawn again.
 
 An answer that is sent back is never trusted: its content is validated like any request. It has only the hash of long
-members (many start states, a condition for each sample) and of conditions by name, which must be sent again, as must
-guidance with them.
+members (many start states, a condition for each sample), of conditions by name and of known values, which must be sent
+again, as must guidance with conditions.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ Digest = Annotated[str, Field(pattern=HASH)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
 
+_NOT_SENT = ("name", "plan", "text", "resample")
+"""Members of a solver that are not those of a request; how often it repeats a step is said by `known`."""
+
 _OF_SOLVER = {"name", "plan", "text", *DEFAULTS} - {"solver", "t_span"}
 
 
@@ -54,7 +57,7 @@ def _of_solver(solver: dict[str, Any]) -> dict[str, Any]:
 MAX_NUMBERS = 64
 """Limit on the numbers of an array in an answer's `request`; of a larger one it has only the hash."""
 
-_HASHED = ("conditions", "negative", "guidance")
+_HASHED = ("conditions", "negative", "guidance", "known")
 """Members of which it has only the hash, whatever their size."""
 
 _MAX_HEADER = 8_192
@@ -75,8 +78,8 @@ class Asked(BaseModel):
     Attributes:
         t_span, start_time, condition, guidance, x0, decode, log_prob, trace, noise_scale: as in a request.
         shape: sizes of the free axes, by name.
-        hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, conditions by name, and
-            guidance with these.
+        hashes: of members that must be sent again: arrays of more than 64 numbers, vectors, conditions by name,
+            guidance with these, and known values.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -91,7 +94,7 @@ class Asked(BaseModel):
     decode: bool | None = None
     log_prob: bool | None = None
     trace: Literal["none", "summary", "full"] | None = None
-    hashes: dict[Literal["condition", "conditions", "negative", "guidance", "x0"], Digest] = {}
+    hashes: dict[Literal["condition", "conditions", "negative", "guidance", "known", "x0"], Digest] = {}
 
 
 class Answer(BaseModel):
@@ -124,7 +127,7 @@ class Answer(BaseModel):
 
     def members(self) -> dict[str, Any]:
         """Return the members of the request that it answers, without those in `hashes`."""
-        settings = {name: value for name, value in self.solver.items() if name not in ("name", "plan", "text")}
+        settings = {name: value for name, value in self.solver.items() if name not in _NOT_SENT}
         members = {name: value for name, value in settings.items() if value is not None}
         members |= {"model": self.model, "version": self.version, "solver": self.solver.get("name"), "seed": self.seed}
         members |= {"first_index": self.first_index, "num_samples": self.shape[0]}
@@ -163,6 +166,10 @@ def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
     if any(job.own):
         text = json.dumps(document_of(job.guidance, ()), sort_keys=True).encode()
         found["guidance"] = np.frombuffer(text + b"".join(_hash_of(own).tobytes() for own in job.own), dtype=np.uint8)
+    if job.known is not None:
+        text = f"{job.operation.name} {job.known.max_weight!r} {job.plan.spec.resample}"
+        each = {name: Distinct(tensor) for name, tensor in vars(job.known).items() if isinstance(tensor, torch.Tensor)}
+        found["known"] = np.concatenate((np.frombuffer(text.encode(), dtype=np.uint8), _hash_of(each)))
     if job.x0 is not None:
         found["x0"] = job.x0.numpy()
     return found

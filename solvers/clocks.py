@@ -131,12 +131,15 @@ def end_step(lane: Any, good: bool, times: Numbers) -> bool:
     if not good:
         lane.status = _NON_FINITE
         return True
-    lane.t = lane.t_next
     lane.step += 1
     if lane.step > lane.last:
+        lane.t = lane.t_next
         lane.status = _SUCCESS
         return True
-    lane.t_next = times[lane.step]
+    end = times[lane.step]
+    if end != lane.t_next:  # else the step is repeated, from where it began
+        lane.t = lane.t_next
+    lane.t_next = end
     lane.h = lane.t_next - lane.t
     return False
 

@@ -217,6 +217,39 @@ class JacobianField:
         return torch.cat((torch.zeros_like(places), places, t[:, None], row[:, None].to(noise.dtype)), dim=1)
 
 
+@dataclass(frozen=True)
+class PullbackField:
+    """The product e J with the Jacobian J = dv/dx at x: rows [x, e], whose first numbers become e J.
+
+    Attributes:
+        event_shape: shape of x.
+    """
+
+    event_shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """See `DerivedField`."""
+        return math.prod(self.event_shape)
+
+    @property
+    def constants(self) -> int:
+        """See `DerivedField`."""
+        return self.width
+
+    def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        """Evaluate rows [x, e]; see `DerivedField`."""
+        with torch.inference_mode(False), torch.no_grad():
+            place, e = (each.reshape(-1, *self.event_shape) for each in x.clone().split(self.width, dim=1))
+            _, pull = pullback(_bound(velocity, condition), place, t.clone())
+            product = pull(e).flatten(1)
+            return torch.cat((product, torch.zeros_like(product)), dim=1)
+
+    def examples(self, noise: Tensor) -> Tensor:
+        """See `DerivedField`."""
+        return noise
+
+
 def _bound(velocity: Callable[..., Tensor], condition: Any) -> Velocity:
     """Bind a copy of the condition to the velocity; autograd cannot use tensors that were made in inference mode."""
     if condition is None:

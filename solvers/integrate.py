@@ -85,6 +85,8 @@ def integrate(
     save_at: TimesSpec | None = None,
     tuned: TunedPlans | None = None,
     seed: int = 0,
+    resample: int = 1,
+    known: Tensor | None = None,
     progress: bool = False,
 ) -> Solution:
     """Solve dx/dt = velocity(x, t) for many samples at once, each on its own.
@@ -106,6 +108,9 @@ def integrate(
         tuned: plans tuned for this velocity, so that `solver` can be `tuned-6` or `ab4-9/tuned`.
         seed: chooses the noise of stochastic solvers (`sde`, `sde_heun`), in [0, 2^63); that of sample i is the same in
             the service, and independent of its starting noise of the same seed.
+        resample: how often each step is made, see `solvers.known_values`.
+        known: (samples, *event) or (1, *event) numbers of the samples that are known, NaN where none is: they replace
+            those on the way, and are reached exactly at t = 1. The span then goes forwards, within [0, 1].
         progress: show a progress bar on stderr, with the share of the span that the slowest sample has covered.
 
     Raises:
@@ -122,13 +127,28 @@ def integrate(
     plan = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, grid=grid, start=start, diffusion=diffusion,
         error_control=error_control, controller=controller, first_step=first_step, max_step=max_step, max_nfe=max_nfe,
-        t_span=t_span, dtype=x0.dtype, tuned=tuned,
+        t_span=t_span, resample=resample, dtype=x0.dtype, tuned=tuned,
     )  # fmt: skip
+    if known is not None:
+        _check_known(known, x0, plan)
     points = check_save_at(plan, save_at)
     field, wide = widened(_in_our_order(velocity), x0)
-    solution = _drive(lambda x, t, _: field(x, t), wide, plan, points, progress, seed=seed)
+    solution = _drive(lambda x, t, _: field(x, t), wide, plan, points, progress, seed=seed, known=known)
     saved = None if solution.saved is None else solution.saved.to(x0.dtype)
     return replace(solution, x=solution.x.to(x0.dtype), saved=saved)
+
+
+def _check_known(known: Tensor, x0: Tensor, plan: Plan) -> None:
+    if known.shape[1:] != x0.shape[1:] or len(known) not in (1, len(x0)):
+        shape = tuple(x0.shape)
+        raise SolverError("known", f"known has shape {tuple(known.shape)}; it must be {shape} or {(1, *shape[1:])}")
+    if known.isinf().any():
+        raise SolverError("known", "known holds an infinite number; use NaN where nothing is known")
+    start, end = plan.t_span
+    if not 0 <= start < end <= 1:
+        raise SolverError(
+            "known", f"known is for spans from noise to data, not from {start:g} to {end:g}; leave it out"
+        )
 
 
 def _in_our_order(velocity: Velocity) -> Velocity:
@@ -164,7 +184,7 @@ def integrate_indexed(
     Raises:
         SolverError: the plan is stochastic; this is for measurements and pairs, which follow the ODE.
     """
-    if plan.spec.method.stochastic:
+    if plan.spec.noisy:
         raise SolverError("solver", f"{plan.spec} is stochastic, and this follows the ODE: use a solver without noise")
     return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, plan, save_at, progress, step_ends)
 
@@ -177,9 +197,10 @@ def _drive(
     progress: bool,
     step_ends: bool = False,
     seed: int = 0,
+    known: Tensor | None = None,
 ) -> Solution:
     lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(plan.rows.slots, 2), step_ends=step_ends)
-    lanes.admit([Admission(plan, x0, save_at=save_at, seed=seed)])
+    lanes.admit([Admission(plan, x0, save_at=save_at, seed=seed, known=known)])
     results = _Results(x0, plan, save_at)
     results.take(lanes.collect(), lanes)
     bar_format = "{l_bar}{bar}| {n:.3f} of the span [{elapsed}<{remaining}]"

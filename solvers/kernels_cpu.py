@@ -1,8 +1,8 @@
 """Kernels for the CPU: compiled loops over states x (n, D) and velocities K (n, S, D), one lane at a time.
 
 `lanes` are the lanes' records (n,), `index` (m,) the lanes to work on; `weights` (R, 5, S), `rows` (R,) and `times`
-(G,) are the bank's; `order` (D,) is that of the noise of steps, see `draws.stir`. Tensors
-that live for one call are passed by address, see `compiled.array_at`.
+(G,) are the bank's; `pins` (P, 2, D) known values, see `States`; `order` (D,) is that of the noise of steps, see
+`draws.stir`. Tensors that live for one call are passed by address, see `compiled.array_at`.
 """
 
 from __future__ import annotations
@@ -77,10 +77,20 @@ def _stir(out: Data, x: Data, of_x: float, of_z: float, lane: Any, order: Index)
 
 
 @compiled
+def _pin(x: Data, pin: Data, t: float) -> None:
+    """Put the known entries of a state (D,) where they are at time t; `pin` (2, D) has noise and values."""
+    of_noise, of_value = x.dtype.type(1.0 - t), x.dtype.type(t)
+    for d in range(len(x)):
+        if not np.isnan(pin[1, d]):
+            x[d] = of_noise * pin[0, d] + of_value * pin[1, d]
+
+
+@compiled
 def query(
     lanes: Records,
     x: Data,
     k: Data,
+    pins: Data,
     weights: Numbers,
     rows: Records,
     order: Index,
@@ -96,12 +106,15 @@ def query(
     for j in range(len(lanes)):
         if packed and lanes[j].status != RUNNING:
             continue
-        t[m], row = query_time(lanes[j], rows), lanes[j].row
+        at, row = query_time(lanes[j], rows), lanes[j].row
+        t[m] = at
         _weighted(weights[row, A], lanes[j].h, rows[row].used, k[j], out[m])
         if rows[row].query_x != 0.0 or rows[row].query_z != 0.0:
             _stir(out[m], x[j], rows[row].query_x, rows[row].query_z, lanes[j], order)
         for d in range(x.shape[1]):
             out[m, d] = x[j, d] + out[m, d]
+        if lanes[j].pin >= 0:
+            _pin(out[m], pins[lanes[j].pin], at)
         m += 1
 
 
@@ -110,6 +123,7 @@ def receive(
     lanes: Records,
     x: Data,
     k: Data,
+    pins: Data,
     weights: Numbers,
     rows: Records,
     times: Numbers,
@@ -130,11 +144,18 @@ def receive(
         place = rows[lane.row].slot
         for d in range(x.shape[1]):
             k[j, place, d] = v[m, d]
+        if lane.pin >= 0:
+            pin = pins[lane.pin]
+            for d in range(x.shape[1]):
+                if not np.isnan(pin[1, d]):
+                    k[j, place, d] = pin[1, d] - pin[0, d]
         m += 1
         kinds[j] = next_row(lane, rows)
         present |= 1 << kinds[j]
         if kinds[j] == END_FIXED:
             ended += end_step(lane, _advance(lane, x[j], k[j], weights, rows, order, after), times)
+            if lane.pin >= 0:
+                _pin(x[j], pins[lane.pin], lane.t)
     return present, ended
 
 
@@ -167,6 +188,7 @@ def attempt(
     index: Index,
     x: Data,
     k: Data,
+    pins: Data,
     weights: Numbers,
     rows: Records,
     address: int,
@@ -174,7 +196,7 @@ def attempt(
     rho: Numbers,
 ) -> None:
     """See `States.attempt`; the new states (m, D) go to an address, the rest to sums and rho (m,)."""
-    _attempt(lanes, index, x, k, weights, rows, array_at(address, (len(index), x.shape[1]), x.dtype), sums, rho)
+    _attempt(lanes, index, x, k, pins, weights, rows, array_at(address, (len(index), x.shape[1]), x.dtype), sums, rho)
 
 
 @compiled
@@ -183,6 +205,7 @@ def _attempt(
     index: Index,
     x: Data,
     k: Data,
+    pins: Data,
     weights: Numbers,
     rows: Records,
     after: Data,
@@ -199,6 +222,9 @@ def _attempt(
         _weighted(weights[row, E], lane.h, stages, k[j], part)
         for d in range(width):
             after[m, d] = x[j, d] + after[m, d]
+        if lane.pin >= 0:
+            _pin(after[m], pins[lane.pin], lane.t_next)
+        for d in range(width):
             end = np.float64(after[m, d])
             scaled = np.float64(part[d]) / (lane.atol + lane.rtol * max(abs(np.float64(x[j, d])), abs(end)))
             # 0 * end is 0 unless the new state is not finite: then the error must not be finite either.
@@ -271,12 +297,12 @@ def _settle(lanes: Records, index: Index, after: Data, accepted: Flags, rows: Re
 
 @compiled
 def control(
-    lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, kinds: Index, present: int, log: Any
+    lanes: Records, x: Data, k: Data, pins: Data, weights: Numbers, rows: Records, kinds: Index, present: int, log: Any
 ) -> tuple[int, bool]:
     """Do after one call what `Lanes.absorb` does under error control, for lanes without save times.
 
     Args:
-        lanes, x, k, weights, rows: see the top of this module.
+        lanes, x, k, pins, weights, rows: see the top of this module.
         kinds: (n,) kind of the row that each lane has just done.
         present: a bit mask of these.
         log: values and counts of the step log.
@@ -305,7 +331,7 @@ def control(
         index = of_kind(kinds, END_ADAPTIVE)
         sums, rho = np.empty(len(index)), np.empty(len(index))
         after, accepted = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index), dtype=np.bool_)
-        _attempt(lanes, index, x, k, weights, rows, after, sums, rho)
+        _attempt(lanes, index, x, k, pins, weights, rows, after, sums, rho)
         error = norms(lanes, index, sums, width, True)
         full = write_attempts(lanes, index, error, rho, values, counts)
         ended += end_adaptive(lanes, index, error, rows, accepted)
@@ -322,7 +348,12 @@ class HostStates(States):
         super()._hold(lanes)
         if self._shared is not self._room_k:  # (converting a tensor to NumPy takes longer than slicing an array)
             self._shared, self._all_x, self._all_k = self._room_k, self._room_x.numpy(), self._room_k.numpy()
-        self.arrays = self._x, self._k = self._all_x[:lanes], self._all_k[:lanes]
+        self._x, self._k = self._all_x[:lanes], self._all_k[:lanes]
+        self.arrays = self._x, self._k, self._pins
+
+    def _set_pins(self, pins: Tensor) -> None:
+        super()._set_pins(pins)
+        self._pins = pins.numpy()
 
     def _take_out(self, gone: Index, stay: Index) -> Tensor:
         lanes, slots, width = self._k.shape
@@ -331,18 +362,19 @@ class HostStates(States):
 
     def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
         x, t = torch.empty_like(self.x), self.x.new_empty(len(lanes))
-        query(lanes, self._x, self._k, bank.weights, bank.rows, self.order, x.data_ptr(), t.data_ptr(), False)
+        loaded = self._pins, bank.weights, bank.rows
+        query(lanes, self._x, self._k, *loaded, self.order, x.data_ptr(), t.data_ptr(), False)
         return x, t
 
     def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
         v = v.contiguous().resolve_neg()
-        loaded = bank.weights, bank.rows, bank.times
+        loaded = self._pins, bank.weights, bank.rows, bank.times
         return receive(lanes, self._x, self._k, *loaded, self.order, v.data_ptr(), kinds, False)
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
         m = len(index)
         after, sums, rho = self.x.new_empty((m, self.x.shape[1])), np.empty(m), np.empty(m)
-        attempt(lanes, index, self._x, self._k, bank.weights, bank.rows, after.data_ptr(), sums, rho)
+        attempt(lanes, index, self._x, self._k, self._pins, bank.weights, bank.rows, after.data_ptr(), sums, rho)
         return Attempts(after, sums, rho)
 
     def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:

@@ -67,21 +67,40 @@ class DeviceStates(States):
         t = torch.from_numpy(times).to(self.x.device, self.x.dtype)
         row = lanes["row"]
         used = int(bank.rows["used"][row].max())
+        every = np.arange(len(lanes))
         if not used:
-            return self.x.clone(), t
+            return self._pinned(self.x.clone(), every, lanes, times), t
         total = combine(self._like(bank.weights[row, A, :used] * lanes["h"][:, None]), self.k)
-        self._stir(total, np.arange(len(lanes)), lanes, bank.rows["query_x"][row], bank.rows["query_z"][row])
-        return self.x + total, t
+        self._stir(total, every, lanes, bank.rows["query_x"][row], bank.rows["query_z"][row])
+        return self._pinned(self.x + total, every, lanes, times), t
 
     def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
         n, slots, width = self.k.shape
         places = self._index(np.arange(n) * slots + bank.rows["slot"][lanes["row"]])
-        self.k.view(n * slots, width).index_copy_(0, places, v)
+        self.k.view(n * slots, width).index_copy_(0, places, self._pinned(v, np.arange(n), lanes))
         present = next_rows(lanes, bank.rows, kinds)
         if not present >> END_FIXED & 1:
             return present, 0
         index = of_kind(kinds, END_FIXED)
-        return present, end_steps(lanes, index, self._advance(index, lanes, bank), bank.times)
+        ended = end_steps(lanes, index, self._advance(index, lanes, bank), bank.times)
+        if len(self.pins):
+            self.x.index_copy_(
+                0, self._index(index), self._pinned(self._pick(index)[0], index, lanes, lanes["t"][index])
+            )
+        return present, ended
+
+    def _pinned(self, rows: Tensor, index: Index, lanes: Records, t: Numbers | None = None) -> Tensor:
+        """Put known entries in place, in states (m, D) of lanes `index` at times t (m,), or in their velocities."""
+        if not len(self.pins):
+            return rows
+        places = lanes["pin"][index].astype(np.int64)
+        which = np.flatnonzero(places >= 0)
+        noise, value = self.pins.index_select(0, self._index(places[which])).unbind(1)
+        line = value - noise
+        if t is not None:
+            line = self._like(1 - t[which, None]) * noise + self._like(t[which, None]) * value
+        at = self._index(which)
+        return rows.index_copy(0, at, torch.where(value.isnan(), rows.index_select(0, at), line))
 
     def _advance(self, index: Index, lanes: Records, bank: Bank) -> Flags:
         """Advance states at the end of steps on grids; return (m,) whether the new ones are finite."""
@@ -120,7 +139,7 @@ class DeviceStates(States):
         slot = bank.rows["slot"][row]
         stages = int(slot.max()) + 1
         b, e, stiff, bend = (bank.weights[row, table, :stages] for table in (B, E, STIFF, BEND))
-        after = x + combine(self._like(b * h), k)
+        after = self._pinned(x + combine(self._like(b * h), k), index, lanes, lanes["t_next"][index])
         wide = after.double()
         scale = self._scale(index, lanes, torch.maximum(x.double().abs(), wide.abs()))
         # 0 * after is 0 unless the new state is not finite: then the error must not be finite either.

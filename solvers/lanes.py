@@ -46,6 +46,8 @@ class Admission:
         save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
         seed, first_sample: choose the noise of stochastic paths, see `draws`: the seed, and the index of the first one
             in its stream.
+        known: (n, *event) or (1, *event) known values that replace numbers on the way, NaN where nothing is known (see
+            `known_values`); None for none. The plan then goes forwards, from before t = 1.
     """
 
     plan: Plan
@@ -55,6 +57,7 @@ class Admission:
     save_at: NDArray[np.float64] | None = None
     seed: int = 0
     first_sample: int = 0
+    known: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,7 @@ class Lanes:
         self.log = StepLog()
         self.saved: list[SavedStates] = []
         self.saving = 0  # admissions with save times
+        self._pinned = 0  # lanes with known values
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
         self._room = np.zeros(0, dtype=LANE)
@@ -170,7 +174,7 @@ class Lanes:
             plain(room)[:before] = plain(self.records)
             self._room, self.records = room, room[:before]
         words, owners, indices = plain(self._room), self._room["owner"], self._room["index"]
-        tickets, saved = list[_Ticket](), list[SavedStates]()
+        tickets, saved, pinned = list[_Ticket](), list[SavedStates](), 0
         with ExitStack() as undo:
             last = before
             for admission in admissions:
@@ -185,6 +189,11 @@ class Lanes:
                 if admission.plan.rows.mix is not None:
                     noisy = self._room[first:last]
                     noisy["seed"], noisy["sample"] = admission.seed, admission.first_sample + np.arange(last - first)
+                if admission.known is not None:
+                    start, known, t = admission.x0, admission.known, admission.plan.t_span[0]
+                    self._room["pin"][first:last] = places = self.states.pin(start, known, t)
+                    undo.callback(self.states.unpin, places)
+                    pinned += last - first
                 if admission.plan.times is None:
                     self._room["log"][first:last] = places = self.log.open(last - first)
                     undo.callback(self.log.free, places)
@@ -200,6 +209,7 @@ class Lanes:
             self._next_ticket += 1
             self.saving += ticket.save_at is not None
         self.saved += saved
+        self._pinned += pinned
 
     def _widen(self, slots: int) -> None:
         if slots > self.bank.slots:
@@ -328,6 +338,9 @@ class Lanes:
             return None
         out = clocks.take_out(plain(self.records), gone, stay).view(LANE)[:, 0]
         self.records = self._room[: len(stay)]
+        if self._pinned and len(places := out["pin"][out["pin"] >= 0]):
+            self.states.unpin(places)
+            self._pinned -= len(places)
         x = self.states.take(gone, stay)
         if not self._flat:
             x = x.reshape(-1, *self.event_shape)

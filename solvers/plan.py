@@ -21,6 +21,7 @@ from solvers.catalogue import Solver
 from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
 from solvers.grids import times
+from solvers.known_values import repeated
 from solvers.multistep import Exponential, adams_bashforth_weights, exponential_weights
 from solvers.spec import SolverSpec, stated
 from solvers.stochastic import Diffusion, weights
@@ -95,7 +96,8 @@ class Plan:
         spec: what was compiled, completed with defaults.
         rows: one for each call. Under error control: the two calls that choose the first step, then one
             attempt.
-        times: (N + 1,) the grid; None under error control.
+        times: (N + 1,) the start and the ends of the steps; None under error control. A step that is repeated has the
+            same end again, see `known_values.repeated`.
         control: how the next step follows from the error; None on a grid.
         q: order of the error estimate; 0 on a grid.
         tuned: digest of the tuned plan that gave the times or weights; empty for a stock solver.
@@ -253,6 +255,9 @@ def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None) -> Pl
         return Plan(spec, adaptive_rows(method.tableau), control=CONTROLLERS[spec.controller](q), q=q)
     start, end = spec.t_span
     points = times(spec.grid, spec.steps, (start, end)) if learned is None else learned.times
+    if spec.resample > 1:
+        ends, back = repeated(points, spec.resample)
+        return Plan(spec, resampled_rows(method.tableau, back), ends)
     return Plan(spec, rows_on(points, spec, method, learned), points, tuned="" if learned is None else learned.digest)
 
 
@@ -426,6 +431,23 @@ def stochastic_rows(times: NDArray[np.float64], tableau: Tableau, diffusion: Dif
     slot = np.tile(np.arange(stages), steps)
     kind = np.where(slot == stages - 1, END_FIXED, MID)
     return _plan_rows(rows.a, rows.b, np.tile(tableau.c[:stages], steps), slot, kind, mix=rows.mix)
+
+
+def resampled_rows(tableau: Tableau, back: NDArray[np.float64]) -> Rows:
+    """Return the rows of a Runge-Kutta method whose steps end with noise where they are repeated.
+
+    Args:
+        tableau: the method.
+        back: (M, 2) for each step, the factors of its result and of z, see `known_values.repeated`.
+    """
+    step = fixed_rows(tableau)
+    stages, steps = step.slots, len(back)
+    ends = np.tile(step.kind == END_FIXED, steps)
+    scale, gamma = np.repeat(back, stages, axis=0).T
+    mix = np.zeros((stages * steps, 4))
+    mix[ends, 2], mix[ends, 3] = scale[ends] - 1, gamma[ends]
+    a, b = np.tile(step.a, (steps, 1)), np.tile(step.b, (steps, 1)) * scale[:, None]
+    return _plan_rows(a, b, np.tile(step.c, steps), np.tile(step.slot, steps), np.tile(step.kind, steps), mix=mix)
 
 
 def tuned_rows(

@@ -6,9 +6,10 @@
 
 GRID is a grid's name, with its parameters in parentheses where it has any, or times in parentheses. OPTION is a value
 of `start`, `controller` or `error_control`; `first_step=`, `max_step=` or `max_nfe=` with a number; or the schedule of
-a stochastic method, with its scale and temperature in parentheses unless they are 1: `sde-50+flow_grpo(0.7)`. Case and
-surrounding spaces do not matter; `rk4:20` and `rk4_20` are the same as `rk4-20`. This is the only place that reads or
-writes such text: other programs send it as it was typed, and show the `text` of a response.
+a stochastic method, with its scale and temperature in parentheses unless they are 1: `sde-50+flow_grpo(0.7)`.
+`resample=` repeats the steps of a one-step method: `euler-50+resample=3`. Case and surrounding spaces do not matter;
+`rk4:20` and `rk4_20` are the same as `rk4-20`. This is the only place that reads or writes such text: other programs
+send it as it was typed, and show the `text` of a response.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from solvers.tuned import TUNED
 DEFAULT_TOLERANCE = 1e-5
 DEFAULT_MAX_NFE = 10_000
 ERROR_CONTROLS = ("sample", "batch")
+MAX_RESAMPLE = 100
 MAX_STEPS = 10_000_000
 """More steps than this are refused before anything is allocated."""
 
@@ -66,6 +68,7 @@ class Option:
 OPTIONS = {
     "start": Option(STARTS, adaptive=False),
     "diffusion": Option(tuple(SCHEDULES), adaptive=False),
+    "resample": Option(whole=True, adaptive=False),
     "controller": Option(tuple(CONTROLLERS)),
     "error_control": Option(ERROR_CONTROLS),
     "first_step": Option(),
@@ -87,6 +90,8 @@ class SolverSpec:
         grid: the grid of fixed steps, see `grids.normalise`.
         start: `ramp` (default) or `rk`, the start-up of multistep methods; None for others.
         diffusion: the noise of stochastic methods, see `Diffusion.of` for other forms; None for other methods.
+        resample: how often each fixed step of a one-step method is made, with new noise before it is repeated; see
+            `known_values`. 1 to 100.
         error_control: `sample` (each sample its own steps) or `batch` (one step size for all).
         controller: `paper`, `i` or `pi`; the method's own by default, None with fixed steps.
         first_step: size of the first step, positive, at most the span; None for the automatic one.
@@ -105,6 +110,7 @@ class SolverSpec:
     grid: GridSpec = "uniform"
     start: str | None = None
     diffusion: Diffusion | Mapping[str, Any] | str | None = None
+    resample: int = 1
     error_control: str = "sample"
     controller: str | None = None
     first_step: float | None = None
@@ -137,6 +143,9 @@ class SolverSpec:
                     f"{self.solver} is stochastic and goes from noise to data only, between t = 0 and 1, not from "
                     f"{span[0]:g} to {span[1]:g}; use another solver",
                 )
+        self._fill(resample=_whole("resample", self.resample))
+        if self.resample > 1:
+            self._check_resample(method, span)
         if method.exponential and not 0 <= min(span) < max(span) <= 1:
             raise SolverError(
                 "t_span", f"{self.solver} is for times from 0 to 1; its span is {span[0]:g} to {span[1]:g}"
@@ -149,6 +158,27 @@ class SolverSpec:
     def _fill(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def _check_resample(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
+        one_step = not (method.multistep_order or method.stochastic or self.tuned)
+        if not one_step or (self.steps is None and isinstance(self.grid, str)):
+            raise SolverError(
+                "resample",
+                f"resample = {self.resample} repeats fixed steps of Runge-Kutta methods, for example "
+                f"euler-50+resample={self.resample}, not those of {self.solver}"
+                + ("" if not one_step else " under error control")
+                + "; leave it out",
+            )
+        if not 0 <= span[0] < span[1] <= 1:
+            raise SolverError(
+                "resample",
+                f"resample is for spans from noise to data, not from {span[0]:g} to {span[1]:g}; leave it out",
+            )
+        if self.resample > MAX_RESAMPLE or (self.steps or len(self.grid)) * self.resample > MAX_STEPS:
+            raise SolverError(
+                "resample",
+                f"resample must be at most {MAX_RESAMPLE}, with at most {MAX_STEPS} steps in all, got {self.resample}",
+            )
 
     def _check_tuned(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
         if span != (0.0, 1.0):
@@ -210,6 +240,11 @@ class SolverSpec:
         return TUNED in (self.solver, self.grid)
 
     @property
+    def noisy(self) -> bool:
+        """Whether steps draw noise: their path is not that of the ODE."""
+        return self.method.stochastic or self.resample > 1
+
+    @property
     def method(self) -> catalogue.Solver:
         """The solver's entry in the catalogue."""
         return catalogue.find(self.solver)
@@ -223,6 +258,8 @@ class SolverSpec:
         if self.method.learned:  # its times are its own
             del own["grid"]
         own |= {name: getattr(self, name) for name in OPTIONS if _takes(self.method, name, self.adaptive)}
+        if self.resample == 1:
+            own.pop("resample", None)
         if isinstance(self.diffusion, Diffusion):
             own["diffusion"] = self.diffusion.settings
         return {"name": self.solver, **own, "text": str(self)}
@@ -368,7 +405,8 @@ def parameters(solver: catalogue.Solver) -> dict[str, object]:
 
 def _takes(solver: catalogue.Solver, name: str, adaptive: bool) -> bool:
     """Whether one of `OPTIONS` is for a solver, under error control or not."""
-    own = {"start": bool(solver.starts), "diffusion": solver.stochastic}
+    one_step = not (solver.multistep_order or solver.stochastic or solver.learned)
+    own = {"start": bool(solver.starts), "diffusion": solver.stochastic, "resample": one_step and not adaptive}
     return own.get(name, adaptive or not OPTIONS[name].adaptive)
 
 

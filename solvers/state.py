@@ -23,12 +23,13 @@ from solvers.trace import StepLog
 
 LANE = np.dtype(
     [
-        # Every call touches the first eight: one cache line, which the network call has evicted.
+        # Every call touches the first nine: one cache line, which the network call has evicted.
         ("t", np.float64),  # current time of the lane
         ("h", np.float64),  # the step, signed; 0 until the automatic first step is chosen
         ("t_next", np.float64),  # where the step ends, exactly
         ("row", np.int64),  # next row, absolute in the bank
-        ("done", np.int64),  # the row of the last call
+        ("done", np.int32),  # the row of the last call
+        ("pin", np.int32),  # place of its known values, -1 for none
         ("nfe", np.int64),
         ("step", np.int64),  # time of the grid at which the running step ends, absolute in the bank
         ("last", np.int64),  # last time of the grid
@@ -76,7 +77,7 @@ def first_record(plan: Plan, first_row: int, first_time: int) -> Records:
     start, end = plan.t_span
     one["row"] = first_row
     one["t"], one["t_end"], one["span"] = start, end, abs(end - start)
-    one["group"], one["log"], one["status"] = -1, -1, RUNNING
+    one["group"], one["log"], one["pin"], one["status"] = -1, -1, -1, RUNNING
     if plan.times is not None:
         one["first"], one["step"], one["last"] = first_time, first_time + 1, first_time + len(plan.times) - 1
         one["t_next"], one["h"] = plan.times[1], plan.times[1] - start
@@ -169,6 +170,7 @@ class Runner(Protocol):
         lanes: Records,
         x: NDArray[Any],
         k: NDArray[Any],
+        pins: NDArray[Any],
         bank: Bank,
         log: StepLog,
         kinds: Index,
@@ -179,6 +181,7 @@ class Runner(Protocol):
         Args:
             lanes: (n,) records.
             x, k: (n, D) and (n, S, D) their states and velocities.
+            pins: (P, 2, D) known values, see `States`.
             bank: rows and grids.
             log: takes the attempts under error control.
             kinds: (n,) receives the kinds of rows that the last call ended.
@@ -202,11 +205,14 @@ class States(ABC):
     lane in an order fixed by the lane alone, so its last bit cannot depend on other lanes.
 
     Attributes:
-        arrays: x (n, D) and K (n, S, D) for a `Runner`; None for states that are not in host memory.
+        pins: (P, 2, D) noise x0 and value y of lanes with known values, by their places; y is NaN where it is unknown.
+            Known entries of all queries and states are (1 - t) x0 + t y, and those of all velocities y - x0.
+        arrays: x (n, D), K (n, S, D) and pins for a `Runner`; None for states that are not in host memory.
         order: (D,) the place in a state of each number of the noise of a step, see `draws.stir`.
     """
 
-    arrays: tuple[NDArray[Any], NDArray[Any]] | None = None
+    pins: Tensor
+    arrays: tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None = None
 
     def __init__(
         self, width: int, slots: int, dtype: torch.dtype, device: torch.device | str, order: Index | None = None
@@ -214,6 +220,8 @@ class States(ABC):
         self.order = np.zeros(0, dtype=np.int64) if order is None else order
         self._room_x = torch.empty((0, width), dtype=dtype, device=device)
         self._room_k = torch.empty((0, slots, width), dtype=dtype, device=device)
+        self._free_pins: list[int] = []
+        self._set_pins(torch.empty((0, 2, width), dtype=dtype, device=device))
         self._hold(0)
 
     @abstractmethod
@@ -284,6 +292,39 @@ class States(ABC):
             if origin >= 0:
                 self._room_k[first:last, origin] = self._room_x[first:last]
         self._hold(after)
+
+    def pin(self, start: Tensor, known: Tensor, t: float) -> Index:
+        """Keep known values of lanes, and return their places (m,).
+
+        Args:
+            start: (m, *event) starting states.
+            known: (m, *event), or (1, *event) for all of them; NaN where nothing is known.
+            t: where they start, below 1: x0 is where the line from the value through the state is at 0.
+        """
+        lanes, free = start.shape[0], self._free_pins
+        if len(free) < lanes:
+            size = self.pins.shape[0]
+            room = max(2 * size, size + lanes, SMALLEST_ROOM)
+            pins = self.pins.new_empty((room, *self.pins.shape[1:]))
+            pins[:size] = self.pins
+            self._set_pins(pins)
+            free.extend(range(room - 1, size - 1, -1))
+        places = np.array(free[len(free) - lanes :], dtype=np.int64)
+        x, y = self.start_of(start), self.start_of(known).expand(lanes, -1)
+        pinned = torch.stack((x if t == 0 else (x - t * y) / (1 - t), y), dim=1)
+        self.pins[torch.from_numpy(places).to(pinned.device)] = pinned
+        del free[len(free) - lanes :]
+        return places
+
+    def unpin(self, places: Index) -> None:
+        """Free places of known values; without any left, their memory too."""
+        self._free_pins.extend(places.tolist())
+        if len(self._free_pins) == self.pins.shape[0]:
+            self._free_pins = []
+            self._set_pins(self.pins.new_empty((0, *self.pins.shape[1:])))
+
+    def _set_pins(self, pins: Tensor) -> None:
+        self.pins = pins
 
     def start_of(self, start: Tensor) -> Tensor:
         """Return a copy of starting states (m, *event) as lanes store them, (m, D)."""

@@ -59,7 +59,7 @@ class StepTrace:
         """Make the trace of fixed steps, which follows from the grid.
 
         Args:
-            times: (N + 1,) the grid.
+            times: (N + 1,) the start and the ends of the steps, see `Plan.times`.
             samples: (n,) sample indices.
             steps: (n,) how many steps each sample completed.
             broken: (n,) whether one more step was attempted and gave a non-finite state.
@@ -68,11 +68,19 @@ class StepTrace:
         ends = np.cumsum(attempts)
         step = np.arange(attempts.sum()) - np.repeat(ends - attempts, attempts)
         values = np.full((len(step), 5), np.nan)
-        values[:, 0], values[:, 1], values[:, 3] = times[step], np.diff(times)[step], 1.0
+        starts, lengths = steps_of(times)
+        values[:, 0], values[:, 1], values[:, 3] = starts[step], lengths[step], 1.0
         if broken is not None:
             last = ends[broken] - 1
             values[last, 2], values[last, 3] = np.inf, 0.0
         return cls.build(np.repeat(samples, attempts), values)
+
+
+def steps_of(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the starts and lengths (N,) of steps, given their start and ends (N + 1,), see `Plan.times`."""
+    moved = np.where(np.diff(times) != 0, np.arange(len(times) - 1), 0)
+    starts = times[np.maximum.accumulate(moved)]
+    return starts, times[1:] - starts
 
 
 class StepLog:

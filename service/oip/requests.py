@@ -13,14 +13,18 @@ from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 from service.requests.tensors import put, tensor_fields
 
-_NAMED = {"condition": "conditions", "negative": "negative"}
+_NAMED = {
+    "condition" if name == "conditions" else name: name
+    for name, mark in tensor_fields(SampleRequest).items()
+    if mark.named
+}
 """Inputs with a name after a point, and the members of a sample request that hold them."""
 
 _GRID = "grid."
 _INSIDE = tuple(
     name
     for name, member in members(SampleRequest).items()
-    if member.kind == "object" and name not in tensor_fields(SampleRequest)
+    if member.kind == "object" and SampleRequest.model_fields[name].annotation is not Any
 )
 """Parameters with a name after a point: those of the grid, and of members of a sample request that are objects."""
 

@@ -239,6 +239,11 @@ class ModelVersion:
         return decoder.reshapes_only and decoder.event_shape == decoder.data_shape
 
     @property
+    def numberwise(self) -> bool:
+        """Whether each number of data is made of one number of the state."""
+        return self.card.decoder.kind in ("identity", "affine")
+
+    @property
     def decodes_in_engine(self) -> bool:
         """Whether its decoder is a program, which the engine runs in turn with the networks."""
         return self.card.decoder.program is not None

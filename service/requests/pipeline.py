@@ -153,7 +153,7 @@ async def make_job(
     arguments = (request, model, service.settings, encoder, http)
     in_thread = in_thread or http.large
     valid = await asyncio.to_thread(validate, *arguments) if in_thread else validate(*arguments)
-    if valid.job.sizes and valid.job.operation is SAMPLE:
+    if valid.job.sizes or valid.job.operation is not SAMPLE:
         await ready(http, valid)
     if http.body_hold is not None:
         http.body_hold.release()

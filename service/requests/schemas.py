@@ -17,7 +17,8 @@ from models.guidance import MAX_TERMS
 from service.requests.tensors import Tensor, array_too
 from solvers import catalogue
 from solvers.grids import GRIDS
-from solvers.spec import DEFAULTS
+from solvers.known_values import MAX_WEIGHT
+from solvers.spec import DEFAULTS, MAX_RESAMPLE
 
 INTEGER_LIMIT = 2**63
 """Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
@@ -32,7 +33,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Times = Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)]
 DEFAULT_NUM_SAMPLES = 256
 
-SOLVER_FIELDS = tuple(name for name in DEFAULTS if name != "t_span")
+SOLVER_FIELDS = tuple(name for name in DEFAULTS if name not in ("t_span", "resample"))
 """Fields that are also fields of a `SolverSpec`: the solver and its settings."""
 
 SHORT_TEXT = 200
@@ -49,6 +50,7 @@ GRID_SCHEMA = {
     "parameters, or a list of times",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, {"type": "object"}],
 }
+_ARRAY = {"type": "array", "items": {}}
 X0_SCHEMA = {
     "description": "start states instead of noise, shape (num_samples, *event_shape)",
     "anyOf": [{"type": "array", "items": {}}, {"type": "null"}],
@@ -156,6 +158,28 @@ AnyDiffusion = Annotated[
 """Text or an object."""
 
 
+class KnownRequest(Body):
+    """Numbers of the samples that are known."""
+
+    values: Annotated[Any, WithJsonSchema(_ARRAY)] = Field(
+        description="shape of one sample, or (num_samples, *shape); data, or states without decode or with a decoder "
+        "that mixes numbers. Where the mask is 0 they do not matter"
+    )
+    mask: Annotated[Any, WithJsonSchema(_ARRAY)] = Field(
+        description="1 where a number is known, 0 where it is sampled; in mode guided also weights between. It "
+        "broadcasts to the shape of the values"
+    )
+    mode: Literal["replace", "guided"] = Field(
+        default="replace",
+        description="replace: known numbers are set after each step, and exact at the end. guided: the velocity of all "
+        "numbers is corrected, which costs three network rows and fits the rest better",
+    )
+    max_weight: Positive = Field(default=MAX_WEIGHT, description="largest factor of the correction of mode guided")
+    resample: Annotated[int, Field(ge=1, le=MAX_RESAMPLE)] = Field(
+        default=1, description="how often each fixed step is made, with new noise before it is repeated; mode replace"
+    )
+
+
 class Named(Body):
     """The model, named in the body."""
 
@@ -260,6 +284,9 @@ class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), SINGLE] = None
+    known: Annotated[KnownRequest | None, Tensor(named=True)] = Field(
+        default=None, description="numbers of the samples that are known: values, mask and mode"
+    )
     noise_scale: NoiseScale = 1.0
     start_time: Finite | None = Field(
         default=None,

@@ -10,6 +10,7 @@ from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions
+from service.requests.known import known_bytes
 from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Plan
@@ -187,6 +188,8 @@ def memory_bytes(
     )
     if request.x0 is not None:
         needed += doubles_bytes(n, model.event_shape)
+    if request.known is not None:
+        needed += known_bytes(request.known, n, model, request.decode)
     if request.log_prob:
         needed += 8 * plan.max_attempts * (n + math.prod(model.event_shape))
     if request.decode and not model.plain:

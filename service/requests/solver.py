@@ -46,8 +46,14 @@ def plan_of(
         if usual is not None and (own := model.card.start_time(request.steps)) is not None:
             request, t_span = request.model_copy(update={"start_time": own}), (model.card.time.begin(own)[0], 1.0)
         plan = compiled(request, model, t_span, settings, usual=usual)
+        if plan.spec.resample > 1 and (request.known is None or request.known.mode != "replace"):
+            raise invalid(
+                "solver", f"solver is {plan.spec}; resample is for known values in mode 'replace'; leave it out"
+            )
         _check_score(request, model, plan)
         return request, None, plan
+    if request.known is not None:
+        raise invalid("budget", "budget rests on errors of paths without known values; name a solver instead")
     refused: ProblemError | None = None
     for choice in choices(request, model, settings):
         named = request.model_copy(update={"solver": choice.point.solver})
@@ -93,6 +99,9 @@ def compiled(
         solver, steps = usual, None
     if steps is not None:
         members += (("steps", steps),)
+    known = request.known if isinstance(request, SampleRequest) else None
+    if known is not None and "resample" in known.model_fields_set:
+        members += (("resample", known.resample),)
     limits = (t_span, settings.max_steps, settings.max_nfe, solvers.tolerance_floor(model.compute))
     arithmetic = (model.dtype, model.plans, model.compute)
     grid = request.grid
@@ -174,7 +183,7 @@ def _spec(
         spec = replace(spec, **{name: floor for name in ("rtol", "atol") if name not in stated})
     if "max_nfe" not in stated and spec.max_nfe > max_nfe:
         spec = replace(spec, max_nfe=max_nfe)
-    check_limit("steps", spec.steps or 0, max_steps)
+    check_limit("steps", (spec.steps or 0) * spec.resample, max_steps)
     check_limit("max_nfe", spec.max_nfe, max_nfe)
     return spec
 
@@ -262,7 +271,7 @@ def _check_score(request: SampleRequest, model: ModelVersion, plan: Plan) -> Non
     Raises:
         ProblemError: 422 with the reason.
     """
-    if not plan.spec.method.stochastic:
+    if not plan.spec.noisy:
         return
     if plan.t_span[0] != 0 and request.x0 is None:
         raise invalid(
@@ -303,7 +312,7 @@ def refuse_stochastic(plan: Plan, does: str) -> None:
     Raises:
         ProblemError: 422 for a stochastic solver.
     """
-    if plan.spec.method.stochastic:
+    if plan.spec.noisy:
         raise invalid(
             "solver", f"solver is {plan.spec}, which is stochastic; {does} the ODE: use a solver without noise"
         )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.job import Job, Priority
+from engine.job import GUIDED, SAMPLE, Job, Priority
 from models.condition_values import repeated
 from models.nested import NestedError, to_floats
 from selection.choice import Choice
@@ -22,6 +22,7 @@ from service.ledger import Hold, MemoryOwner
 from service.registry.version import ModelVersion
 from service.requests.alike import Needs, RequestKind
 from service.requests.conditions import CheckedConditions
+from service.requests.known import check_known, known_of
 from service.requests.schemas import DRAWN_BITS, INTEGER_LIMIT, Drawn, SampleRequest, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
@@ -114,6 +115,8 @@ def validate_sample(
         start_time=needs.start_time,
         x0=None if request.x0 is None else start_of(request.x0, n, model),
         save_at=needs.save_at,
+        known=None if request.known is None else known_of(request.known, n, model, request.decode),
+        operation=SAMPLE if request.known is None or request.known.mode == "replace" else GUIDED,
         partial=request.on_timeout == "partial",
         decode=request.decode and model.decodes_in_engine,
         log_prob=request.log_prob,
@@ -145,6 +148,8 @@ def _needed(
     save_at = None if request.save_at is None else times_of(request, "save_at", plan)
     if request.log_prob:
         check_transitions(plan)
+    if request.known is not None:
+        check_known(request.known, request, model, plan, checked)
     max_bytes = response_bytes(request, model, plan, encoder)
     check_size(request, max_bytes, encoder, settings.max_answer_bytes)
     memory = memory_bytes(request, model, plan, encoder, max_bytes, checked)

@@ -21,7 +21,7 @@ from service.responses.solved import Floats, Rows, Solved, closed, latency, outc
 from solvers.draws import SCHEME as STEP_NOISE
 from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
-from solvers.trace import StepTrace, quantiles_by_bin
+from solvers.trace import StepTrace, quantiles_by_bin, steps_of
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
 
@@ -98,6 +98,16 @@ _CLASS = (
 _Class = TypedDict("_Class", {"class": NotRequired[Annotated[Any, Field(description=_CLASS)]]})
 
 
+class KnownBody(TypedDict):
+    """How known values were taken."""
+
+    mode: Literal["replace", "guided"]
+    values: Annotated[
+        Literal["data", "states"],
+        Field(description="`states` without decode, or with a decoder each of whose numbers depends on several"),
+    ]
+
+
 class NamedColumn(TypedDict):
     """One column of samples that are rows."""
 
@@ -123,6 +133,7 @@ class SampleResponse(Solved, _Class, _Columns, _Steps):
     seed: int
     first_index: int
     noise_scale: NotRequired[Annotated[float, Field(description="factor of the starting noise, if it is not 1")]]
+    known_values: NotRequired[Annotated[KnownBody, Field(description="only if the request had known values")]]
     noise: str
     step_noise: NotRequired[Annotated[str, Field(description="only of a stochastic solver: the scheme of its noise")]]
     path: Annotated[
@@ -205,6 +216,7 @@ def _constant(
         "first_index": 0,
         **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
+        **({} if job.known is None else {"known_values": _known_of(model, job, decode)}),
         "noise": model.card.noise_scheme,
         **({"step_noise": STEP_NOISE} if job.plan.spec.method.stochastic else {}),
         "path": model.path,
@@ -223,6 +235,13 @@ def _constant(
         "environment": environment_of(http.service.environment, model),
         "samples": _NONE,
         "latency": {"queue_s": 0.0, "solve_s": 0.0, "network_s": 0.0, "encode_s": 0.0, "total_s": 0.0},
+    }
+
+
+def _known_of(model: ModelVersion, job: Job, decode: bool) -> KnownBody:
+    return {
+        "mode": "guided" if job.operation.pulled else "replace",
+        "values": "data" if decode and model.numberwise else "states",
     }
 
 
@@ -339,11 +358,11 @@ def _grid(plan: Plan) -> TraceBody:
         return columns
     times = plan.times
     assert times is not None  # noqa: S101  (the caller has seen them)
-    steps = len(times) - 1
+    steps, (starts, lengths) = len(times) - 1, steps_of(times)
     grid: TraceBody = {
         "sample": np.zeros(steps, dtype=np.int64),
-        "t": times[:-1],
-        "h": np.diff(times),
+        "t": starts,
+        "h": lengths,
         "error": np.full(steps, np.nan),
         "accepted": np.ones(steps, dtype=bool),
     }

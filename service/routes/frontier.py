@@ -193,7 +193,7 @@ def _plan(spec: SolverSpec, model: ModelVersion, settings: Settings) -> Plan:
     """Compile a solver; a SolverError if it is not for this model, or over a limit of this service."""
     if (spec.steps or 0) > settings.max_steps:
         raise SolverError("steps", f"{spec} is over the limit of {settings.max_steps} steps of this service")
-    if spec.method.stochastic:
+    if spec.noisy:
         raise SolverError("solver", f"{spec} is stochastic: the distance of its ends from those of the ODE is no error")
     limit = min(spec.max_nfe, settings.max_nfe)
     return solvers.compile(replace(spec, max_nfe=limit), model.dtype, model.plans, model.compute)

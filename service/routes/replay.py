@@ -17,7 +17,7 @@ from service.registry.version import ModelVersion
 from service.replay import Answer, Difference, arrays_of, differences_of, digest_of, environment_of
 from service.requests import pipeline
 from service.requests.parsing import check
-from service.requests.schemas import CONDITIONS_SCHEMA, X0_SCHEMA, Positive, SampleRequest
+from service.requests.schemas import CONDITIONS_SCHEMA, X0_SCHEMA, KnownRequest, Positive, SampleRequest
 from service.requests.tensors import Tensor
 from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import ENCODERS, Encoder
@@ -27,7 +27,7 @@ from service.settings import Settings
 
 router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
-AGAIN = ("condition", "conditions", "negative", "guidance", "x0")
+AGAIN = ("condition", "conditions", "negative", "guidance", "known", "x0")
 """Members of which an answer may have only the hash; the client then sends them again."""
 
 _OWN = (*AGAIN, "timeout_s", "priority")
@@ -45,6 +45,9 @@ class ReplayRequest(Answer):
     conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
     negative: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
     guidance: Any = Field(default=None, description="as in the first request, if its terms had conditions of their own")
+    known: Annotated[KnownRequest | None, Tensor(named=True)] = Field(
+        default=None, description="as in the first request, of which the answer has only the hash"
+    )
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
     timeout_s: Positive | None = Field(default=None, description="time limit in seconds, queueing included")
     priority: Literal["interactive", "bulk"] = Field(

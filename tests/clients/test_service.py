@@ -193,6 +193,34 @@ def test_the_command_line(served: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert "gaussian" in capsys.readouterr().out
 
 
+def test_known_values(client: Client, served: str, tmp_path: Path) -> None:
+    """Arrays go as npz, lists as JSON; pages and the command line have the same samples."""
+    values, mask = np.array([0.5, np.nan]), np.array([True, False])
+    options: dict[str, Any] = {"solver": "rk4-5", "seed": 3}
+    result = client.sample("gaussian", 6, known={"values": values, "mask": mask}, **options)
+    assert (result.samples[:, 0] == 0.5).all()
+    listed = client.sample("gaussian", 6, known={"values": [0.5, 0.0], "mask": [1, 0]}, **options)
+    assert (
+        result.samples.tobytes()
+        == listed.samples.tobytes()
+        == client.replay(listed, known={"values": [0.5, 0], "mask": [1, 0]}).samples.tobytes()
+    )
+    pages = client.iter_samples("gaussian", 6, 4, known={"values": values, "mask": mask}, **options)
+    assert np.concatenate([page.samples for page in pages]).tobytes() == result.samples.tobytes()
+    guided = client.sample("gaussian", 6, known={"values": values, "mask": mask, "mode": "guided"}, **options)
+    plain = client.sample("gaussian", 6, **options)
+    assert 0 < abs(guided.samples[:, 0] - 0.5).max() < abs(plain.samples[:, 0] - 0.5).max() / 3
+
+    np.save(tmp_path / "values.npy", values)
+    known = ["--known", f"values={tmp_path / 'values.npy'}", "--known", "mask=[true, false]"]
+    command = ["sample", "gaussian", "-n", "6", "--solver", "rk4-5", "--seed", "3", *known]
+    assert main([*command, "-o", str(tmp_path / "out.npy"), "--url", served]) == 0
+    assert np.load(tmp_path / "out.npy").tobytes() == result.samples.tobytes()
+    assert main(["sample", "gaussian", "--known", "3", "--url", served]) == 2
+    with pytest.raises(TypeError, match="known is a list"):
+        client.sample("gaussian", 1, known=[1])  # type: ignore[arg-type]
+
+
 def test_a_budget_and_the_frontier(
     served: str, repository: Path, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """Examples as modules: they are scripts, so a test loads them from their files."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,5 +14,6 @@ def load_example(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look for it there
     spec.loader.exec_module(module)
     return module

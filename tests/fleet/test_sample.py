@@ -57,6 +57,25 @@ async def test_rows_equal_those_of_the_service_bit_for_bit(
     assert page.tobytes() == rows[50:150].tobytes()
 
 
+@pytest.mark.parametrize("mode", ["replace", "guided"])
+def test_known_values_are_the_same_in_all_shards(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, mode: str, capsys: Capsys
+) -> None:
+    known = {"values": [0.5, 0], "mask": [1, 0], "mode": mode}
+    prints = set()
+    for name, rows in (("a", 64), ("b", 256)):
+        options = job | {"shard_rows": rows, "known": json.dumps(known)}
+        assert fleet("sample", "net", to=tmp_path / name, **options) == 0
+        prints.add(printed(capsys))
+    assert len(prints) == 1
+    first = rows_of(tmp_path / "a")[:, 0]
+    assert (first == 0.5).all() if mode == "replace" else 0 < abs(first - 0.5).max() < 0.3
+    assert fleet("export", tmp_path / "a", tmp_path / "pairs.npz", "--pairs") == 2
+    assert "its samples have known values" in capsys.readouterr().err
+    other = json.dumps(known | {"values": [0.25, 0]})
+    assert fleet("sample", "net", to=tmp_path / "a", **job | {"known": other}) == 2
+
+
 def test_the_fingerprint_does_not_depend_on_the_shard_size(
     fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys
 ) -> None:

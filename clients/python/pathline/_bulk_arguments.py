@@ -62,6 +62,11 @@ class BulkArguments:
             ImportError: The format is Parquet and pyarrow is not installed.
         """
         members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
+        if "known" in members:  # the same for all requests, and part of the spec
+            members["known"] = {
+                name: value.tolist() if isinstance(value, np.ndarray) else value
+                for name, value in members["known"].items()
+            }
         table = None if counts is None else _table(counts)
         for name in ("condition", "conditions"):
             if table is not None and name in members:

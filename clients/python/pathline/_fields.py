@@ -73,6 +73,7 @@ class SampleOptions(SolverOptions, total=False):
         seed: An integer in [0, 2**63); drawn below 2**53 and echoed if omitted.
         first_index: Index of the first sample in the seed's stream.
         x0: Start states instead of noise, shape (num_samples, *event_shape).
+        known: Numbers of the samples that are known: values, mask and mode.
         noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
         start_time: Time of the first call as the network counts it, such as step 801 or a sigma, with the noise that
             its authors start from there; that of its card if omitted.
@@ -88,6 +89,7 @@ class SampleOptions(SolverOptions, total=False):
     seed: SupportsIndex | None
     first_index: int | None
     x0: Any
+    known: Mapping[str, Any] | None
     noise_scale: float | None
     start_time: float | None
     t_span: tuple[float, float] | None
@@ -200,6 +202,7 @@ class BulkOptions(TypedDict, total=False):
         first_step: Size of the first step of error control; automatic by default.
         max_step: Longest step under error control, in units of t; unbounded by default.
         max_nfe: Maximum velocity evaluations of a sample.
+        known: Numbers of the samples that are known: values, mask and mode.
         noise_scale: Factor of the starting noise, its temperature: below 1 for more typical samples.
         start_time: Time of the first call as the network counts it, such as step 801 or a sigma, with the noise that
             its authors start from there; that of its card if omitted.
@@ -226,6 +229,7 @@ class BulkOptions(TypedDict, total=False):
     first_step: float | None
     max_step: float | None
     max_nfe: int | None
+    known: Mapping[str, Any] | None
     noise_scale: float | None
     start_time: float | None
     decode: bool | None
@@ -240,6 +244,7 @@ class ReplayOptions(TypedDict, total=False):
         conditions: Conditions of the model by name: one value for all samples, or a list of them.
         negative: Conditions of the model by name: one value for all samples, or a list of them.
         guidance: As in the first request, if its terms had conditions of their own.
+        known: As in the first request, of which the answer has only the hash.
         x0: Start states instead of noise, shape (num_samples, *event_shape).
         timeout_s: Time limit in seconds, queueing included.
         priority: bulk yields to interactive requests, which take most of the time.
@@ -250,6 +255,7 @@ class ReplayOptions(TypedDict, total=False):
     conditions: Mapping[str, Any] | None
     negative: Mapping[str, Any] | None
     guidance: Any
+    known: Mapping[str, Any] | None
     x0: Any
     timeout_s: float | None
     priority: Literal["interactive", "bulk"] | None
@@ -303,6 +309,7 @@ FIELDS: dict[str, RequestField] = {
     "max_step": RequestField("number", "longest step under error control, in units of t; unbounded by default", bulk=True),
     "max_nfe": RequestField("integer", "maximum velocity evaluations of a sample", default=10000, bulk=True, low=1),
     "x0": RequestField("array", "start states instead of noise, shape (num_samples, *event_shape)"),
+    "known": RequestField("object", "numbers of the samples that are known: values, mask and mode", bulk=True),
     "noise_scale": RequestField("number", "factor of the starting noise, its temperature: below 1 for more typical samples", default=1.0, bulk=True),
     "start_time": RequestField("number", "time of the first call as the network counts it, such as step 801 or a sigma, with the noise that its authors start from there; that of its card if omitted", bulk=True),
     "t_span": RequestField("array", "where to start and end; noise is at 0, data at 1", default=(0.0, 1.0)),

@@ -69,6 +69,9 @@ class Budget:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
+_WITH_ARRAYS = (*NAMED, "known")
+"""Options that are objects with arrays by name."""
+
 _SAMPLE = tuple(name for name in FIELDS if name not in ("model", "num_samples"))
 _SOLVER = tuple(SolverOptions.__annotations__)
 
@@ -160,7 +163,9 @@ def operation_request(
 
 
 def _settings(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if name not in ("samples", "x0", *NAMED)}  # may be large
+    return {
+        name: value for name, value in members.items() if name not in ("samples", "x0", *_WITH_ARRAYS)
+    }  # may be large
 
 
 def draw_seed() -> int:
@@ -258,13 +263,12 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
             raise TypeError(f"unknown option {name!r}; {advice}")
     members = {}
     for name, value in options.items():
-        if name in NAMED and value is not None and not isinstance(value, Mapping):
-            raise TypeError(
-                f"{name} is a {type(value).__name__}; use a dict with a value for each name, such as "
-                f"{name}={{'text': [0.1, 0.2]}}"
-            )
+        if name in _WITH_ARRAYS and value is not None and not isinstance(value, Mapping):
+            example = "'values': y, 'mask': mask" if name == "known" else "'text': [0.1, 0.2]"
+            kind = type(value).__name__
+            raise TypeError(f"{name} is a {kind}; use a dict with a value for each name, such as {name}={{{example}}}")
         if value is not None:
-            members[name] = _plain(_as_body(name, value), name in NAMED)
+            members[name] = _plain(_as_body(name, value), name in _WITH_ARRAYS)
     return members
 
 
@@ -296,20 +300,22 @@ def integer(name: str, value: Any) -> int:
 
 
 def _encoded(document: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return a body and its content type: JSON, or npz if conditions have arrays.
+    """Return a body and its content type: JSON, or npz if conditions or known values have arrays.
 
     Raises:
         TypeError, InvalidValue: JSON cannot represent a value; the message says where it is.
     """
     arrays = {
         f"{member}.{name}": value
-        for member in NAMED
+        for member in _WITH_ARRAYS
         for name, value in (document.get(member) or {}).items()
         if isinstance(value, np.ndarray)
     }
     if arrays:
         others = {
-            member: {k: v for k, v in value.items() if not isinstance(v, np.ndarray)} if member in NAMED else value
+            member: {k: v for k, v in value.items() if not isinstance(v, np.ndarray)}
+            if member in _WITH_ARRAYS
+            else value
             for member, value in document.items()
         }
         archive = io.BytesIO()

@@ -63,7 +63,7 @@ _FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
 
 
 @compiled
-def _run(lanes, states, k, weights, rows, times, log, kinds, limits, addresses, constants):
+def _run(lanes, states, k, pins, weights, rows, times, log, kinds, limits, addresses, constants):
     """See `solvers.state.Runner`. Lanes that have ended keep their places, but have no rows in the network's calls."""
     x, t, vectors, chosen, v = addresses
     calls, until, more = limits
@@ -71,13 +71,13 @@ def _run(lanes, states, k, weights, rows, times, log, kinds, limits, addresses, 
     present, left, done, full = 0, len(lanes), 0, False
     order = np.empty(0, dtype=np.int64)  # that of the noise of steps: there are no free axes
     while done < calls and left and not present & until and not full:
-        query(lanes, states, k, weights, rows, order, x, t, True)
+        query(lanes, states, k, pins, weights, rows, order, x, t, True)
         if not _evaluate(x, t, vectors, chosen, v, left, sizes, epsilon, parameters, work):
             break
-        present, ended = receive(lanes, states, k, weights, rows, times, order, v, kinds, True)
+        present, ended = receive(lanes, states, k, pins, weights, rows, times, order, v, kinds, True)
         done += 1
         if present & ~until & CONTROLLED:
-            decided, full = control(lanes, states, k, weights, rows, kinds, present & ~until, log)
+            decided, full = control(lanes, states, k, pins, weights, rows, kinds, present & ~until, log)
             ended += decided
             present &= until | ~CONTROLLED
         if ended:
@@ -303,6 +303,7 @@ class FusedResidualMLP:
         lanes: Records,
         states: Floats,
         k: Floats,
+        pins: Floats,
         bank: Bank,
         log: StepLog,
         kinds: Index,
@@ -316,7 +317,7 @@ class FusedResidualMLP:
         addresses = tuple(0 if tensor is None else tensor.data_ptr() for tensor in (x, t, vectors, chosen, v))
         constants = (self._sizes, self._epsilon, self._parameters, self._work())
         present, ended, calls, full = _run(
-            *(lanes, states, k, bank.weights, bank.rows, bank.times, log.arrays),
+            *(lanes, states, k, pins, bank.weights, bank.rows, bank.times, log.arrays),
             *(kinds, (limits.calls, limits.kinds, limits.more), addresses, constants),
         )
         if calls == 0:

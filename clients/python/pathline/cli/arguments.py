@@ -31,10 +31,15 @@ _MODEL = (
 )
 """Those that apply to several solvers alike."""
 
+_REPEATED = ("condition", "negative", "known", "shape")
+"""Options that can be repeated."""
+
 _ABOUT = {
     "condition": "label, JSON such as [0.5, 1], or, for each of several, NAME=FILE.npy or NAME=JSON",
     "negative": "condition that replaces a null in guidance, in the same forms",
     "guidance": "strength of classifier-free guidance, or JSON with terms, interval, projection and rescale",
+    "known": "numbers of the samples that are known: NAME=FILE.npy or NAME=JSON for values, mask, mode, ..., or a JSON "
+    "object of these",
     "shape": "size of a free axis of the samples, such as T=344; can be repeated",
     "decode": "return latent states instead of data",
     "budget": "let the service choose the solver, by error=0.01 (1 % of the spread), nfe=8, ms=40, or several, "
@@ -72,6 +77,14 @@ def _condition(text: str) -> tuple[str, Any]:
         kind = array.dtype if isinstance(array, np.ndarray) else "an archive"
         raise argparse.ArgumentTypeError(f"{value!r} is {kind}; a condition is an array of numbers")
     return name, array
+
+
+def _known(text: str) -> tuple[str, Any]:
+    """Return the name of a member of `known` and its value; an empty name with an object of several."""
+    name, value = _condition(text)
+    if not name and not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither NAME=FILE.npy, NAME=JSON nor a JSON object")
+    return name, value
 
 
 def _size(text: str) -> tuple[str, int]:
@@ -153,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
         help="a .json or .npz file written by `pathline sample -o`, or a response of the service",
     )
     replay.add_argument("--force", action="store_true", help="sample even if the same bits cannot be guaranteed")
-    for name in ("condition", "negative", "timeout_s"):
+    for name in ("condition", "negative", "known", "timeout_s"):
         add_field(replay, name)
     replay.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
 
@@ -205,6 +218,7 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `sample` that were given, except for those that commands name themselves."""
     members = {name: getattr(arguments, name, None) for name in _SOLVING if name not in ("num_samples", "seed")}
     members |= conditions(arguments) | {"shape": dict(arguments.shape or ()) or None}
+    members |= {"known": known_values(arguments)}
     return {name: value for name, value in members.items() if value is not None}
 
 
@@ -231,6 +245,12 @@ def _by_name(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+def known_values(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the option `known`."""
+    members = dict(getattr(arguments, "known", None) or ())
+    return {**members.pop("", {}), **members} or None
+
+
 def _add_model(command: argparse.ArgumentParser, names: Sequence[str]) -> None:
     command.add_argument("model", metavar="MODEL", help="name of the model")
     for name in names:
@@ -244,7 +264,7 @@ def add_field(command: argparse.ArgumentParser, name: str) -> None:
     if field.kind == "boolean":
         command.add_argument(_flag(name), dest=name, action="store_const", const=not field.default, help=about)
         return
-    lists: dict[str, Any] = {"action": "append"} if name in ("condition", "negative", "shape") else {}
+    lists: dict[str, Any] = {"action": "append"} if name in _REPEATED else {}
     command.add_argument(
         *(("-n",) if name == "num_samples" else ()),
         _flag(name),
@@ -272,7 +292,9 @@ def flags_in(message: str, *more: str) -> str:
 
     A name after a plus is kept: it is part of the text of a solver. `more` are names beside those of fields.
     """
-    flags = {name: _flag(name) for name in (*_SOLVING, *more) if name not in ("decode", "condition", "negative")}
+    flags = {
+        name: _flag(name) for name in (*_SOLVING, *more) if name not in ("decode", "condition", "negative", "known")
+    }
     named = "|".join(flags)
     message = re.sub(
         rf"(?<!\+)\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda match: f"{flags[match[1]]} {match[3]}", message
@@ -312,6 +334,7 @@ def _seconds(text: str) -> float:
 
 _TYPES: dict[str, Any] = {"integer": int, "number": float, "string": str, "any": _structure, "object": str}
 _KINDS: dict[str, Any] = {"condition": _condition, "negative": _condition, "shape": _size, "guidance": _guidance}
+_KINDS["known"] = _known
 _KINDS["timeout_s"] = _seconds
 
 

@@ -22,7 +22,7 @@ from pathline._info import ModelInfo
 from pathline._response import printable
 from pathline._results import SampleResult
 from pathline._table import text_table
-from pathline.cli.arguments import conditions, options
+from pathline.cli.arguments import conditions, known_values, options
 from pathline.cli.bench import measure
 from pathline.cli.output import FORMATS, note, show
 from pathline.cli.tally import Tally
@@ -69,6 +69,7 @@ def replay(arguments: argparse.Namespace) -> int:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None
         members = {"force": arguments.force, "timeout_s": arguments.timeout_s, **conditions(arguments)}
+        members["known"] = known_values(arguments)
         results = [client.replay(answer, **members) for answer in answers]
         tally = Tally(iter(results), sum(map(len, results)))
         if file:
