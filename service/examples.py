@@ -34,8 +34,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "known": {"values": [1.0, 0.0], "mask": [1, 0]},
     },
 }
-"""Requests for samples by name: fixed steps; error control, with the states at an intermediate time; a budget; a number of
-the samples that is known."""
+"""Requests for samples by name: fixed steps; error control, with the states at an intermediate time; a budget; a
+number of the samples that is known."""
 
 DATA = [[-0.84, 0.52], [1.91, 0.13]]
 """Two rows of moons."""
