@@ -115,7 +115,7 @@ def _new(arguments: BulkArguments, threads: int, settings: Settings) -> tuple[Jo
             shape=first.samples.shape[1:],
             dtype="float64" if first.samples.dtype == np.float64 else "float32",
             format=arguments.format or FORMATS[0],
-            columns=tuple(column.name for column in card.decoder.columns or ()) if decode else (),
+            columns=tuple(column.described() for column in card.decoder.columns or ()) if decode else (),
             shard_rows=rows,
         )
     return spec, conditions

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,13 @@ from models.noise import noise
 from models.program.function import Function, FunctionConfig
 from models.shapes import AxisName, DataSize, computed, free_axes, reshaped, sized
 
+KNOTS = 257
+"""Points of the piecewise linear map of a column with the transform `quantile`."""
+
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
+
+
+Transform = Literal["log", "log1p", "quantile"]
 
 
 class ColumnCard(Sparse):
@@ -25,17 +31,27 @@ class ColumnCard(Sparse):
         name: its name in the user's file, or its number from 0.
         kind: `number`; `whole` or `yes-no` (0 and 1), whose decoded values are rounded and kept from `low` to `high`.
         low, high: smallest and largest value in the training rows.
+        unit: its unit, as in the file; None (not written) if the file has none.
+        decimals: decimal places of the data, with which samples are written as text; None (not written) if they have
+            more than a few.
         transform: how the flow sees it, before scaling: `log`, its natural logarithm, so that every decoded value is
-            above 0; `log1p`, that of 1 + value, so that none is below; None (not written) as it is.
+            above 0; `log1p`, that of 1 + value, so that none is below; `quantile`, piecewise linear through `KNOTS`
+            stored points; None (not written) as it is.
     """
 
-    unwritten = ("transform",)
+    unwritten = ("unit", "decimals", "transform")
 
     name: str
     kind: Literal["number", "whole", "yes-no"] = "number"
     low: float = Field(allow_inf_nan=False)
     high: float = Field(allow_inf_nan=False)
-    transform: Literal["log", "log1p"] | None = None
+    unit: str | None = None
+    decimals: int | None = Field(default=None, ge=0, le=15)
+    transform: Transform | None = None
+
+    def described(self) -> dict[str, Any]:
+        """Return what comes with samples, JSON-ready: name and kind, and unit and decimals if it has them."""
+        return self.model_dump(include={"name", "kind", "unit", "decimals"})
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -143,7 +159,11 @@ class DecoderConfig(Sparse):
         """The names and shapes of this kind's tensors; samples are flattened to vectors."""
         if self.kind == "affine":
             places = (self.constants,)
-            more = {"constant_places": places, "constants": places} if self.constants else {}
+            more: dict[str, tuple[int, ...]] = (
+                {"constant_places": places, "constants": places} if self.constants else {}
+            )
+            if count := sum(column.transform == "quantile" for column in self.columns or ()):
+                more["knots"] = (2, count, KNOTS)
             return {"scale": (self.event_size,), "shift": (self.event_size,), **more}
         if self.kind == "pca":
             return {
@@ -169,6 +189,7 @@ class Decoder(nn.Module):
     latent_scale: Tensor
     constant_places: Tensor
     constants: Tensor
+    knots: Tensor
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -181,10 +202,10 @@ class Decoder(nn.Module):
         # Of the config, so not buffers; made from arrays, as loading puts the buffers on the meta device first.
         whole = [(place, (config.columns or ())[place]) for place in config.rounded]
         self._whole = torch.from_numpy(np.array([place for place, _ in whole], dtype=np.int64))
-        columns = config.columns or ()
-        self._logs = {
-            kind: torch.from_numpy(np.array([k for k, c in enumerate(columns) if c.transform == kind], np.int64))
-            for kind in ("log", "log1p")
+        self._transformed: dict[Transform, Tensor] = {
+            kind: torch.from_numpy(np.array(places, np.int64))
+            for kind in get_args(Transform)
+            if (places := [k for k, column in enumerate(config.columns or ()) if column.transform == kind])
         }
         self._limits = torch.from_numpy(np.array([(column.low, column.high) for _, column in whole]).reshape(-1, 2).T)
         self.program = None if config.program is None else Function(config.program)
@@ -211,6 +232,7 @@ class Decoder(nn.Module):
         event_shape: tuple[int | str, ...] | None = None,
         constants: tuple[Tensor, Tensor] | None = None,
         columns: tuple[ColumnCard, ...] | None = None,
+        knots: Tensor | None = None,
     ) -> Self:
         """Make a decoder with data = sample * scale + shift.
 
@@ -221,12 +243,15 @@ class Decoder(nn.Module):
             event_shape: shape of one sample, if it has free axes; None for that of `scale`.
             constants: places (k,) int64 in a flattened sample of numbers that never change, and their values (k,).
             columns: see `DecoderConfig`.
+            knots: (2, columns with the transform `quantile`, `KNOTS`): what the flow sees, and data, both ascending.
         """
         event_shape = tuple(scale.shape) if event_shape is None else event_shape
         data_shape = event_shape if data_shape is None else data_shape
         tensors = {"scale": scale.reshape(-1), "shift": shift.reshape(-1)}
         if constants is not None and len(constants[0]):
             tensors |= {"constant_places": constants[0], "constants": constants[1]}
+        if knots is not None:
+            tensors["knots"] = knots
         config = DecoderConfig(
             kind="affine",
             event_shape=event_shape,
@@ -298,7 +323,7 @@ class Decoder(nn.Module):
             return self._rounded(self._clipped(self._run(self.program, x, shape)))
         data, spread = x.double() if self.config.dtype else x, self.config.spread
         if self.config.kind == "affine":
-            data = self._powers(data * self.scale.reshape(spread) + self.shift.reshape(spread))
+            data = self._untransformed(data * self.scale.reshape(spread) + self.shift.reshape(spread))
             if self.config.constants:
                 values = self.constants.to(data.dtype).expand(len(x), -1)
                 data = data.flatten(1).index_copy(1, self.constant_places, values)
@@ -306,14 +331,16 @@ class Decoder(nn.Module):
             data = (data.flatten(1) * self.latent_scale) @ self.components + self.mean
         return self._rounded(self._clipped(data).reshape(len(x), *shape))
 
-    def _powers(self, data: Tensor) -> Tensor:
-        """Undo the logarithms of columns of data (rows, columns), as far as float32 holds the result."""
-        for kind, places in self._logs.items():
-            if len(places):
-                places = places.to(data.device)
-                exponents = data[:, places].clamp(max=80.0)
-                values = exponents.exp() if kind == "log" else exponents.expm1().clamp(min=0.0)
-                data = data.index_copy(1, places, values)
+    def _untransformed(self, data: Tensor) -> Tensor:
+        """Undo the transforms of columns of data (rows, columns), as far as float32 holds the result."""
+        for kind, places in self._transformed.items():
+            places, values = places.to(data.device), data[:, places.to(data.device)]
+            if kind == "quantile":
+                values = _interpolated(values, self.knots[0], self.knots[1])[0]
+            else:
+                values = values.clamp(max=80.0)
+                values = values.exp() if kind == "log" else values.expm1().clamp(min=0.0)
+            data = data.index_copy(1, places, values.to(data.dtype))
         return data
 
     def _run(self, program: Function, x: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -382,8 +409,10 @@ class Inverse:
         if config.kind == "program":
             raise InverseError("its decoder is a program, which cannot be run backwards")
         if config.kind == "affine":
-            self._scale, self._shift, self._logs = decoder.scale, decoder.shift, decoder._logs
+            self._scale, self._shift, self._decoder = decoder.scale, decoder.shift, decoder
             self._log_volume = _log_sum(decoder.scale, "scale")
+            if "quantile" in decoder._transformed and bool((decoder.knots.diff() <= 0).any()):
+                raise InverseError("its knots do not ascend")
         elif config.kind == "pca":
             components = decoder.components.double()
             singular = torch.linalg.svdvals(components)
@@ -401,22 +430,24 @@ class Inverse:
         """
         size = data[0].numel() // self._config.data_size if self._kind != "identity" else 1
         volume = torch.full((len(data),), self._log_volume * size, dtype=torch.float64)
-        for logarithms in self._logarithms(data).values():  # d exp(y) = d expm1(y) = exp(y) dy
-            volume += logarithms.double().sum(1)
+        for _, slopes in self._seen(data).values():
+            volume += slopes.double().sum(1)
         return volume
 
-    def _logarithms(self, data: Tensor) -> dict[Literal["log", "log1p"], Tensor]:
-        """Return the logarithms of the columns of data that have a transform, (rows, columns) for each kind."""
-        logarithms: dict[Literal["log", "log1p"], Tensor] = {}
-        for kind in ("log", "log1p"):
-            if self._kind == "affine" and len(places := self._logs[kind]):
-                values = data.flatten(1)[:, places.to(data.device)]
-                tiny, eps = (
-                    torch.finfo(data.dtype).tiny,
-                    torch.finfo(data.dtype).eps,
-                )  # data that no sample decodes to; the residual shows it
-                logarithms[kind] = values.clamp(min=tiny).log() if kind == "log" else values.clamp(min=eps - 1).log1p()
-        return logarithms
+    def _seen(self, data: Tensor) -> dict[Transform, tuple[Tensor, Tensor]]:
+        """Return what the flow sees of the columns with each kind of transform, and log d data / d that."""
+        seen: dict[Transform, tuple[Tensor, Tensor]] = {}
+        for kind, places in self._decoder._transformed.items() if self._kind == "affine" else ():
+            values = data.flatten(1)[:, places.to(data.device)]
+            if kind == "quantile":
+                state, slope = _interpolated(values, self._decoder.knots[1], self._decoder.knots[0])
+                seen[kind] = state, -slope.log()
+                continue
+            # Limits for data that no sample decodes to; the residual shows them.
+            least = torch.finfo(data.dtype).tiny if kind == "log" else torch.finfo(data.dtype).eps - 1
+            logarithm = values.clamp(min=least).log() if kind == "log" else values.clamp(min=least).log1p()
+            seen[kind] = logarithm, logarithm  # d exp(y) = d expm1(y) = exp(y) dy
+        return seen
 
     def encode(self, data: Tensor) -> Tensor:
         """Turn data (rows, *data_shape) into samples (rows, *event_shape), in the dtype of the data.
@@ -426,12 +457,25 @@ class Inverse:
         shape = (len(data), *reshaped(self._config.data_shape, data.shape[1:], self._config.event_shape))
         if self._kind == "affine":
             spread = self._config.spread
-            for kind, logarithms in self._logarithms(data).items():
-                data = data.flatten(1).index_copy(1, self._logs[kind].to(data.device), logarithms)
+            for kind, (states, _) in self._seen(data).items():
+                places = self._decoder._transformed[kind].to(data.device)
+                data = data.flatten(1).index_copy(1, places, states.to(data.dtype))
             return (data.reshape(shape) - self._shift.reshape(spread)) / self._scale.reshape(spread)
         if self._kind == "pca":
             return (((data.flatten(1) - self._mean) @ self._back) / self._scale).reshape(shape)
         return data.reshape(shape)
+
+
+def _interpolated(values: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Map values (rows, columns) by the line through knots x, y (columns, `KNOTS`), ascending; return its slope, too.
+
+    Outside the knots, the line goes on as straight as at its end.
+    """
+    values = values.to(x.dtype)
+    place = torch.searchsorted(x, values.T.contiguous()).clamp(1, KNOTS - 1)
+    (x0, x1), (y0, y1) = ((knots.gather(1, place - 1).T, knots.gather(1, place).T) for knots in (x, y))
+    slope = (y1 - y0) / (x1 - x0)
+    return y0 + (values - x0) * slope, slope
 
 
 def _fixed(shape: tuple[int | str, ...]) -> int:

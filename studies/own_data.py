@@ -29,7 +29,7 @@ COLUMNS = ("rooms", "garden", "area", "price")
 KINDS = ("disc", "square", "triangle")
 QUICK = {
     "houses": ["--steps", "1500", "--batch-size", "128"],
-    "shapes": ["--steps", "1000", "--batch-size", "32"],
+    "shapes": ["--steps", "800", "--batch-size", "32", "--lr", "0.004"],
 }
 SMALL = "[network]\nhidden = 64\nblocks = 2\ntime_width = 32\nmax_frequency = 6.0\n"
 
@@ -44,8 +44,8 @@ def houses(count: int, seed: int) -> NDArray[np.float64]:
     return np.stack([rooms, garden, area.clip(15), price], axis=1).astype(np.float64)
 
 
-def shapes(count: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return white shapes on black, (count, 16, 16) from 0 to 1, of random place and size, and their kinds (count,)."""
+def shapes(count: int, seed: int, side: int = 16) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return white shapes on black, (count, side, side) from 0 to 1, of random place and size, and their kinds."""
     random, pictures = np.random.default_rng(seed), []
     for number in range(count):
         canvas = Image.new("L", (64, 64))
@@ -57,7 +57,7 @@ def shapes(count: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.int64
             draw.rectangle((x - 0.85 * half, y - 0.85 * half, x + 0.85 * half, y + 0.85 * half), fill=255)
         else:
             draw.polygon([(x, y - half), (x - half, y + 0.8 * half), (x + half, y + 0.8 * half)], fill=255)
-        pictures.append(np.asarray(canvas.resize((16, 16), Image.Resampling.BOX)) / 255)
+        pictures.append(np.asarray(canvas.resize((side, side), Image.Resampling.BOX)) / 255)
     return np.stack(pictures), np.arange(count) % 3
 
 
@@ -67,9 +67,9 @@ def write_houses(path: Path, count: int = 500) -> None:
     np.savetxt(path, houses(count, 0), fmt=",".join(formats), header=",".join(COLUMNS), comments="")
 
 
-def write_shapes(folder: Path, count: int = 200) -> None:
+def write_shapes(folder: Path, side: int = 16, count: int = 200) -> None:
     """Write shapes as PNG files, in a folder for each kind."""
-    for number, (picture, kind) in enumerate(zip(*shapes(count, 0), strict=True)):
+    for number, (picture, kind) in enumerate(zip(*shapes(count, 0, side), strict=True)):
         (folder / KINDS[kind]).mkdir(parents=True, exist_ok=True)
         Image.fromarray((picture * 255).round().astype(np.uint8)).save(folder / KINDS[kind] / f"{number:03d}.png")
 
@@ -91,7 +91,7 @@ def correlation_error(samples: NDArray[np.float64], real: NDArray[np.float64]) -
 def c2st(samples: NDArray[np.float64], real: NDArray[np.float64]) -> float:
     """Return the share that a judge tells apart; shapes are judged by principal components of others."""
     if samples.ndim > 2:
-        features = Features(shapes(500, 2)[0])
+        features = Features(shapes(500, 2, samples.shape[-1])[0])
         samples, real = features(samples), features(real)
     right = told_apart(samples, real, 0)
     return float((right[0].mean() + right[1].mean()) / 2)
@@ -100,7 +100,10 @@ def c2st(samples: NDArray[np.float64], real: NDArray[np.float64]) -> float:
 def train(folder: Path, kind: str, quick: bool) -> tuple[Path, float]:
     """Train on the data of one kind in a folder; return the checkpoint and the seconds that it took."""
     data = folder / ("houses.csv" if kind == "houses" else "pictures")
-    (write_houses if kind == "houses" else write_shapes)(data)
+    if kind == "houses":
+        write_houses(data)
+    else:
+        write_shapes(data, 8 if quick else 16)
     dataset = "vectors" if kind == "houses" else "images"
     options = ["--data", str(data), "--name", kind, *(["--conditional"] if kind == "shapes" else [])]
     options += ["--models-dir", str(folder / "models"), "--runs-dir", str(folder / "runs"), "--seconds", "30"]
@@ -119,14 +122,14 @@ def train(folder: Path, kind: str, quick: bool) -> tuple[Path, float]:
     return folder / "models" / kind / "1", time.monotonic() - began
 
 
-def judge(path: Path, kind: str) -> tuple[float, float]:
+def judge(path: Path, kind: str, count: int = 500) -> tuple[float, float]:
     """Return the share of samples told from fresh data, and for houses how far correlations are from the data's."""
     checkpoint = load(path)
     if kind == "houses":
         samples = samples_of(checkpoint, 4000)
-        return c2st(samples[:500], houses(500, 1)), correlation_error(samples, houses(500, 0))
-    real, labels = shapes(500, 1)
-    return c2st(samples_of(checkpoint, 500, labels), real), 0.0
+        return c2st(samples[:count], houses(count, 1)), correlation_error(samples, houses(500, 0))
+    real, labels = shapes(count, 1, int(checkpoint.card.event_shape[-1]))
+    return c2st(samples_of(checkpoint, count, labels), real), 0.0
 
 
 def draw(path: Path, file: Path) -> None:
@@ -148,7 +151,7 @@ def judged(kind: str, folder: Path, quick: bool) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run the study and print a line for each kind of data."""
     parser = argparse.ArgumentParser(prog="python -m studies.own_data", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small networks, in half a minute")
+    parser.add_argument("--quick", action="store_true", help="small networks, and pictures of 8 x 8, in half a minute")
     parser.add_argument("--out", type=Path, default=Path("reports/own-data"), help="folder (default: %(default)s)")
     parser.add_argument("--only", choices=("houses", "shapes"), help="one of the two")
     parser.add_argument("--figure", type=Path, metavar="FILE.png", help="draw the shapes of an earlier run")

@@ -57,10 +57,15 @@ _RECIPE: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
         ("vectors",),
         {**_NAMES, "help": "columns learned by their logarithm, so that no sample is negative"},
     ),
+    "--quantile": (
+        "data.quantile",
+        ("vectors",),
+        {**_NAMES, "help": "columns learned by their quantiles: with long tails, or several peaks"},
+    ),
     "--no-transform": (
         "data.transforms",
         ("vectors",),
-        {"action": "store_const", "const": "none", "help": "do not learn logarithms of skewed columns"},
+        {"action": "store_const", "const": "none", "help": "transform no columns but those named"},
     ),
     "--conditional": (
         "data.conditional",

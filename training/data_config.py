@@ -94,8 +94,10 @@ class VectorsData(_OwnData):
             for columns with a few values far from the others.
         round: whether samples are rounded in the columns that have whole numbers in every row.
         transforms: `auto` learns the logarithm of columns without negative values that are skewed, and whose logarithm
-            is much less so; `none` learns only those of `nonnegative`.
+            is much less so, and the quantiles of other columns with long tails; `none` transforms only the columns of
+            `nonnegative` and `quantile`.
         nonnegative: columns whose logarithm is learned, so that no sample is negative.
+        quantile: columns of which normal scores of the quantiles are learned, whatever their distribution.
     """
 
     name: Literal["vectors"]
@@ -108,6 +110,7 @@ class VectorsData(_OwnData):
     round: bool = True
     transforms: Literal["auto", "none"] = "auto"
     nonnegative: list[str] = Field(default_factory=list)
+    quantile: list[str] = Field(default_factory=list)
 
     @field_validator("separator")
     @classmethod

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.loading import Checkpoint
-from models.checkpoint.report import REPORT_FILE, ReportError, add_to_report
+from models.checkpoint.report import REPORT_FILE, ReportError, add_to_report, read_report
 from models.noise import noise
 from models.regular import write_atomically
 from models.shapes import sized
@@ -35,6 +35,7 @@ from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import Quality, TimeUp, draw, evaluate, limited, quality_of, swd, swd_by_chance
 from training.folders import make_writable
+from training.page import PAGE_FILE, page
 from training.price import FewSteps, Price, few_steps, price
 from training.report import SampleReport, report_on
 from training.solving import open_checkpoint, parse_solver
@@ -87,7 +88,7 @@ def measure_published(
     say(f"measuring it for {seconds:g} s at most; it is published, so Ctrl-C loses nothing but numbers")
     try:
         checkpoint = open_checkpoint(folder)
-        quality, report = assess(checkpoint, data, seed, until, say)
+        quality, report = assess(checkpoint, data, seed, until, say, examples)
         if quality is None:
             return None
         if examples and (real := examples_of(data)):
@@ -123,9 +124,17 @@ def _again(folder: Path) -> str:
 
 
 def assess(
-    checkpoint: Checkpoint, data: DataSet, seed: int, until: float, say: Say
+    checkpoint: Checkpoint, data: DataSet, seed: int, until: float, say: Say, real: bool
 ) -> tuple[Quality | None, SampleReport | None]:
     """Draw samples, compare them with held-out data, print and store the report; see `training.report`.
+
+    Args:
+        checkpoint: the model.
+        data: its training and held-out data.
+        seed: fixes noise, projections and judges.
+        until: time limit, of `time.monotonic`.
+        say: is given each line.
+        real: whether the page of the report may show pictures of the held-out data.
 
     Returns:
         Quality and report; both None if no sample reached t = 1, which is said.
@@ -141,7 +150,20 @@ def assess(
     for line in (*report.lines(), *quality.lines()):
         say(line)
     keep(checkpoint, quality=asdict(quality), report=report.record())
+    written = page(f"{checkpoint.card.name} v{checkpoint.path.name}", report, drawn, data, real)
+    try:
+        write_atomically(checkpoint.path / PAGE_FILE, written.encode())
+    except OSError as error:
+        raise TrainingError(f"{checkpoint.path / PAGE_FILE}: cannot be written: {error.strerror}") from None
+    say(f"the whole report, with tables and pictures: {checkpoint.path / PAGE_FILE}")
     return quality, report
+
+
+def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
+    try:
+        return dict(read_report(checkpoint.path, checkpoint.card))
+    except ReportError:
+        return {}
 
 
 def keep(checkpoint: Checkpoint, **parts: Any) -> None:
@@ -295,7 +317,7 @@ def evaluate_checkpoint(
     data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))
-        assess(checkpoint, data, 0, math.inf, print)
+        assess(checkpoint, data, 0, math.inf, print, "examples" in _stored(checkpoint))
     conditions = conditions_of(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
     try:

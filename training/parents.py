@@ -139,7 +139,7 @@ def in_space_of(parent: Checkpoint, data: DataSet, given: StartConfig) -> DataSe
     if names[0] != names[1]:
         raise UsageError(f"{place} has the columns {', '.join(names[0])}; those of the data are {', '.join(names[1])}")
     for old, new in zip(theirs.columns or (), own.columns or (), strict=True):
-        if old.transform and (new.low < 0 or (old.transform == "log" and new.low == 0)):
+        if old.transform in ("log", "log1p") and (new.low < 0 or (old.transform == "log" and new.low == 0)):
             raise UsageError(f"{place} learned the logarithm of {old.name}, which is {new.low:g} in the data")
     decoder = _decoder(parent.decoder, data.decoder)
     decode, encode = copy.deepcopy(data.decoder).double().decode, Inverse(copy.deepcopy(decoder).double()).encode
@@ -171,12 +171,12 @@ def _decoder(theirs: Decoder, own: Decoder) -> Decoder:
     if theirs.config.columns is None or own.config.columns is None:
         return theirs
     columns = [
-        ColumnCard(
-            name=old.name,
-            kind=old.kind if new.kind != "number" and old.kind == new.kind else _wider(old, new),
-            low=min(old.low, new.low),
-            high=max(old.high, new.high),
-            transform=old.transform,
+        old.model_copy(
+            update={
+                "kind": old.kind if new.kind != "number" and old.kind == new.kind else _wider(old, new),
+                "low": min(old.low, new.low),
+                "high": max(old.high, new.high),
+            }
         )
         for old, new in zip(theirs.config.columns, own.config.columns, strict=True)
     ]

@@ -56,6 +56,9 @@ _OTHERWISE = 0.1
 _MOST_COLUMNS, _MOST_NUMBERS, _KEPT = 200, 16, 20
 """Columns of which all pairs are compared, numbers of a condition that are divided into ranges, and pairs kept."""
 
+_SHOWN = 12
+"""Columns of which all correlations are reported."""
+
 _ROWS = 2000
 """Training rows that judges and distances look at, at most."""
 
@@ -146,6 +149,15 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Correlations:
+    """Rank correlations of the first columns, (columns, columns), in samples and in training rows."""
+
+    columns: list[str]
+    samples: list[list[float]]
+    data: list[list[float]]
+
+
+@dataclass(frozen=True)
 class SampleReport:
     """What was found.
 
@@ -162,6 +174,7 @@ class SampleReport:
         classes, ranges: each class, or each third of each number of a condition.
         asked: each number of a condition vector.
         pairs: pairs of columns that are correlated otherwise than in the data, the worst first.
+        correlations: those of all columns side by side; None without columns.
     """
 
     samples: int
@@ -177,6 +190,7 @@ class SampleReport:
     ranges: list[GroupReport] = field(default_factory=list)
     asked: list[ConditionReport] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
+    correlations: Correlations | None = None
 
     @property
     def broken(self) -> bool:
@@ -195,6 +209,8 @@ class SampleReport:
             close = self.told_apart < self.by_chance
             yield f"samples {'cannot be told from' if close else 'are close to'} unseen data: {self._share()}"
         yield from self._praise()
+        if not self.broken:
+            yield from self._details()
         for warning in self.warnings:
             yield f"WARNING: {warning}"
 
@@ -232,6 +248,31 @@ class SampleReport:
             )
         if self.asked and not shown:
             yield "the data themselves hardly show their condition, so whether samples follow it cannot be judged"
+
+    def _details(self) -> Iterator[str]:
+        """Yield the rest of what is right, and by how much."""
+        if self.columns and not any(column.far for column in self.columns):
+            worst = max(self.columns, key=lambda column: column.distance)
+            yield (
+                f"each column is as in the data: the worst, {worst.name}, differs by {worst.distance:.2f} (Kolmogorov "
+                f"and Smirnov's distance; up to {worst.by_chance:.2f} may be chance)"
+            )
+        for what, groups in (("class", self.classes), ("range of the condition", self.ranges)):
+            shares = sorted((group.told_apart, group.name) for group in groups if group.told_apart is not None)
+            if shares and not any(group.far for group in groups):
+                (least, best), (most, worst) = shares[0], shares[-1]
+                yield f"by {what}, the judge is right in {least:.0%} ({best}) to {most:.0%} ({worst}) of cases"
+        if self.correlations and not self.pairs:
+            names, samples, data = self.correlations.columns, self.correlations.samples, self.correlations.data
+            places = [(i, j) for i in range(len(names)) for j in range(i)]
+            strongest = sorted(places, key=lambda place: -abs(data[place[0]][place[1]]))[:_NAMED]
+            shown = ", ".join(f"{names[j]} and {names[i]} {samples[i][j]:.2f} ({data[i][j]:.2f})" for i, j in strongest)
+            yield f"columns are correlated as in the data (in brackets): {shown}"
+        if not list(self._memory()):
+            yield (
+                f"no sign of memorising: {self.nearer:.0%} of samples lie nearer to a training row than half of the "
+                "unseen rows do (50% is right)"
+            )
 
     def _is_lost(self, one: ConditionReport) -> bool:
         if not one.shown or one.data is None:
@@ -322,7 +363,7 @@ def report_on(drawn: Draw, data: DataSet, seed: int) -> SampleReport:
         nearer=_nearer(sets),
     )
     if sets.columns:
-        whole = replace(whole, columns=_columns(sets), pairs=_pairs(sets))
+        whole = replace(whole, columns=_columns(sets), **_correlated(sets))
     if sets.conditions is None:
         return whole
     samples, unseen, train = zip(sets.features, sets.conditions, strict=True)
@@ -405,18 +446,20 @@ def _columns(sets: _Sets) -> list[ColumnReport]:
     ]
 
 
-def _pairs(sets: _Sets) -> list[Pair]:
-    """Return the pairs of columns whose correlations differ by more than chance (Fisher's z), the worst first."""
+def _correlated(sets: _Sets) -> dict[str, Any]:
+    """Return the correlations, and the pairs of columns in which they differ by more than chance (Fisher's z)."""
     names, (samples, _, train) = sets.columns, sets.features
     if not 2 <= len(names) <= _MOST_COLUMNS or min(len(samples), len(train)) <= _FEW:
-        return []
+        return {}
     own, data = rank_correlations(samples), rank_correlations(train)
     by_chance = _FAR * np.sqrt(1 / (len(samples) - 3) + 1 / (len(train) - 3))
     z = np.abs(np.arctanh(np.clip(own, -0.999, 0.999)) - np.arctanh(np.clip(data, -0.999, 0.999)))
     off = np.where((z > by_chance) & (np.abs(own - data) > _OTHERWISE), np.abs(own - data), 0.0)
     places = zip(*np.nonzero(np.triu(off, 1)), strict=True)
     worst = sorted(places, key=lambda place: -off[place])
-    return [Pair([names[i], names[j]], float(own[i, j]), float(data[i, j])) for i, j in worst[:_KEPT]]
+    pairs = [Pair([names[i], names[j]], float(own[i, j]), float(data[i, j])) for i, j in worst[:_KEPT]]
+    first = np.s_[:_SHOWN, :_SHOWN]
+    return {"pairs": pairs, "correlations": Correlations(names[:_SHOWN], own[first].tolist(), data[first].tolist())}
 
 
 def _by_class(sets: _Sets, data: DataSet, right: Right, recovery: Recovery) -> list[GroupReport]:

@@ -4,11 +4,14 @@ import argparse
 import json
 import os
 import re
+import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, get_args
+from urllib.request import ProxyHandler, Request, build_opener
 
 import torch
 from torch import Tensor
@@ -33,6 +36,9 @@ from models.velocity import FieldKind
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs to be imported and served."""
 
+
+_NOTICED_S = 3.0
+"""Seconds in which a running service notices a new model."""
 
 _FIELDS = {"velocity": FieldKind.VELOCITY, "average": FieldKind.AVERAGE}
 
@@ -175,9 +181,33 @@ def run(options: argparse.Namespace) -> int:
     if options.check:
         print(*preview(imported.path), sep="\n")
     if read_card(imported.path).runs_programs:
-        print(f"it holds a program, which a service refuses unless it was started with {ALLOW}=true")
+        print(*refusal(options.name), sep="\n")
     print(f"now: pathline sample {options.name}")
     return 0
+
+
+def refusal(name: str) -> list[str]:
+    """Return lines on whether the running service, if there is one, refuses the program just imported."""
+    port = os.environ.get("PATHLINE_PORT", "").strip() or "8000"
+    url = (os.environ.get("PATHLINE_URL", "").strip() or f"http://127.0.0.1:{port}").rstrip("/")
+    key = os.environ.get("PATHLINE_API_KEY", "").strip()
+    asked = Request(f"{url}/v1/models/{name}", headers={"Authorization": f"Bearer {key}"} if key else {})  # noqa: S310
+    general = f"it holds a program, which a service refuses unless it was started with {ALLOW}=true"
+    until = time.monotonic() + _NOTICED_S
+    while True:
+        try:
+            with build_opener(ProxyHandler({})).open(asked, timeout=_NOTICED_S) as response:
+                document = json.load(response)
+            if document["status"] == "served":
+                return [f"the service at {url} serves it"]
+            if reasons := [fault["reason"] for fault in document["unavailable"] if ALLOW in fault["reason"]]:
+                return [f"the service at {url} refuses it: {reasons[0]}", f"stop it, and start it with {ALLOW}=true"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if getattr(error, "code", None) != HTTPStatus.NOT_FOUND:  # nothing listens, or it is something else
+                return [general]
+        if time.monotonic() > until:  # it has another repository, or is slow
+            return [general]
+        time.sleep(0.2)
 
 
 def _declared(options: argparse.Namespace) -> Declared:

@@ -37,7 +37,7 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
     inputs += [_tensor(name, "FP64", 2 if name == "t_span" else -1) for name in times]
     samples = _tensor("samples", data, -1, *card.data_shape)
     if card.decoder.columns:
-        samples["parameters"] = {"columns": json.dumps([column.name for column in card.decoder.columns])}
+        samples["parameters"] = {"columns": json.dumps([column.described() for column in card.decoder.columns])}
     outputs = [
         samples,
         _tensor("nfe", "INT64", -1),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -115,13 +115,15 @@ class NamedColumn(TypedDict):
     kind: Annotated[
         Literal["number", "whole", "yes-no"], Field(description="`yes-no` is 0 or 1; `whole` has no fractions")
     ]
+    unit: NotRequired[str]
+    decimals: NotRequired[Annotated[int, Field(description="decimal places of the data; samples have more")]]
 
 
 class _Columns(TypedDict):
     columns: NotRequired[
         Annotated[
             list[NamedColumn],
-            Field(description="only for rows with named columns: the name and kind of each number of a sample"),
+            Field(description="only for rows with named columns: what is known of each number of a sample"),
         ]
     ]
 
@@ -256,7 +258,7 @@ def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
 def _columns_of(model: ModelVersion, decode: bool) -> _Columns:
     """Return the member `columns`, for decoded rows whose columns the card describes."""
     columns = model.card.decoder.columns if decode else None
-    return {"columns": [{"name": column.name, "kind": column.kind} for column in columns]} if columns else {}
+    return {"columns": [cast("NamedColumn", column.described()) for column in columns]} if columns else {}
 
 
 def _class_of(model: ModelVersion, job: Job) -> _Class:

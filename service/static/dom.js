@@ -17,3 +17,6 @@ export function button(text, action, attributes = {}) {
   element.addEventListener("click", action);
   return element;
 }
+
+/** The name of a column with its unit, as in price [EUR]. */
+export const titled = ({ name, unit }) => (unit ? `${name} [${unit}]` : name);

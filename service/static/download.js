@@ -1,6 +1,6 @@
 // Downloads of the shown samples: arrays, a table, a picture, a notebook.
 import * as api from "./api.js";
-import { $ } from "./dom.js";
+import { $, titled } from "./dom.js";
 import * as snippets from "./snippets.js";
 
 const NOTEBOOK = "application/x-ipynb+json";
@@ -55,8 +55,9 @@ const FORMATS = {
 function csv({ samples, columns }, shape) {
   const width = shape.reduce((product, size) => product * size, 1);
   const quoted = (name) => (/[",\n]/.test(name) ? `"${name.replaceAll('"', '""')}"` : name);
-  const head = columns ? columns.map(({ name }) => quoted(name)) : shape.length === 1 && width === 2 ? ["x", "y"] : Array.from({ length: width }, (_, k) => `x${k}`);
-  const rows = samples.map((sample) => (sample === null ? Array(width).fill("") : sample.flat(Infinity)).join(","));
+  const head = columns ? columns.map((column) => quoted(titled(column))) : shape.length === 1 && width === 2 ? ["x", "y"] : Array.from({ length: width }, (_, k) => `x${k}`);
+  const written = (value, k) => (columns?.[k].decimals === undefined ? value : value.toFixed(columns[k].decimals));
+  const rows = samples.map((sample) => (sample === null ? Array(width).fill("") : sample.flat(Infinity).map(written)).join(","));
   return `${[head.join(","), ...rows].join("\n")}\n`;
 }
 

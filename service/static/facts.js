@@ -1,5 +1,5 @@
 // The model card: what a model was trained on, how good its samples are in words, what they cost, and real data beside them.
-import { $, make } from "./dom.js";
+import { $, make, titled } from "./dom.js";
 import * as pictures from "./pictures.js";
 
 const COLUMNS = 12; // that are named
@@ -26,9 +26,14 @@ function data({ dataset: { name, source, path, samples, held_out: unseen } }) {
 function columns({ decoder }) {
   const all = decoder.columns ?? [];
   if (!all.length) return null;
-  const kinds = { whole: " (whole)", "yes-no": " (0 or 1)" };
+  const about = (column) => {
+    if (column.kind === "yes-no") return `${titled(column)} (0 or 1)`;
+    const digits = (value) => (column.decimals === undefined ? String(Number(value.toPrecision(6))) : value.toFixed(column.decimals));
+    const range = column.low < column.high ? `${digits(column.low)} to ${digits(column.high)}` : `always ${digits(column.low)}`;
+    return `${titled(column)} (${column.kind === "whole" ? "whole, " : ""}${range})`;
+  };
   const more = all.length > COLUMNS ? `, and ${all.length - COLUMNS} more` : "";
-  return fact("Columns", all.slice(0, COLUMNS).map((column) => column.name + (kinds[column.kind] ?? "")).join(", ") + more);
+  return fact("Columns", all.slice(0, COLUMNS).map(about).join(", ") + more);
 }
 
 function trained({ training: { finished, steps, parameters, train_s: seconds } }) {

@@ -1,6 +1,6 @@
 // The cards of the samples: the request, the picture, its cost and its error.
 import { blend, colours } from "./canvas.js";
-import { $, make } from "./dom.js";
+import { $, make, titled } from "./dom.js";
 import * as pictures from "./pictures.js";
 import * as scatter from "./scatter.js";
 import { distances, finished, mean, percent } from "./statistics.js";
@@ -108,7 +108,7 @@ export class Figures {
   /** The names of the numbers of a sample: of the columns, or of their places. */
   get names() {
     const columns = this.runs.find((run) => run.response)?.response.columns;
-    if (columns) return columns.map(({ name }) => name);
+    if (columns) return columns.map(titled);
     return this.wide ? Array.from({ length: this.shape[0] }, (_, k) => `number ${k}`) : [];
   }
 

@@ -64,12 +64,14 @@ SPEC = JobSpec(
 
 
 def test_a_parquet_shard_names_the_columns_of_its_samples() -> None:
-    spec = dataclasses.replace(SPEC, format="parquet", columns=("rooms", "area", "price"))
+    names = ("rooms", "area", "price")
+    columns = tuple({"name": name, "kind": "number", "unit": "EUR", "decimals": 2} for name in names)
+    spec = dataclasses.replace(SPEC, format="parquet", columns=columns)
     assert JobSpec.from_json(json.dumps(spec.plain()).encode()) == spec
     file = io.BytesIO()
     Parquet().write(spec, ShardRows(0, ROWS[:64], np.full(64, 4, np.int32), np.full(64, "success")), file)
     metadata = pq.read_schema(io.BytesIO(file.getvalue())).metadata
-    assert json.loads(metadata[b"pathline"])["columns"] == ["rooms", "area", "price"]
+    assert json.loads(metadata[b"pathline"])["columns"] == list(columns)
 
 
 @pytest.fixture

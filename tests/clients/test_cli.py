@@ -350,6 +350,29 @@ class TestOthers:
         assert main(["solvers"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "dopri5  5      adaptive  1 + 6 attempts"
 
+    def test_rows_are_a_table_of_their_columns(self, service: FakeService, capsys: Capture) -> None:
+        columns = [
+            {"name": "rooms", "kind": "whole"},
+            {"name": "price", "kind": "number", "unit": "EUR", "decimals": 2},
+        ]
+        service.change = lambda arrays, meta: (
+            arrays.update(samples=np.arange(24.0).reshape(12, 2) / 3), meta.update(columns=columns), None
+        )[-1]  # fmt: skip
+        assert main(["sample", "moons", "-n", "12", "--seed", "0"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        table = lines[next(k for k, line in enumerate(lines) if "rooms" in line) :]
+        assert [table[0].split(), table[2].split()] == [["rooms", "price", "[EUR]"], ["0", "1.00"]]
+        assert (len(table), table[-1]) == (12, "... and 2 more")
+
+    def test_models_that_cannot_be_served_have_reasons(self, service: FakeService, capsys: Capture) -> None:
+        listed = {"models": [{"name": "net", "version": None, "status": "unavailable", "fallback_from": None}]}
+        described = {"name": "net", "unavailable": [{"version": 2, "reason": "is a program; set X=true to serve it"}]}
+        service.replies = [
+            (200, {"content-type": "application/json"}, json.dumps(body).encode()) for body in (listed, described)
+        ]
+        assert main(["models"]) == 0
+        assert capsys.readouterr().err == "net v2 cannot be served: is a program; set X=true to serve it\n"
+
     @pytest.mark.parametrize("command", ["models", "solvers"])
     def test_json_lists_all_that_the_service_says(self, command: str, capsys: Capture) -> None:
         assert main([command, "--json"]) == 0

@@ -11,7 +11,7 @@ from tests.docs.conftest import PAGES, ROOT
 
 ALL = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "clients/python/README.md"))]
 MOST_WORDS = 24_700  # of all pages in docs/
-MOST_READ = 14_200  # of those that are not under "Look up"
+MOST_READ = 12_800  # of those that are not under "Look up"
 LONGEST_SENTENCE = 40  # words
 
 

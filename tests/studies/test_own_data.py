@@ -1,4 +1,4 @@
-"""A new user's table of houses: trained in seconds, samples are like the rows."""
+"""A new user's table of houses, and pictures of shapes: trained in seconds, samples are like the data."""
 
 from pathlib import Path
 
@@ -18,6 +18,11 @@ def test_samples_of_houses_are_like_houses(tmp_path: Path) -> None:
     assert set(np.unique(garden)) == {0.0, 1.0}
     assert price.min() > 0
     assert [column.transform for column in load(path).card.decoder.columns or ()] == [None, None, None, "log"]
+
+
+def test_samples_of_shapes_are_like_shapes(tmp_path: Path) -> None:
+    path, _ = train(tmp_path, "shapes", quick=True)
+    assert judge(path, "shapes", 250)[0] < 0.65
 
 
 def test_the_judge_of_the_study_tells_other_data_from_these() -> None:

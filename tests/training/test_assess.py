@@ -51,6 +51,7 @@ def test_more_steps_end_nearer_and_the_report_says_so(recipe: Recipe, options: O
     assert {path.name for path in folder.iterdir()} == {
         "card.json",
         "frontier.json",
+        "report.html",
         "report.json",
         "weights.safetensors",
     }

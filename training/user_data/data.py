@@ -114,9 +114,9 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
 def _of_rows(read: Read, config: VectorsData, train: Rows, held_out: Rows) -> tuple[SampleSpace, list[str]]:
     """Scale rows of numbers; return lines on columns that the user should know of, too."""
     rows = read.samples.astype(np.float64, copy=False)
-    columns = columns_of(read.names, rows[train], rows[held_out], config)
+    columns = columns_of(read.names, read.units, rows[train], rows[held_out], config)
     space = standardised(rows[train], rows[held_out], columns, config.path, config.scale == "robust")
-    return space, [*_far(read, config, columns), *_kept(columns, rows[held_out]), *_logs(columns, rows[train])]
+    return space, [*_far(read, config, columns), *_kept(columns, rows[held_out]), *_transformed(columns, rows[train])]
 
 
 def _of_pictures(read: Read, config: ImagesData, train: Rows, held_out: Rows, as_picture: bool) -> SampleSpace:
@@ -165,19 +165,20 @@ def _far(read: Read, config: VectorsData, columns: Sequence[ColumnCard]) -> list
     return lines
 
 
-def _logs(columns: Sequence[ColumnCard], train: NDArray[np.float64]) -> list[str]:
-    """Return a line that names the columns of which the logarithm is learned."""
+def _transformed(columns: Sequence[ColumnCard], train: NDArray[np.float64]) -> list[str]:
+    """Return lines that name the columns of which the logarithm, or the quantiles, are learned."""
     logs = [
         f"{column.name} (skewness {skewness(values):.1f})"
         for column, values in zip(columns, train.T, strict=bool(columns))
-        if column.transform
+        if column.transform in ("log", "log1p")
     ]
-    if not logs:
-        return []
-    return [
-        f"learned by logarithm, so that no sample is negative: {listed(logs)}; --no-transform (data.transforms = "
-        '"none") learns all columns as they are'
-    ]
+    quantiles = [column.name for column in columns if column.transform == "quantile"]
+    how = {
+        "learned by logarithm, so that no sample is negative": logs,
+        "learned by quantiles, as tails are long or there are several peaks": quantiles,
+    }
+    undo = '--no-transform (data.transforms = "none") learns all columns as they are'
+    return [f"{what}: {listed(names)}; {undo}" for what, names in how.items() if names]
 
 
 def _kept(columns: Sequence[ColumnCard], held_out: NDArray[np.float64]) -> list[str]:

@@ -1,8 +1,8 @@
 """Samples and conditions read from user data, and the checks of both."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class Read:
         notes: lines for the user that describe what was read.
         names: names of the columns of rows; empty for pictures.
         lines: the line of the file in which each row ends, counted from 1; empty for files without lines.
+        units: units of columns by name, of those that have one.
     """
 
     samples: NDArray[np.floating[Any]]
@@ -41,6 +42,7 @@ class Read:
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     lines: Sequence[int] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
 
 
 def listed(items: Sequence[str]) -> str:

@@ -3,8 +3,8 @@
 import csv
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ _INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
 """Names of a first column that is the index of a data frame, possibly saved repeatedly or turned into a column."""
 
 _CODE = re.compile(r"[+-]?0\d+", re.ASCII)
+
+_UNIT = re.compile(r"(?P<name>\S.*?)\s*\[(?P<unit>[^\[\]]+)\]")
+"""The name of a column with its unit, as in price [EUR]."""
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 
@@ -88,6 +91,7 @@ class _Table:
         rows: the cells below, each row as long as the header.
         lines: the line of the file in which each row ends, counted from 1.
         notes: how the first line and column were interpreted, if that was not obvious.
+        units: units of columns by name, which the first line has in brackets.
     """
 
     path: Path
@@ -95,6 +99,7 @@ class _Table:
     rows: list[list[str]]
     lines: list[int]
     notes: tuple[str, ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def labels(self, name: str) -> NDArray[np.str_]:
         """Return the cells of one column, without blanks around them; none may be missing."""
@@ -158,7 +163,7 @@ def read_table(path: Path, config: VectorsData) -> Read:
     labels = table.labels(config.label) if config.label else None
     conditions = table.numbers(config.condition) if config.condition else None
     notes = (*table.notes, *table.codes([*data, *config.condition]))
-    return replace(_checked(path, table.numbers(data), labels, conditions, notes), lines=table.lines)
+    return replace(_checked(path, table.numbers(data), labels, conditions, notes), lines=table.lines, units=table.units)
 
 
 def _table(path: Path, config: VectorsData) -> _Table:
@@ -187,11 +192,13 @@ def _table(path: Path, config: VectorsData) -> _Table:
             )
     if not _has_header(path, rows, lines[0], config):
         return _Table(path, [str(number) for number in range(len(rows[0]))], rows, lines)
-    header = [cell.strip() for cell in rows[0]]
+    parts = [_UNIT.fullmatch(cell.strip()) for cell in rows[0]]
+    header = [part["name"] if part else cell.strip() for part, cell in zip(parts, rows[0], strict=True)]
+    units = {part["name"]: part["unit"] for part in parts if part}
     if len(rows) == 1:
         raise DataError(f"data {path} has column names and no rows; one row per sample is needed")
     table = _without_index(
-        _Table(path, header, rows[1:], lines[1:]), {*config.columns, *config.condition, config.label}
+        _Table(path, header, rows[1:], lines[1:], units=units), {*config.columns, *config.condition, config.label}
     )
     for place, name in enumerate(header, 1):
         if name in header[: place - 1]:

@@ -170,7 +170,7 @@ class DiagnoseResult(OperationResult):
     seed: int
     first_index: int
 
-    def _columns(self) -> dict[str, np.ndarray]:
+    def _columns(self, written: bool = False) -> dict[str, np.ndarray]:
         """Return the columns of the table, which has one row for each sample and time."""
         count, times = self.stiffness.shape
         rates = {name: getattr(self, name).ravel() for name in ("stiffness", "stiffness_ratio", "condition_number")}

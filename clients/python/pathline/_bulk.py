@@ -431,7 +431,7 @@ def _new(
             "noise": first.extra.get("noise", ""),
             "shape": first.samples.shape[1:],
             "dtype": str(first.samples.dtype),
-            "columns": [column["name"] for column in first.extra.get("columns") or ()],
+            "columns": list(first.extra.get("columns") or ()),
             "shard_rows": arguments.shard_rows or shard_rows(rate, spec.total, arguments.workers, least_bytes),
         }
         return typed(JobSpec, {**vars(spec), **decided})

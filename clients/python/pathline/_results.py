@@ -174,20 +174,25 @@ class ArrayResult(ABC):
         """Return a pandas DataFrame with one row for each sample; needs pandas."""
         return _plot.needed("pandas", "to_dataframe").DataFrame(self._columns())
 
-    def _columns(self) -> dict[str, np.ndarray]:
+    def _columns(self, written: bool = False) -> dict[str, np.ndarray]:
         """Return the columns of the table; a main array with several numbers per sample becomes columns (`named`)."""
         columns: dict[str, np.ndarray] = {}
         for name, array in self.arrays().items():
             if array.ndim > 1 and array is self._main:
-                columns |= self.named(array)
+                columns |= self.named(array, written)
             elif array.shape == (len(self),):
                 columns[name] = array
         return columns
 
-    def named(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+    def named(self, rows: np.ndarray, written: bool = False) -> dict[str, np.ndarray]:
         """Return the numbers of rows (n, *shape) by column, (n,) each: x0, x1, ... or the names that the model has.
 
         Whole and yes/no columns become int64. A name that an array of the result has too gets a line below.
+
+        Args:
+            rows: Samples.
+            written: As in a CSV file: names have their unit, as in price [EUR], and numbers become text with the
+                decimal places of the data, where the model knows them.
         """
         flat = rows.reshape(len(rows), -1)
         described = getattr(self, "extra", {}).get("columns") or []
@@ -197,7 +202,11 @@ class ArrayResult(ABC):
         for place, column in enumerate(described):
             whole = column["kind"] != "number" and np.isfinite(flat[:, place]).all()
             name = column["name"] + "_" * (column["name"] in self.arrays())
-            columns[name] = flat[:, place].astype(np.int64) if whole else flat[:, place]
+            values = flat[:, place].astype(np.int64) if whole else flat[:, place]
+            if written and "decimals" in column:
+                values = np.char.mod(f"%.{column['decimals']:d}f", values)
+            unit = column.get("unit") if written else None
+            columns[f"{name} [{unit}]" if unit else name] = values
         return columns
 
     def save(self, path: str | PathLike[str]) -> Path:
@@ -214,7 +223,7 @@ class ArrayResult(ABC):
             ValueError: The extension is none of these, or the result cannot be drawn.
             OSError: The file cannot be written.
         """
-        return save(Path(path), self.arrays(), self.describe(), self._columns(), self.picture)
+        return save(Path(path), self.arrays(), self.describe(), self._columns(written=True), self.picture)
 
     def describe(self) -> dict[str, Any]:
         """Return everything but the arrays, as plain values."""

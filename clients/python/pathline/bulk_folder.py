@@ -123,7 +123,8 @@ class JobSpec:
         table: SHA-256 of the table of conditions; empty without one.
         arrays: SHA-256 of each array of named conditions, by field and name.
         shape, dtype: Of one row's sample.
-        columns: Names of the numbers of a row's sample, if it has any; a Parquet shard has them in its metadata.
+        columns: Name, kind, unit and decimals of the numbers of a row's sample, where it has them, as in a sample's
+            response; a Parquet shard has them in its metadata.
         format: Of the shards.
         shard_rows: ShardRows of each shard but the last, a multiple of `BLOCK`.
     """
@@ -145,7 +146,7 @@ class JobSpec:
     dtype: str
     format: str
     shard_rows: int
-    columns: tuple[str, ...] = ()
+    columns: tuple[Mapping[str, Any], ...] = ()
     bulk: int = 1
 
     def __post_init__(self) -> None:

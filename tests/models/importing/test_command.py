@@ -1,13 +1,17 @@
 """`python -m models import` on the command line."""
 
 import json
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
 
 from models.__main__ import main
+from models.importing.command import refusal
 
 from .conftest import CONFIG
 
@@ -33,6 +37,46 @@ def test_import_check_and_list(command: list[str], tmp_path: Path, capsys: pytes
     assert not any("warning" in line for line in lines)
     assert main(["list", "--models-dir", str(tmp_path / "repository")]) == 0
     assert "points" in capsys.readouterr().out
+
+
+SERVED = {"status": "served", "unavailable": []}
+REFUSED = {
+    "status": "unavailable",
+    "unavailable": [{"version": 1, "reason": "net/1: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("answers", "line"),
+    [
+        ([(404, {}), (200, REFUSED)], "refuses it: net/1: is a program"),
+        ([(404, {}), (200, SERVED)], "serves it"),
+        ([(401, {})], "it holds a program, which a service refuses unless"),
+        ([(200, ["odd"])], "it holds a program, which a service refuses unless"),
+    ],
+)
+def test_a_program_is_said_to_be_refused_by_the_service_that_runs(
+    answers: list[tuple[int, Any]], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/v1/models/net"
+            status, body = answers.pop(0)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PATHLINE_URL", f"http://127.0.0.1:{server.server_port}")
+        first, *rest = refusal("net")
+        assert line in first
+        assert rest == (["stop it, and start it with PATHLINE_ALLOW_PROGRAMS=true"] if "refuses it" in line else [])
+        server.shutdown()
+    assert refusal("net")[0].startswith("it holds a program"), "nothing listens"
 
 
 def test_dependent_noise_is_declared_in_the_card(command: list[str], tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(root, "components", three, pca, **about)
     save(root, "flat", three, Decoder.affine(torch.zeros(3).double(), torch.zeros(3).double()), **about)
     columns = (
-        ColumnCard(name="x", low=-2, high=2),
+        ColumnCard(name="x", low=-2, high=2, unit="m", decimals=2),
         ColumnCard(name="c", low=0.0016, high=0.0016),
         ColumnCard(name="n", kind="whole", low=0, high=4),
     )

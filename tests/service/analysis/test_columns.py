@@ -75,6 +75,7 @@ async def test_names_and_kinds_of_columns_come_with_data_through_every_door(real
     found = await real.sample("table", **FIXED)
     names = [column["name"] for column in found["columns"]]
     assert [column["kind"] for column in found["columns"]] == ["number", "number", "whole"]
+    assert found["columns"][0] == {"name": "x", "kind": "number", "unit": "m", "decimals": 2}
     assert "columns" not in await real.sample("table", **FIXED, decode=False)
     body = {"model": "table", **FIXED}
     answer = await real.http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
@@ -82,10 +83,12 @@ async def test_names_and_kinds_of_columns_come_with_data_through_every_door(real
     table = result.named(result.samples)
     assert (list(table), table["n"].dtype) == (names, np.int64)
     result.save(tmp_path / "rows.csv")
-    assert (tmp_path / "rows.csv").read_text().startswith(f"{','.join(names)},nfe,t,status\n")
+    head, first, *_ = (tmp_path / "rows.csv").read_text().splitlines()
+    assert head == "x [m],c,n,nfe,t,status"
+    assert first.split(",")[0] == f"{found['samples'][0][0]:.2f}"
     (samples,) = [
         output for output in (await real.http.get("/v2/models/table")).json()["outputs"] if output["name"] == "samples"
     ]
-    assert json.loads(samples["parameters"]["columns"]) == names
+    assert json.loads(samples["parameters"]["columns"]) == found["columns"]
     answer = await real.http.post("/v1/replay", json=found)
     assert answer.json()["digest_matches"] is True, answer.text

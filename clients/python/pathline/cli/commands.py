@@ -27,6 +27,9 @@ from pathline.cli.bench import measure
 from pathline.cli.output import FORMATS, note, show
 from pathline.cli.tally import Tally
 
+_FIRST, _WIDE = 10, 12
+"""Samples shown as a table, and most columns of one."""
+
 _REMEDY = "a looser tolerance, more steps or another solver may help"
 _REMEDIES = {
     "deadline": "a longer --timeout, fewer steps or a looser tolerance may help",
@@ -99,16 +102,38 @@ def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleRe
         _print_json({**tally.describe(), **written, **samples, **(tally.transitions() if shown else {})})
     elif shown is not None:
         show(str(shown))
-        parts = [shown.samples] if shown.log_prob is None else [shown.samples, shown.log_prob]
-        show("\nlog_prob\n".join(np.array2string(part, threshold=20, edgeitems=3, precision=4) for part in parts))
+        show(_sketch(shown))
+        if shown.log_prob is not None:
+            show(f"log_prob\n{_array(shown.log_prob)}")
     else:
         show(tally.summary() + (f"\nwritten to {arguments.output}" if arguments.output else ""))
+
+
+def _array(array: np.ndarray) -> str:
+    return np.array2string(array, threshold=20, edgeitems=3, precision=4)
+
+
+def _sketch(result: SampleResult) -> str:
+    """Return the first samples as text: a table of the columns that the model names, or an array."""
+    named = result.named(result.samples[:_FIRST], written=True)
+    if not result.extra.get("columns") or len(named) > _WIDE:
+        return _array(result.samples)
+    columns = [
+        [f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in of.tolist()] for of in named.values()
+    ]
+    lines = text_table([list(named), *(list(row) for row in zip(*columns, strict=True))], left=0)
+    more = len(result) - _FIRST
+    return "\n".join([*lines, f"... and {more:,} more"] if more > 0 else lines)
 
 
 def models(arguments: argparse.Namespace) -> int:
     """List the models."""
     with Client(arguments.url, api_key=arguments.api_key) as client:
         models = client.models()
+        ailing = [
+            info for info in models if info.fields.get("status") == "unavailable" or info.fallback_from is not None
+        ]
+        faults = {info.name: client.model(info.name).fields.get("unavailable") or () for info in ailing}
     if arguments.json:
         _print_json([info.fields for info in models])
     else:
@@ -119,6 +144,9 @@ def models(arguments: argparse.Namespace) -> int:
         _print_table(("model", "version", "state", "sample", "status"), rows)
         for name, left_s in models.training.items():
             note(f"{name}: training{'' if left_s is None else f', {left_s:.0f} s left'}")
+        for name, versions in faults.items():
+            for fault in versions:
+                note(f"{name} v{fault['version'] or '?'} cannot be served: {fault['reason']}")
         for path, reason in models.passed_over.items():
             note(f"{path}: {reason}")
     return 0

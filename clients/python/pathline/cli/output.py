@@ -51,7 +51,7 @@ def write_npy(file: IO[bytes], tally: Tally) -> None:
 def write_rows(file: IO[bytes], tally: Tally) -> None:
     """Write one line for each sample, one column for each number, after a line of names: the model's or ``x0,x1``."""
     for number, page in enumerate(tally.pages()):
-        write_csv(file, page.named(page.samples), head=number == 0)
+        write_csv(file, page.named(page.samples, written=True), head=number == 0)
 
 
 def write_npz(file: IO[bytes], tally: Tally) -> None:
