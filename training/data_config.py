@@ -160,9 +160,12 @@ class ImagesData(_OwnData):
 
 OwnData = VectorsData | ImagesData
 DataConfig = Annotated[PointsData | DigitsData | MnistData | VectorsData | ImagesData, Field(discriminator="name")]
-DATASETS: tuple[str, ...] = tuple(
-    name
+SECTIONS: dict[str, type[RecipeTable]] = {
+    name: section
     for section in (PointsData, DigitsData, MnistData, VectorsData, ImagesData)
     for name in get_args(section.model_fields["name"].annotation)
-)
+}
+"""The tables of all data sets by their names."""
+
+DATASETS = tuple(SECTIONS)
 """The names of all data sets, which are also the names of shipped recipes."""
