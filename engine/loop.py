@@ -2,7 +2,7 @@
 
 Each turn:
 
-    take commands -> end late jobs -> admit samples -> deliver -> tick
+    take commands -> end late jobs -> choose an arena -> deliver -> admit samples -> tick
 
 A turn goes to the arena that has used the least time, so that models share the device fairly. The lock guards the job
 table, to which other threads add jobs; it is free while the network computes. All else that other threads want done is
@@ -99,7 +99,7 @@ class Loop:
         self.commands.put(lambda: (self.table.close_built if self.closed else self.table.built)(future, outcome))
 
     def turn(self) -> bool:
-        """Take one turn, with at most a few ticks of one arena; return whether any arena had jobs."""
+        """Take one turn, with about 10 ms of ticks of one arena; return whether any arena had jobs."""
         table, granted = self.table, list[Granted]()
         with self.lock:
             now = self._clock()
@@ -176,7 +176,7 @@ class Loop:
             _log.exception("the lanes of model %s failed, and their requests with them", queue.name)
         # (outside the handler: the exception keeps the failed call's memory alive)
         if self._observer is not None and ticks:
-            called = (arena.network.rows - before) // ticks  # guided lanes have two
+            called = (arena.network.rows - before) // ticks  # a guided lane has a row for each term
             self._observer.batch(queue.name, arena.operation.name, called, requests, solvers, ticks)
         with self.lock:
             if message is None:

@@ -1,9 +1,10 @@
 """The scheduler: chooses which samples of which job become lanes, and knows what ticks cost; it knows no tensors.
 
-A model's arena holds lanes of at most `budget` network rows (a lane has one, or two if guided), so that a tick stays
-short. Small jobs (up to a quarter of the budget) enter by deadline, earliest first, as long as more rows make a tick
-more efficient. Large jobs enter in slices, share their rows equally, and never take the last quarter, so that the next
-small job finds room at once. While large jobs wait, small ones leave them a quarter too.
+A model's arena holds lanes of at most `budget` network rows, so that a tick stays short; a lane has one row, or one for
+each term of its guidance. Small jobs (up to a quarter of the budget) enter by deadline, earliest first, as long as more
+rows make a tick more efficient. Large jobs, all of which the engine makes bulk jobs, enter in slices, share their rows
+equally, and never take the last quarter, so that the next small job finds room at once. While large jobs wait, small
+ones leave them a quarter too.
 
 Interactive and bulk jobs have a scheduler each; `BulkShare` decides when bulk lanes take part in a tick.
 """
@@ -202,7 +203,7 @@ class Scheduler(Generic[E]):
         # Large lanes are not pushed out for small jobs.
         reserved, small_rows = (self.budget // 4 if self._large else 0), self.active_rows - self._large_rows
         room = min(self.budget - self.active_rows, self.budget - reserved - small_rows)
-        enough, short = room - (self.budget - min(self.enough, self.budget)), -1.0
+        enough, short = min(room, self.enough - small_rows), -1.0
         queue, waiting = self._small, list[tuple[float, int, E]]()
         for place, line in enumerate(queue):
             if room <= 0 or (enough <= 0 and short < 0 and (short := self._short()) <= 0):
@@ -210,6 +211,8 @@ class Scheduler(Generic[E]):
                 break
             entry = line[2]
             width, missing = entry.width, entry.samples - entry.admitted
+            if not small_rows and line is queue[0]:
+                enough = max(enough, min(room, width))  # a single guided sample, even where one row is enough
             fits = room if entry.calls <= short or (entry.whole and self.active_rows == self._large_rows) else enough
             count = min(missing, fits // width)
             if count <= 0 or (entry.whole and count < missing):

@@ -274,7 +274,7 @@ class JobTable:
         return max(used_s, min((each.used_s for each in self.busy()), default=self.served_s))
 
     def add(self, active: ActiveJob) -> None:
-        """Add a job and queue it; call `begin` before its first tick."""
+        """Add a job and queue it; `begin` follows as a command."""
         if not active.queue.jobs:
             active.queue.used_s = self._fair(active.queue.used_s)
         active.queue.add(active)

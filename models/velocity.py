@@ -79,9 +79,9 @@ class HasForms(Protocol):
     """A field that can be computed in several ways."""
 
     def forms(self) -> Iterator[VelocityField]:
-        """Yield the ways of computing the field as it is now, the cheapest first; that one has the field's own bits.
+        """Yield the ways of computing the field as it is now, in order of preference; they round differently.
 
-        Later ones round differently. They are for kernels with which a row's bits depend on the other rows in the call.
+        There are several for kernels with which a row's bits depend on the other rows in the call.
         """
         ...
 
@@ -93,9 +93,11 @@ def forms(velocity: VelocityField) -> Iterator[VelocityField]:
 
 def rows_of(velocity: object, device: torch.device | str = "cpu") -> tuple[int, int | None]:
     """Return the fewest and the most rows that a field takes in one call on a device; None for no bound."""
-    if getattr(velocity, "alone_on_cpu", False) and torch.device(device).type == "cpu":
-        return 1, 1
-    return getattr(velocity, "rows", (1, None))
+    least, most = getattr(velocity, "rows", (1, None))
+    own = getattr(velocity, "cpu_rows", None)
+    if own is None or torch.device(device).type != "cpu":
+        return least, most
+    return least, own if most is None else min(own, most)
 
 
 class Wrapper(nn.Module, ABC):
@@ -103,7 +105,7 @@ class Wrapper(nn.Module, ABC):
 
     Attributes:
         network: the other field.
-        rows, alone_on_cpu, field: as of that field.
+        rows, cpu_rows, field: as of that field.
     """
 
     def __init__(self, network: nn.Module | VelocityField) -> None:
@@ -112,9 +114,9 @@ class Wrapper(nn.Module, ABC):
         self.rows, self.field = getattr(network, "rows", (1, None)), kind_of(network)
 
     @property
-    def alone_on_cpu(self) -> bool:
+    def cpu_rows(self) -> int | None:
         """See `rows_of`."""
-        return getattr(self.network, "alone_on_cpu", False)
+        return getattr(self.network, "cpu_rows", None)
 
     @abstractmethod
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:

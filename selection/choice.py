@@ -169,7 +169,7 @@ def choose(
     if not within:
         raise NoneFits(_could_be_met(limits, offers))
     if limits.max_error is not None:
-        why = f"the cheapest of {len(pairs)} measured solvers that keep {percent(limits.max_error)}"
+        why = f"of {len(pairs)} measured solvers, the cheapest that keeps {percent(limits.max_error)}"
     else:
         within.sort(key=lambda offer: (offer.point.p95_high, offer.point.cost))
         why = f"the most accurate of {len(pairs)} measured solvers"

@@ -1,4 +1,4 @@
-"""The state of an arena: a record for each lane, and the states x and velocities K that kernels work on.
+"""The state of lanes: a record for each lane, and the states x and velocities K that kernels work on.
 
 Records (times, step sizes, counters) are in host memory, x and K on the device.
 """

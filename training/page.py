@@ -164,7 +164,7 @@ def _sheets(samples: NDArray[np.float64], held_out: NDArray[np.float64], data: D
         pictures.check(1, samples.shape[1:])
     except pictures.PictureError:
         return
-    count = _PICTURES if samples.ndim > 2 else len(samples)
+    count = min(len(samples), len(held_out), _PICTURES if samples.ndim > 2 else len(samples))
     yield "<h2>Samples beside real data</h2><div class=pair>"
     for title, shown in (("samples", samples), ("unseen data", held_out)) if real else (("samples", samples),):
         drawing = base64.b64encode(pictures.draw(shown[:count], data.decoder.config.clip)).decode()

@@ -7,7 +7,7 @@ on this machine, with these weights, this dtype and this number of threads.
 
 What is tested follows from the work and the memory of a row, never from a clock, so that a machine gives the same bits
 at every start. So does the choice of one row a call for networks whose rows cost hardly less in a batch: see
-`batching_pays`, which an import asks and the card answers.
+`best_rows`, which an import asks and the card answers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _NUMBER_WORK = 8.0  # floating-point operations that take as long as writing a n
 _START_WORK = 2e5  # ... as starting an operation of torch
 _BYTE_WORK = 4.0  # ... as moving a byte to or from memory
 _BATCH = 8  # rows of the batch that is compared with one row
-_WORTHWHILE = {False: 1.25, True: 2.0}  # how many times less work a row must be in it, by whether it has free axes
+_WORTHWHILE = {False: 1.25, True: 2.5}  # how many times less work a row must be in it, by whether it has free axes
+_SAVED = 0.05  # share of the work of a row that twice the rows must save
+_LARGEST = 256  # rows; who saves that much even here has no limit
 _ROUND = 128  # larger limits are multiples of this
 _PADDING = 32  # a lone row may be padded to this many, or a quarter of the limit
 _SMALL = 4  # calls of fewer rows take other instructions most often, and are tested only if that means something
@@ -367,19 +369,31 @@ def work(function: RowFunction, arguments: Sequence[Tensor]) -> float:
     return max(counter.flops, _NUMBER_WORK * counter.numbers)
 
 
-def batching_pays(function: RowFunction, trial: Trial, free: bool = False) -> bool:
-    """Return whether a CPU should call a function with several rows, by the work of a row in a batch and alone.
+def best_rows(function: RowFunction, trial: Trial, free: bool = False) -> int | None:
+    """Return how many rows a CPU should call a function with at most, by the work of a row in a batch and alone.
+
+    None stands for no limit.
 
     An operation takes as long as its products or the memory that it moves, whichever is more, and its start. A batch
-    shares the starts and the reading of weights; it saves nothing of the products, and pads lone rows.
+    shares the starts and the reading of weights; it saves nothing of the products. Larger calls than necessary would
+    delay others, and have to be tested.
 
     Args:
         function: any function of rows, which is called on what `trial` makes; tensors of the meta device will do.
         trial: see above.
-        free: whether rows have free axes; then few of them have the same size, and a batch must save more.
+        free: whether rows have free axes; then few of them have the same size, which is tested when it first comes: a
+            batch must save more, and is small.
     """
-    alone, together = (_counted(function, trial(rows)).total / rows for rows in (1, _BATCH))
-    return alone > _WORTHWHILE[free] * together
+
+    def each(rows: int) -> float:
+        return _counted(function, trial(rows)).total / rows
+
+    rows, now = _BATCH, each(_BATCH)
+    if each(1) <= _WORTHWHILE[free] * now:
+        return 1
+    while not free and rows < _LARGEST and (larger := each(2 * rows)) < (1 - _SAVED) * now:
+        rows, now = 2 * rows, larger
+    return rows if rows < _LARGEST else None
 
 
 def _counted(function: RowFunction, arguments: Sequence[Tensor]) -> _Work:

@@ -37,8 +37,8 @@ ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs to be imported and served."""
 
 
-_NOTICED_S = 3.0
-"""Seconds in which a running service notices a new model."""
+_NOTICED_S = 8.0
+"""Seconds in which a running service has noticed a new model, even if it is busy."""
 
 _FIELDS = {"velocity": FieldKind.VELOCITY, "average": FieldKind.AVERAGE}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models.conditions import NamedConditions
 from models.decoder import Decoder, DecoderConfig
-from models.forms.rows import batching_pays
+from models.forms.rows import best_rows
 from models.importing.data_sizes import data_sizes, trial_sizes
 from models.importing.files import ForeignError
 from models.importing.programs import ExportedProgram, Stated, read_function
@@ -185,7 +185,7 @@ def _called_as_pays(
     inputs: Mapping[str, tuple[Shape, torch.dtype]],
     axes: Mapping[str, FreeAxis],
 ) -> FunctionConfig:
-    """Return the config, with one row a call on a CPU if a batch does not pay (see `batching_pays`)."""
+    """Return the config, with the most rows of a call on a CPU (see `best_rows`)."""
     if config.rows != (1, None):
         return config
     function, sizes = _function(config, tensors), {axis: bounds.middle for axis, bounds in axes.items()}
@@ -197,7 +197,7 @@ def _called_as_pays(
     def call(*arguments: Tensor) -> Tensor:
         return next(iter(function(dict(zip(inputs, arguments, strict=True))).values()))
 
-    return config if batching_pays(call, trial, free) else config.model_copy(update={"alone_on_cpu": True})
+    return config.model_copy(update={"cpu_rows": best_rows(call, trial, free)})
 
 
 @dataclass(frozen=True)

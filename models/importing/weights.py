@@ -15,7 +15,7 @@ from models.checkpoint.saving import save
 from models.checkpoint.weights import finite
 from models.compute import HALVES, Cast, missing_instructions, to_half
 from models.conditions import NamedCondition, NamedConditions
-from models.forms.rows import batching_pays
+from models.forms.rows import best_rows
 from models.importing.declared import Declared
 from models.importing.detection import detect, start_slope
 from models.importing.files import ForeignError, read_tensors
@@ -265,7 +265,7 @@ def _check_centred(
 
 
 def _rows(network: Program, called: nn.Module, bounds: Mapping[str, FreeAxis], dtype: torch.dtype) -> list[str]:
-    """Decide whether a CPU calls a program with one row at a time; return a line for the user."""
+    """Decide how many rows of a program a CPU calls at once; return a line for the user."""
     if network.rows[0] > 1:
         return []
     if network.rows == (1, 1):
@@ -282,10 +282,9 @@ def _rows(network: Program, called: nn.Module, bounds: Mapping[str, FreeAxis], d
     def call(x: Tensor, t: Tensor, *conditions: Tensor) -> Tensor:
         return called(x, t) if takes is None else called(x, t, takes.pack(conditions))
 
-    if batching_pays(call, trial, bool(sizes)):
-        return []
-    network.config = network.config.model_copy(update={"alone_on_cpu": True})
-    return ["rows: one network call each on a CPU, as a row costs hardly less in a batch"]
+    rows = best_rows(call, trial, bool(sizes))
+    network.config = network.config.model_copy(update={"cpu_rows": rows})
+    return ["rows: one network call each on a CPU, as a row costs hardly less in a batch"] if rows == 1 else []
 
 
 def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "float16"] | None, list[str]]:

@@ -47,9 +47,10 @@ _NAMES = frozenset(
     native_group_norm native_layer_norm rms_norm alpha_dropout dropout feature_dropout
 
     _to_copy _unsafe_view alias broadcast_to cat chunk clone col2im concat concatenate constant_pad_nd contiguous detach
-    diagonal expand expand_as flatten flip gather hstack index index_put index_select lift_fresh lift_fresh_copy mT
-    masked_scatter movedim narrow numpy_T pad permute pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
-    reflection_pad3d repeat repeat_interleave replication_pad2d replication_pad3d reshape reshape_as roll scatter
+    diagonal expand expand_as flatten flip gather hstack index index_put index_select lift_fresh lift_fresh_copy
+    mT masked_scatter meshgrid movedim narrow numpy_T pad permute pixel_shuffle pixel_unshuffle reflection_pad1d
+    reflection_pad2d reflection_pad3d repeat repeat_interleave replication_pad2d replication_pad3d reshape reshape_as
+    roll scatter
     scatter_add scatter_reduce select select_scatter slice slice_scatter split split_with_sizes squeeze stack swapaxes
     tile to transpose tril triu type_as unbind unflatten unsqueeze view view_as vstack
 
@@ -167,13 +168,18 @@ def _checked(function: Any, check: Callable[..., None] | None) -> Callable[..., 
     if not kinds and check is None:
         return function
 
+    places = [(name, names.index(name)) for name in kinds]
+    plain = min((place for _, place in places), default=0)  # so many arguments have no kind among them
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        named = {**dict(zip(names, args, strict=False)), **kwargs}
-        for name in kinds & named.keys():
-            if isinstance(named[name], int | float | torch.SymInt):
-                raise OperationError(f"{name} is the number {named[name]}; it must be a type or a format by name")
+        if len(args) <= plain and not kwargs and check is None:
+            return function(*args)
+        for name, place in places:
+            value = kwargs.get(name) if place >= len(args) else args[place]
+            if isinstance(value, int | float | torch.SymInt):
+                raise OperationError(f"{name} is the number {value}; it must be a type or a format by name")
         if check is not None:
-            check(**named)
+            check(**{**dict(zip(names, args, strict=False)), **kwargs})
         return function(*args, **kwargs)
 
     call._schema, call.is_view = function._schema, function.is_view  # type: ignore[attr-defined]

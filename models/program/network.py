@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -11,9 +13,9 @@ from torch import Tensor
 from models.conditions import NamedCondition, NamedConditions
 from models.network import Network, NetworkConfig
 from models.program import PROGRAM
-from models.program.steps import CAST_DTYPES, StepsConfig, Stepwise
+from models.program.steps import CAST_DTYPES, FEW, MANY, StepsConfig, Stepwise
 from models.shapes import AxisName
-from models.velocity import refuse_condition
+from models.velocity import VelocityField, refuse_condition
 
 _DOUBLED = {**CAST_DTYPES, "float32": torch.float64, "complex64": torch.complex128}
 """The dtypes that a float32 program casts to once it is converted to float64, the reference for rounding errors."""
@@ -91,10 +93,20 @@ class Program(Network[ProgramConfig], Stepwise):
         whole = self.config.time_dtype == "int64"
         return {name: (time.round().long() if whole else time).contiguous() for name, time in times.items()}
 
-    def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+    def forms(self) -> Iterator[VelocityField]:
+        """Yield the program in the form whose bits depend less on the number of rows, if a CPU calls it with several.
+
+        Then yield it as it is.
+        """
+        if self.cpu_rows != 1 and next(self.buffers(), torch.empty(0)).device.type == "cpu":
+            yield partial(self, multiple=FEW if torch.get_num_threads() == 1 else MANY)
+        yield self
+
+    def forward(self, x: Tensor, t: Tensor, condition: Any = None, multiple: int = 1) -> Tensor:
         """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.conditions` for the condition.
 
-        Too many rows for one call are split over several, and too few are padded with copies of the first.
+        Too many rows for one call are split over several, and too few are padded with copies of the first. For
+        `multiple` see `Stepwise.run`.
 
         Raises:
             VelocityError: the program does not take this condition, or a step fails.
@@ -110,5 +122,5 @@ class Program(Network[ProgramConfig], Stepwise):
             if doubled:
                 rows = [row.double() if row.is_floating_point() else row for row in rows]
             inputs |= zip(self.config.inputs.values(), rows, strict=True)
-        [velocity] = self.run(inputs, _DOUBLED if doubled else CAST_DTYPES)
+        [velocity] = self.run(inputs, _DOUBLED if doubled else CAST_DTYPES, multiple)
         return velocity

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import Field, JsonValue
@@ -30,6 +30,10 @@ MAX_STEPS = 50_000
 _UNLIKELY = 1 << 40  # numbers of a tensor, if it were not empty
 MAX_BYTES = 4 << 30
 """The most bytes of results that a program holds at one time, its own tensors not counted."""
+
+FEW, MANY = 4, 16
+"""Products of a multiple of so many rows have rows with the same bits, with one thread of torch and with several."""
+_LARGE = 1 << 20  # numbers of weights whose reading takes the time
 
 Dtypes = Mapping[str, torch.dtype]
 
@@ -79,15 +83,15 @@ class StepsConfig(Sparse):
         tensors: weights and constants by name.
         steps: the steps in order; each uses only values already computed.
         rows: minimum and maximum number of rows per call; None for no limit.
-        alone_on_cpu: whether a CPU calls it with one row at a time, as a row costs hardly less in a batch.
+        cpu_rows: the most rows per call on a CPU, as a row costs hardly less in a larger one; None for no limit.
     """
 
-    unwritten = ("rows", "alone_on_cpu")
+    unwritten = ("rows", "cpu_rows")
 
     tensors: dict[str, TensorCard]
     steps: tuple[Step, ...] = Field(max_length=MAX_STEPS)
     rows: RowLimits = (1, None)
-    alone_on_cpu: bool = False
+    cpu_rows: int | None = Field(default=None, ge=1)
 
     def check_steps(self, inputs: Collection[str], outputs: Collection[str]) -> None:
         """Raise a ValueError unless all operations are allowed and each value is computed before it is used.
@@ -141,15 +145,16 @@ class Stepwise(nn.Module):
             config: the steps.
             outputs: the names of the results.
         """
-        self._outputs = tuple(outputs)
         for name, tensor in config.tensors.items():
             # The prefix keeps the names apart from the module's own attributes.
             self.register_buffer(f"data_{name}", torch.zeros(tensor.shape, dtype=DTYPES[tensor.dtype]))
-        functions = [operation(step.op) for step in config.steps]
-        self._calls: list[tuple[Callable[..., Any], Step, list[str], bool]] = [
-            (function, step, last, _is_placed(function))
-            for function, step, last in zip(functions, config.steps, _last_uses(config.steps, outputs), strict=True)
-        ]
+        names = {name for step in config.steps for name in names_in([*step.args, *step.kwargs.values()])}
+        names.update(config.tensors, outputs, *(step.out for step in config.steps))
+        self._slots = {name: slot for slot, name in enumerate(sorted(names))}
+        self._buffered = [(self._slots[name], f"data_{name}") for name in config.tensors]
+        self._results = [self._slots[name] for name in outputs]
+        last = _last_uses(config.steps, outputs)
+        self._calls = [_Call(step, dead, self._slots) for step, dead in zip(config.steps, last, strict=True)]
         self._fitting_rows: dict[tuple[tuple[int, ...], ...], int] = {}  # by the shapes of a row of each input
 
     @property
@@ -158,11 +163,11 @@ class Stepwise(nn.Module):
         return self.config.rows
 
     @property
-    def alone_on_cpu(self) -> bool:
+    def cpu_rows(self) -> int | None:
         """See `StepsConfig`."""
-        return self.config.alone_on_cpu
+        return self.config.cpu_rows
 
-    def run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes = CAST_DTYPES) -> tuple[Tensor, ...]:
+    def run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes = CAST_DTYPES, multiple: int = 1) -> tuple[Tensor, ...]:
         """Return the results for inputs (rows, ...) by name, at least one row.
 
         Too many rows for one call are split over several, and too few are padded with copies of the first.
@@ -170,6 +175,8 @@ class Stepwise(nn.Module):
         Args:
             inputs: the inputs by name.
             dtypes: the dtypes that steps cast to, by their names.
+            multiple: rows of products are filled to a multiple of this; unless it is 1, bits depend less on the number
+                of rows (see `_EVEN`).
 
         Raises:
             VelocityError: a step fails.
@@ -178,18 +185,18 @@ class Stepwise(nn.Module):
         (least, most), rows = rows_of(self, x.device), x.shape[0]  # `len` would fix the rows of an export
         if most is not None and rows > most:
             parts = zip(*(tensor.split(most) for tensor in inputs.values()), strict=True)
-            results = [self._padded(dict(zip(inputs, part, strict=True)), least, dtypes) for part in parts]
+            results = [self._padded(dict(zip(inputs, part, strict=True)), least, dtypes, multiple) for part in parts]
             return tuple(torch.cat(result) for result in zip(*results, strict=True))
-        return self._padded(inputs, least, dtypes)
+        return self._padded(inputs, least, dtypes, multiple)
 
-    def _padded(self, inputs: Mapping[str, Tensor], least: int, dtypes: Dtypes) -> tuple[Tensor, ...]:
+    def _padded(self, inputs: Mapping[str, Tensor], least: int, dtypes: Dtypes, multiple: int) -> tuple[Tensor, ...]:
         rows = next(iter(inputs.values())).shape[0]
         if rows >= least:
-            return self._fitting(inputs, dtypes)
+            return self._fitting(inputs, dtypes, multiple)
         copies = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in inputs.items()}
-        return tuple(result[:rows] for result in self._fitting(copies, dtypes))
+        return tuple(result[:rows] for result in self._fitting(copies, dtypes, multiple))
 
-    def _fitting(self, inputs: Mapping[str, Tensor], dtypes: Dtypes) -> tuple[Tensor, ...]:
+    def _fitting(self, inputs: Mapping[str, Tensor], dtypes: Dtypes, multiple: int) -> tuple[Tensor, ...]:
         """Run the steps, once it is clear that their results fit into memory."""
         rows, *_ = sizes = [size for tensor in inputs.values() for size in tensor.shape]
         if all(isinstance(size, int) for size in sizes):  # not those of an export
@@ -199,39 +206,155 @@ class Stepwise(nn.Module):
                 with _disable_current_modes():  # whoever counts operations counts those of the call alone
                     self._run(shapes, dtypes)
                 self._fitting_rows[row] = rows
-        return self._run(inputs, dtypes)
+        return self._run(inputs, dtypes, multiple)
 
-    def _run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes) -> tuple[Tensor, ...]:
-        values: dict[str, Any] = dict(inputs)
-        device = next(iter(inputs.values())).device
-        sizing, held = device.type == "meta", dict[str, int]()
-        for name in self.config.tensors:
-            tensor = getattr(self, f"data_{name}")
-            values[name] = tensor.to("meta") if sizing else tensor
-        for function, step, dead, placed in self._calls:
+    def _run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes, multiple: int = 1) -> tuple[Tensor, ...]:
+        device, tensors = next(iter(inputs.values())).device, cast("dict[str, Tensor]", self._buffers)
+        sizing, held = device.type == "meta", dict[int, int]()
+        values: list[Any] = [None] * len(self._slots)
+        for slot, name in self._buffered:
+            values[slot] = torch.empty_like(tensors[name], device="meta") if sizing else tensors[name]
+        for name, tensor in inputs.items():
+            if name in self._slots:
+                values[self._slots[name]] = tensor
+        for call in self._calls:
+            arguments, named = call.fixed, call.named
             try:
-                named = {name: _argument(value, values, device, dtypes) for name, value in step.kwargs.items()}
-                if placed:
-                    named["device"] = device
-                out = function(*(_argument(value, values, device, dtypes) for value in step.args), **named)
+                if call.values or call.made:
+                    arguments = arguments.copy()
+                    for place, slot in call.values:
+                        arguments[place] = values[slot]
+                    for place, make in call.made:
+                        arguments[place] = make(values, device, dtypes)
+                if call.named_made:
+                    named = named | {name: make(values, device, dtypes) for name, make in call.named_made}
+                if multiple > 1 and call.even is not None and not sizing:
+                    out = call.even(multiple, *arguments, **named)
+                else:
+                    out = call.function(*arguments, **named) if named else call.function(*arguments)
             except _FAULTS as error:
+                step = call.step
                 name, why = step.out[0] if step.out else step.op, first_line(error)
                 if "index out of range" in why:
                     why += "; if it is of a label, declare the number of labels as `classes` of that condition"
                 raise VelocityError(f"step {name} ({step.op}): {why}") from error
-            results = [out] if step.single else list(out)
-            values.update(zip(step.out, results, strict=True))
-            if sizing and not getattr(function, "is_view", False):
-                held.update(zip(step.out, map(_bytes, results), strict=True))
+            if call.single:
+                values[call.out[0]] = out
+            else:
+                for slot, result in zip(call.out, out, strict=True):
+                    values[slot] = result
+            if sizing and not call.is_view:
+                held.update((slot, _bytes(values[slot])) for slot in call.out)
                 if (total := sum(held.values())) > MAX_BYTES:
                     raise VelocityError(
-                        f"step {step.out[0]} ({step.op}) would bring the program's results to {total >> 20} MiB for "
-                        f"{next(iter(inputs.values())).shape[0]} rows; {MAX_BYTES >> 20} MiB are allowed"
+                        f"step {call.step.out[0]} ({call.step.op}) would bring the program's results to "
+                        f"{total >> 20} MiB for {next(iter(inputs.values())).shape[0]} rows; {MAX_BYTES >> 20} MiB are "
+                        "allowed"
                     )
-            for name in dead:
-                del values[name]
-                held.pop(name, None)
-        return tuple(values[name] for name in self._outputs)
+            for slot in call.dead:
+                values[slot] = None
+                held.pop(slot, None)
+        return tuple(values[slot] for slot in self._results)
+
+
+_Maker = Callable[[Sequence[Any], torch.device, Dtypes], Any]
+"""(values by slot, device of the inputs, dtypes to cast to) -> an argument."""
+
+
+class _Call:
+    """A step, ready to be run: what is known of its arguments before is not looked at again.
+
+    Attributes:
+        step: the step.
+        single: whether it has one result.
+        out, dead: the slots of its results, and of the values that no later step uses.
+        is_view: whether its results are views of its arguments.
+        even: the function in the form in which rows have the same bits in any number; None if it has none. Its first
+            argument is the multiple to which rows of products are filled.
+    """
+
+    def __init__(self, step: Step, dead: Sequence[str], slots: Mapping[str, int]) -> None:
+        self.step, self.single, self.function = step, step.single, operation(step.op)
+        self.out, self.dead = [slots[name] for name in step.out], [slots[name] for name in dead]
+        self.is_view = getattr(self.function, "is_view", False)
+        make, of = _EVEN.get(step.op, (None, 0))
+        self.even = None if make is None else make(self.function, of)
+        self.fixed: list[Any] = []
+        self.made: list[tuple[int, _Maker]] = []
+        self.values: list[tuple[int, int]] = []
+        for place, value in enumerate(step.args):
+            fixed, made = _argument(value, slots)
+            self.fixed.append(fixed)
+            if isinstance(made, int):
+                self.values.append((place, made))
+            elif made is not None:
+                self.made.append((place, made))
+        self.named: dict[str, Any] = {}
+        self.named_made: list[tuple[str, _Maker]] = []
+        for name, value in step.kwargs.items():
+            self.named[name], made = _argument(value, slots)
+            if made is not None:
+                self.named_made.append((name, _taken(made) if isinstance(made, int) else made))
+        if _is_placed(self.function):
+            self.named_made.append(("device", _device))
+
+
+def _multiplied(function: Callable[..., Tensor], place: int) -> Callable[..., Tensor]:
+    """Return a product whose factor at this place is filled with zeros to a multiple of some rows.
+
+    Kernels compute products of few rows by other instructions, and so with other bits, than those of many. A network
+    with products of one row a sample (of an embedding of times, say) would otherwise pay for whole rows of padding.
+    Large weights go to oneDNN, which reads them hardly slower for two rows than others for one.
+    """
+
+    def product(multiple: int, *arguments: Any, **named: Any) -> Tensor:
+        factor, weight = arguments[place], arguments[place + 1]
+        shape = factor.shape[:-1]
+        large = not place and not named and _is_plain(factor) and weight.numel() >= _LARGE and weight.is_contiguous()
+        large = large and len(arguments) == 3 and multiple == FEW
+        missing = max(0, 2 - shape.numel()) if large else -shape.numel() % multiple
+        if missing:
+            factor = nn.functional.pad(factor.reshape(-1, factor.shape[-1]), (0, 0, 0, missing))
+        if large:
+            whole = torch.ops.mkldnn._linear_pointwise(factor, *arguments[1:], "none", [], "")
+        else:
+            whole = function(*arguments[:place], factor, *arguments[place + 1 :], **named)
+        return whole[:-missing].reshape(*shape, whole.shape[-1]) if missing else whole
+
+    return product
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether kernels of oneDNN, which have no derivatives here, take a tensor."""
+    return x.dtype is torch.float32 and x.device.type == "cpu" and not x.requires_grad
+
+
+def _convolved(function: Callable[..., Tensor], dimensions: int) -> Callable[..., Tensor]:
+    """Return a convolution of float32 by oneDNN, whatever the number of rows: torch has another kernel for few."""
+
+    def convolution(multiple: int, x: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
+        if not _is_plain(x) or named or not x.numel() or x.ndim != dimensions + 2:
+            return function(x, weight, *more, **named)
+        bias, stride, padding, dilation, groups = (*more, *(None, 1, 0, 1, 1)[len(more) :])
+        lengths = [each if isinstance(each, list) else [each] for each in (padding, stride, dilation)]
+        lengths = [each * dimensions if len(each) == 1 else each for each in lengths]
+        if dimensions == 1:
+            x, weight = x.unsqueeze(2), weight.unsqueeze(2)
+            lengths = [[neutral, *each] for neutral, each in zip((0, 1, 1), lengths, strict=True)]
+        v = torch.ops.aten.mkldnn_convolution.default(x.contiguous(), weight, bias, *lengths, groups)
+        return v.squeeze(2) if dimensions == 1 else v
+
+    return convolution
+
+
+_EVEN: dict[str, tuple[Callable[..., Any], int]] = {
+    "torch.ops.aten.linear.default": (_multiplied, 0),
+    "torch.ops.aten.mm.default": (_multiplied, 0),
+    "torch.ops.aten.addmm.default": (_multiplied, 1),
+    "torch.ops.aten.conv1d.default": (_convolved, 1),
+    "torch.ops.aten.conv2d.default": (_convolved, 2),
+}
+"""Operations whose bits depend on the number of rows -> how a form of them is made in which they do not."""
 
 
 def _is_placed(function: Any) -> bool:
@@ -244,23 +367,36 @@ def _bytes(value: Any) -> int:
     return value.nbytes if isinstance(value, Tensor) else 0
 
 
-def _argument(value: Any, values: Mapping[str, Any], device: torch.device, dtypes: Dtypes) -> Any:
+def _device(values: Sequence[Any], device: torch.device, dtypes: Dtypes) -> torch.device:
+    return device
+
+
+def _taken(slot: int) -> _Maker:
+    return lambda values, device, dtypes: values[slot]
+
+
+def _argument(value: Any, slots: Mapping[str, int]) -> tuple[Any, _Maker | int | None]:
+    """Return an argument of a step, or None and how it is made: its slot, or a function."""
     if isinstance(value, list | tuple):
-        return [_argument(item, values, device, dtypes) for item in value]
+        parts = [_argument(item, slots) for item in value]
+        if all(made is None for _, made in parts):
+            return [fixed for fixed, _ in parts], None
+        each = [(fixed, _taken(made) if isinstance(made, int) else made) for fixed, made in parts]
+        return None, lambda *known: [fixed if make is None else make(*known) for fixed, make in each]
     if not isinstance(value, dict):
-        return value
+        return value, None
     [(kind, content)] = value.items()
     if kind == "value":
-        return values[content]
+        return None, slots[content]
     if kind == "dtype":
-        return dtypes[content]
+        return None, lambda values, device, dtypes: dtypes[content]
     if kind == "format":
-        return _FORMATS[content]
+        return _FORMATS[content], None
     if kind == "number":
-        return _NUMBERS[content]
+        return _NUMBERS[content], None
     if kind == "complex":
-        return complex(*content)
-    return device
+        return complex(*content), None
+    return None, _device
 
 
 def names_in(value: Any) -> set[str]:

@@ -27,10 +27,10 @@ from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
 from service.requests.conditions import CheckedConditions, refuse_corrections
-from service.requests.schemas import BULK, SOLVER, SOLVER_SCHEMA, X0_SCHEMA, Count, Drawn, Solving, Times
+from service.requests.schemas import BULK, SOLVER, SOLVER_SCHEMA, WHOLE, X0_SCHEMA, Count, Drawn, Solving, Times
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
-from service.requests.solver import WHOLE, compiled, refuse_average, refuse_stochastic, times_of
+from service.requests.solver import refuse_average, refuse_stochastic, request_plan, times_of
 from service.requests.tensors import Tensor, array_too
 from service.requests.validation import Validated, check_indices, job_of, seed_of, start_of
 from service.responses.arrays import ARRAY_FORMATS, ENCODERS, Array, ArrayResponse, Encoder
@@ -153,7 +153,7 @@ def validate_diagnose(
     width = math.prod(model.event_shape)
     _check_cost(n, times, width, model, settings)
     unspecified = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
-    plan = compiled(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
+    plan = request_plan(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
     refuse_stochastic(plan, "diagnose follows")
     at = times_of(request, "times", plan)
     deadline = http.deadline

@@ -28,7 +28,7 @@ from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
-from service.requests.solver import compiled, refuse_average
+from service.requests.solver import refuse_average, request_plan
 from service.requests.validation import job_of
 from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse, Encoder
 from service.responses.samples import to_data
@@ -75,7 +75,7 @@ def validate_encode(
     """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
     refuse_average(model, "encode follows")
     n, checked, model = sized_data(request, model, settings)
-    plan = compiled(request, model, BACK, settings)
+    plan = request_plan(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, plan, encoder, settings.max_answer_bytes)
     width, steps, deadline = math.prod(model.event_shape), kept_steps(plan, "none"), http.deadline

@@ -39,7 +39,7 @@ from service.requests import pipeline
 from service.requests.conditions import refuse_corrections
 from service.requests.schemas import BULK, Index
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
-from service.requests.solver import compiled, refuse_average
+from service.requests.solver import refuse_average, request_plan
 from service.requests.validation import job_of, seed_of
 from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse, Encoder
 from service.responses.solved import Floats, Solved, closed, head, latency
@@ -141,7 +141,7 @@ def validate_log_prob(
     exact = _is_exact(request, width)
     probes = 1 if exact else request.probes
     _check_cost(n, probes, 0 if exact else width, settings)
-    plan = compiled(request, model, BACK, settings)
+    plan = request_plan(request, model, BACK, settings)
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", plan, encoder, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(plan, "none"), http.deadline
     constants = 0 if exact else width

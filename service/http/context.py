@@ -55,9 +55,9 @@ class Context(Request):
         media_type: format of the response that the client prefers.
         large: whether its body takes long to handle.
         timings: seconds by name, shown in ``Server-Timing``.
-        alike: what follows from its body, if a request like it was seen before; see `service.requests.alike`.
+        alike: the kind of requests that it is of, a `service.requests.alike.RequestKind`, if it is of any.
         hold: memory reserved for the request until it is over.
-        body_hold: memory reserved for its body until it is parsed.
+        body_hold: memory reserved for its body until its job is made.
         release_lease: returns the lease of its model.
     """
 
@@ -109,7 +109,7 @@ class Context(Request):
             release()
 
     def drop_body(self) -> None:
-        """Release the memory of the body, which has been parsed."""
+        """Release the memory of the body: its job holds what it needs of it."""
         if self.body_hold is not None:
             self.body_hold.release()
 

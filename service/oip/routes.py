@@ -32,10 +32,9 @@ from service.oip.tensors import BINARY, header_of, parse_body
 from service.openapi import BINARY as BINARY_BODY
 from service.openapi import PROTOCOL, ModelName, Responses, Router, by_status, requested, shown
 from service.requests import pipeline
-from service.requests.parsing import JSON
 from service.requests.schemas import SampleRequest
 from service.requests.validation import validate_sample
-from service.responses.arrays import Encoder
+from service.responses.arrays import JSON, Encoder
 from service.state import VERSION, service_of
 
 

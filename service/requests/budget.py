@@ -14,13 +14,11 @@ from selection.choice import USUAL_ERROR, BudgetLimits, Choice, Evidence, NoneFi
 from selection.frontier import Point, percent
 from service.errors import invalid
 from service.registry.version import ModelVersion
-from service.requests.schemas import SOLVER_FIELDS, SampleRequest, Subject
+from service.requests.schemas import SOLVER_FIELDS, WHOLE, SampleRequest, Subject
 from service.settings import Settings
 
 TUNING_ROWS, TUNING_CALLS = 512, 1500
 """Paths that plans are tuned on, and about how many network calls for all of them an evaluation of a plan costs."""
-
-_FROM_NOISE = (0.0, 1.0)
 
 
 def choices(request: SampleRequest, model: ModelVersion, settings: Settings) -> list[Choice]:
@@ -57,7 +55,7 @@ def _check_alone(request: SampleRequest) -> None:
             f"them out{' (budget has its own max_nfe)' if beside[0] == 'max_nfe' else ''}",
         )
     starts = {"x0": request.x0, "start_time": request.start_time}
-    if any(each is not None for each in starts.values()) or tuple(request.t_span) != _FROM_NOISE:
+    if any(each is not None for each in starts.values()) or tuple(request.t_span) != WHOLE:
         name = next((name for name, each in starts.items() if each is not None), "t_span")
         raise invalid(
             "budget",

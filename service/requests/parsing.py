@@ -14,11 +14,9 @@ from service.errors import MAX_FAULTS, ClientGoneError, Kind, ProblemError, inva
 from service.http.context import Context
 from service.ledger import Ledger
 from service.requests.npz_body import REQUEST, is_npz, read_npz
+from service.responses.arrays import JSON, NPZ
 
 Body = TypeVar("Body", bound=BaseModel)
-
-JSON, NPZ = "application/json", "application/x-npz"
-"""Content types of bodies."""
 
 LARGE_BODY = 1 << 16
 """Bytes; a larger body is parsed in a worker thread, and its memory is reserved as it arrives."""
@@ -42,7 +40,7 @@ _RULES = {
 """Rules by type of pydantic error, for types with a text of pydantic's own that speaks of Python."""
 
 _DIGITS = 18
-"""Of a length that is read as it is."""
+"""Most digits of a Content-Length; a longer one is refused unread."""
 
 _SHORT = 3
 """Characters; names of other libraries as short as that are not compared with misspellings."""

@@ -27,10 +27,10 @@ from service.registry.version import ModelVersion
 from service.replay import header_of
 from service.requests import alike
 from service.requests.npz_body import claimed_bytes, is_npz
-from service.requests.parsing import JSON, LARGE_BODY, NPZ, parse, read_body, set_aside
+from service.requests.parsing import LARGE_BODY, parse, read_body, set_aside
 from service.requests.schemas import Named, SampleRequest, Subject
 from service.requests.validation import Validated
-from service.responses.arrays import NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
+from service.responses.arrays import JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
 from service.responses.samples import sample_response
 from service.settings import Settings
 from service.state import Service
@@ -155,8 +155,7 @@ async def make_job(
     valid = await asyncio.to_thread(validate, *arguments) if in_thread else validate(*arguments)
     if valid.job.sizes or valid.job.operation is not SAMPLE:
         await ready(http, valid)
-    if http.body_hold is not None:
-        http.body_hold.release()
+    http.drop_body()
     http.solver = valid.job.plan.name
     return valid
 

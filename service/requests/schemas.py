@@ -24,7 +24,10 @@ INTEGER_LIMIT = 2**63
 """Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
 
 DRAWN_BITS = 53
-"""Of the seeds that the service draws."""
+"""Bits of a seed that the service draws."""
+
+WHOLE = (0.0, 1.0)
+"""The times at which models are defined, from noise to data."""
 
 Count = Annotated[int, Field(ge=1, lt=INTEGER_LIMIT)]
 Index = Annotated[int, Field(ge=0, lt=INTEGER_LIMIT)]
@@ -184,7 +187,7 @@ class Named(Body):
     """The model, named in the body."""
 
     model: Annotated[str, SINGLE] = Field(min_length=1, max_length=200, description="name of the model")
-    version: Version = None  # as in `Solving`; here it comes after the model
+    version: Version = None  # as in `Subject`; here it comes after the model
 
 
 class Drawn(Body):

@@ -78,7 +78,7 @@ def check_arrays_size(
     return predicted if encoder.whole else 0
 
 
-def check_form(request: SampleRequest, model: ModelVersion, encoder: Encoder) -> None:
+def check_format(request: SampleRequest, model: ModelVersion, encoder: Encoder) -> None:
     """Refuse samples that the format cannot represent, such as vectors of 64 numbers as a picture.
 
     Raises:

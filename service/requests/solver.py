@@ -16,7 +16,7 @@ from selection.choice import Choice
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
 from service.requests.budget import choices, stored, tuning
-from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, DiffusionRequest, SampleRequest, Solving
+from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, WHOLE, DiffusionRequest, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
 from solvers.errors import SolverError
@@ -27,25 +27,22 @@ from solvers.spec import DEFAULT_TOLERANCE, read_solver
 from solvers.stochastic import Diffusion
 from solvers.tuned import TUNED
 
-WHOLE = (0.0, 1.0)
-"""The times at which models are defined, from noise to data."""
-
 _APART = tuple(name for name in SOLVER_FIELDS if name != "solver")
 
 
 def plan_of(
     request: SampleRequest, model: ModelVersion, t_span: tuple[float, float], settings: Settings
 ) -> tuple[SampleRequest, Choice | None, Plan]:
-    """Return the request with a solver named, the choice that named it, and the compiled solver.
+    """Return a request, its plan, and for a budget the choice that names its solver.
 
     Raises:
-        ProblemError: 422, see `compiled` and `budget.choices`.
+        ProblemError: 422, see `request_plan` and `budget.choices`.
     """
     if request.budget is None:
         usual = _authors_solver(request, model, t_span, settings)
         if usual is not None and (own := model.card.start_time(request.steps)) is not None:
             request, t_span = request.model_copy(update={"start_time": own}), (model.card.time.begin(own)[0], 1.0)
-        plan = compiled(request, model, t_span, settings, usual=usual)
+        plan = request_plan(request, model, t_span, settings, usual=usual)
         if plan.spec.resample > 1 and (request.known is None or request.known.mode != "replace"):
             raise invalid(
                 "solver", f"solver is {plan.spec}; resample is for known values in mode 'replace'; leave it out"
@@ -58,18 +55,21 @@ def plan_of(
     for choice in choices(request, model, settings):
         named = request.model_copy(update={"solver": choice.point.solver})
         try:
-            plan = compiled(named, model, t_span, settings)
+            plan = request_plan(named, model, t_span, settings)
             if request.save_at is not None:
                 times_of(named, "save_at", plan)
         except ProblemError as problem:  # over a limit of this service, or times that are not on the grid
             refused = refused or problem
             continue
+        if refused is not None:
+            note = f"cheaper ones cannot be used here: {refused.detail}"
+            choice = replace(choice, note=f"{choice.note}; {note}" if choice.note else note)
         return named, choice, plan
     assert refused is not None  # noqa: S101  (there is a choice)
     raise refused
 
 
-def compiled(
+def request_plan(
     request: Solving,
     model: ModelVersion,
     t_span: tuple[float, float],

@@ -25,7 +25,7 @@ from service.requests.conditions import CheckedConditions
 from service.requests.known import check_known, known_of
 from service.requests.schemas import DRAWN_BITS, INTEGER_LIMIT, Drawn, SampleRequest, Subject
 from service.requests.shapes import sized
-from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
+from service.requests.sizes import check_format, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import check_transitions, plan_of, span_of, times_of
 from service.responses.arrays import Encoder
 from service.settings import Settings
@@ -143,7 +143,7 @@ def _needed(
     if request.x0 is not None and request.noise_scale != 1:
         raise invalid("noise_scale", "noise_scale is for the noise of a seed, and x0 was given; leave one of them out")
     checked, model = sized(request, model, request.num_samples, {"x0": (request.x0, model.card.event_shape)})
-    check_form(request, model, encoder)
+    check_format(request, model, encoder)
     request, choice, plan = plan_of(request, model, t_span, settings)
     save_at = None if request.save_at is None else times_of(request, "save_at", plan)
     if request.log_prob:

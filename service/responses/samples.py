@@ -165,7 +165,7 @@ def sample_response(
     result: JobResult,
     decode: bool,
     constant: dict[str, Any],
-    budget: Mapping[str, Any] | None = None,
+    choice: Mapping[str, Any] | None = None,
 ) -> ArrayResponse:
     """Return the response to a request for samples.
 
@@ -176,12 +176,12 @@ def sample_response(
         result: its result.
         decode: whether samples are data, not states.
         constant: members of an earlier response to a request alike; if empty, they are filled in.
-        budget: the service's choice of a solver, if it made one.
+        choice: the service's choice of a solver, if it made one.
     """
     samples = samples_of(model, result, decode)
     arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
     if not constant:
-        constant.update(_constant(http, model, job, decode, budget))
+        constant.update(_constant(http, model, job, decode, choice))
     shared: Any = constant.copy()
     document: SampleResponse = shared
     document["seed"], document["first_index"] = job.seed, job.first_index
@@ -206,7 +206,7 @@ def sample_response(
 
 
 def _constant(
-    http: Context, model: ModelVersion, job: Job, decode: bool, budget: Mapping[str, Any] | None
+    http: Context, model: ModelVersion, job: Job, decode: bool, choice: Mapping[str, Any] | None
 ) -> SampleResponse:
     """Return a response in which all members that differ among requests alike are only in their places."""
     return {
@@ -223,7 +223,7 @@ def _constant(
         **({"step_noise": STEP_NOISE} if job.plan.spec.method.stochastic else {}),
         "path": model.path,
         "solver": job.plan.settings,
-        **({} if budget is None else {"budget": budget}),
+        **({} if choice is None else {"budget": choice}),
         **_class_of(model, job),
         **_columns_of(model, decode),
         "shape": [],

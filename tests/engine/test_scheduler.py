@@ -262,6 +262,24 @@ def test_a_much_shorter_job_does_not_wait_for_longer_ones() -> None:
     assert grant(scheduler) == [(1, 0, 1)]
 
 
+def test_a_guided_sample_enters_where_one_row_is_enough() -> None:
+    scheduler = made(64, enough=1)
+    scheduler.add(Entry(0, 2, cost=10, width=2))
+    assert grant(scheduler) == [(0, 0, 1)]
+    assert grant(scheduler) == []
+    assert not ended(scheduler, 0, 1)
+    assert grant(scheduler) == [(0, 1, 1)]
+
+
+def test_a_small_job_enters_beside_a_large_one_where_one_row_is_enough() -> None:
+    scheduler = made(64, enough=1)
+    scheduler.add(Entry(0, 100_000, cost=10))
+    assert grant(scheduler) == [(0, 0, 48)]
+    for number in (1, 2):
+        scheduler.add(Entry(number, 1, cost=10))
+    assert grant(scheduler) == [(1, 0, 1)]
+
+
 def test_a_whole_job_larger_than_enough_runs_once_nothing_else_does() -> None:
     scheduler = made(64, enough=8)
     scheduler.add(Entry(0, 4, cost=100))

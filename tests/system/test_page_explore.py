@@ -437,7 +437,7 @@ def test_a_budget_in_place_of_a_solver(page: Page, service: str) -> None:
     assert page.locator("#cards h2").all_inner_texts() == ["rk4-5"]
     promise = page.inner_text(".promise")
     assert promise.startswith(
-        "The service chose rk4-5: the cheapest of 2 measured solvers that keep 1 %; 95 % of samples"
+        "The service chose rk4-5: of 2 measured solvers, the cheapest that keeps 1 %; 95 % of samples"
     )
     judged(page)
     assert page.inner_text("#verdict").startswith("rk4-5: ")

@@ -39,7 +39,7 @@ def test_the_model_card_and_real_data(page: Page, service: str) -> None:
     page.wait_for_selector("#facts-list li")
     card = page.inner_text("#facts")
     assert "houses.csv; 1,350 samples to train on; 150 held out" in card
-    assert "rooms (whole), area m2, price" in card
+    assert "rooms (whole, 0 to 8), area m2 (0 to 200), price (0 to 3000000)" in card
     assert "May 4, 2026, 1,500 steps in 41 s, 1,000 parameters" in card
     assert page.locator("#facts .warning").inner_text() == "column price differs from the data"
     beneath = picture(page)

@@ -55,7 +55,7 @@ def test_stiffness_is_the_eigenvalue_and_ends_are_exact() -> None:
 
 def test_the_lines_are_the_choice_and_what_could_be_met() -> None:
     one, two, three = priced(Decay(), "euler-8", "rk4-6").lines()
-    assert one.startswith("price: rk4-6: the cheapest of 2 measured solvers that keep 1 %; 95 % of samples end within ")
+    assert one.startswith("price: rk4-6: of 2 measured solvers, the cheapest that keeps 1 %; 95 % of samples end ")
     assert two.startswith("price: no measured solver keeps 0.1 %; the most accurate is rk4-6 (keeps 0.")
     assert "stiffness 3" in three or "stiffness 2.9" in three
 

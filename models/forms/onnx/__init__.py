@@ -111,7 +111,7 @@ class OnnxField:
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._names = [entry.name for entry in self._session.get_inputs()]
         self.event_shape, self.condition = network.event_shape, network.condition
-        self.alone_on_cpu = getattr(network, "alone_on_cpu", False)
+        self.cpu_rows = getattr(network, "cpu_rows", None)
 
     def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """Evaluate float32 states on the CPU, as a `VelocityField`.

@@ -14,7 +14,7 @@ from models.decoder import Decoder
 from models.forms.rows import (
     CALL_NUMBERS,
     CALL_WORK,
-    batching_pays,
+    best_rows,
     field_rows,
     find_counts,
     independent_rows,
@@ -375,16 +375,17 @@ def test_the_same_module_without_its_leak_is_independent() -> None:
     assert field_rows(module, (3,), torch.float32, max_rows=128, condition=TAKES).limit == 128
 
 
-def test_a_batch_pays_where_it_shares_starts_or_weights_and_not_where_products_take_the_time() -> None:
+def test_a_call_has_as_many_rows_as_share_starts_or_weights_and_one_where_products_take_the_time() -> None:
     def meta(*shape: int) -> Callable[[int], tuple[Tensor]]:
         return lambda rows: (torch.empty(rows, *shape, device="meta"),)
 
     with torch.device("meta"):
         small, wide = nn.Linear(64, 64), nn.Linear(4096, 4096)
         picture = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1))
-    assert batching_pays(small, meta(64))
-    assert batching_pays(wide, meta(4096))
-    assert not batching_pays(wide, meta(512, 4096))  # 512 tokens read the weights once
-    assert not batching_pays(picture, meta(64, 64, 64))
-    assert batching_pays(wide, meta(6, 4096))
-    assert not batching_pays(wide, meta(6, 4096), free=True)
+    assert best_rows(small, meta(64)) is None
+    assert best_rows(wide, meta(4096)) == 8
+    assert best_rows(wide, meta(512, 4096)) == 1  # 512 tokens read the weights once
+    assert best_rows(picture, meta(64, 64, 64)) == 1
+    assert best_rows(wide, meta(6, 4096)) == 8
+    assert best_rows(wide, meta(6, 4096), free=True) == 1
+    assert best_rows(small, meta(64), free=True) == 8

@@ -184,7 +184,7 @@ def test_a_program_whose_rows_cost_the_same_in_a_batch_is_called_with_one(
     imported = take(export(plain, (x, t), tmp_path / "net.pt2"), tmp_path, declared=OURS)
     assert any(line.startswith("rows: one network call each on a CPU") for line in imported.report) == alone
     checkpoint = load(imported.path)
-    assert checkpoint.card.architecture.config.get("alone_on_cpu", False) == alone
+    assert (checkpoint.card.architecture.config["cpu_rows"] == 1) == alone
     call = field_rows(checkpoint.velocity, (1, 32, 32), torch.float32, max_rows=8)
     assert (call.limit == 1) == alone
     seen: list[int] = []
@@ -198,6 +198,42 @@ def test_a_program_whose_rows_cost_the_same_in_a_batch_is_called_with_one(
         assert seen == [1, 1, 1, 1]
         with torch.no_grad():
             torch.testing.assert_close(whole, plain(x, t), rtol=1e-5, atol=1e-5)
+
+
+class Few(nn.Module):
+    """Products of one row a sample, and convolutions for which torch has other kernels if rows are few."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.when, self.last = nn.Linear(1, 32), nn.Linear(32, 32)
+        self.patches = nn.Conv2d(2, 32, 2, stride=2)
+        self.mixes, self.around = nn.Conv2d(32, 32, 1), nn.Conv2d(32, 32, 3, padding=1)
+        self.along, self.out = nn.Conv1d(32, 32, 1), nn.Conv1d(32, 8, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        when = self.last(torch.nn.functional.silu(self.when(t[:, None])))
+        h = self.around(self.mixes(self.patches(x)) + when[:, :, None, None])
+        h = self.out(self.along(h.flatten(2)))
+        return h.reshape(x.shape)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_program_is_called_with_one_row_where_many_have_the_same_bits(tmp_path: Path, threads: int) -> None:
+    torch.manual_seed(0)
+    plain, x, t = Few().eval(), torch.randn(20, 2, 8, 8), torch.rand(20)
+    checkpoint = load(take(export(plain, (x, t), tmp_path / "net.pt2"), tmp_path, declared=OURS).path)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        call = field_rows(checkpoint.velocity, (2, 8, 8), torch.float32, max_rows=8)
+        assert call.counts[0] == 1
+        whole = call(x, t)
+        for rows in (1, 2, 3, 7, 16, 20):
+            chosen = torch.randperm(20)[:rows]
+            assert torch.equal(call(x[chosen], t[chosen]), whole[chosen])
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(whole, plain(x, t).detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_our_numbers_of_types_are_those_of_torch() -> None:

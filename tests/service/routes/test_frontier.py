@@ -90,7 +90,7 @@ async def test_points_are_those_of_the_same_paths_and_one_verdict_joins_stored_a
         == min((row for row in last["points"] if row["p95_high"] <= 0.05), key=lambda row: row["nfe_most"])["solver"]
     )
     assert last["verdict"].startswith(
-        f"{last['choice']['solver']}: the cheapest of 5 measured solvers that keep 5 %; 95 %"
+        f"{last['choice']['solver']}: of 5 measured solvers, the cheapest that keeps 5 %; 95 %"
     )
     assert last["complete"]
 

@@ -15,7 +15,7 @@ import torch
 from models.noise import noise
 from service.app import create_app
 from service.settings import Settings
-from studies.examples import example as load_example
+from tests.examples.support import load_example
 
 torch.set_num_threads(1)
 example = load_example("lerobot_policy")

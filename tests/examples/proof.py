@@ -1,34 +1,15 @@
-"""The proof of each example: `python -m studies.examples [NAME ...]`.
-
-Each example's network is imported and served in this process. 16 requests with different conditions, guidance and
-solvers are sent one by one and at once, as the SDK would, first of one shape, then of several where axes are free.
-
-off by         samples differ by this from a plain torch loop, which calls the original network for one sample at a time
-rows a call    rows of a network call, on average
-wall, processor   time of the 16 at once over that of the 16 one by one (median of the rounds)
-plain loop     processor time of the plain loops over that of the 16 one by one
-ms a call      processor time over the number of calls
-
-It fails if a sample depends on the other requests, or is not that of the plain loop within rounding. A network from a
-package that is not installed is left out, and named.
-"""
+"""Examples behind a service: 16 requests with own conditions, guidance and solvers, and their plain torch loops."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import importlib.util
 import io
 import re
-import statistics
-import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -43,14 +24,13 @@ from models.importing.weights import import_program
 from models.noise import noise
 from service.app import create_app
 from service.settings import Settings
+from tests.examples.support import load_example
 
-ROOT = Path(__file__).parents[1]
 REQUESTS = 16
 SOLVERS = ("euler-24", "ab2-24", "rk4-6", "heun2-12")
 """Of 24 network calls each."""
 
 GUIDANCE = (None, 1.5, 3.0, 0.5)
-ROUNDS = 5
 ROUNDING = 1e-5
 """Largest difference from the plain loop, relative to the largest number of a sample."""
 
@@ -65,11 +45,10 @@ class Case:
     Attributes:
         model: its name in the repository.
         shapes: sizes of its free axes in requests; the first entry is used where all requests have one shape.
-        conditions: the conditions of request k, given its sizes; also those of its negative prompt, as k + 1000.
+        conditions: the conditions of request k, given its sizes.
         original: (x, t, conditions, or None for none) -> the velocity of the original network; x has one row.
         decoded: states -> data, by the original decoder.
         guided: whether its requests have guidance.
-        negative: whether guidance needs conditions in place of the null.
         event: the shape of one state, given the sizes.
         free: the places of free axes in it.
     """
@@ -81,7 +60,6 @@ class Case:
     decoded: Callable[[Tensor], Tensor] = lambda x: x
     shapes: Sequence[Mapping[str, int]] = ({},)
     guided: bool = False
-    negative: bool = False
     free: tuple[int, ...] = ()
 
     def options(self, k: int, several: bool) -> dict[str, Any]:
@@ -94,8 +72,6 @@ class Case:
             made["conditions"] = given
         if self.guided and (strength := GUIDANCE[k % len(GUIDANCE)]) is not None:
             made["guidance"] = strength
-            if self.negative:
-                made["negative"] = self.conditions(k + 1000, sizes)
         return made
 
     @property
@@ -112,13 +88,12 @@ class Case:
         """Return the samples of request k, drawn in a plain loop."""
         options, sizes = self.options(k, several), self.sizes(k, several)
         given, strength = _rows(self.conditions(k, sizes)), options.get("guidance")
-        other = _rows(self.conditions(k + 1000, sizes)) if self.negative else None
 
         def velocity(x: Tensor, t: Tensor) -> Tensor:
             v = self.original(x, t, given)
             if strength is None:
                 return v
-            null = self.original(x, t, other)
+            null = self.original(x, t, None)
             return null + strength * (v - null)
 
         x = noise(k, 0, 1, self.event(sizes), free=self.free)
@@ -157,22 +132,13 @@ def loop(velocity: Velocity, x: Tensor, solver: str) -> Tensor:
     return x
 
 
-def example(name: str) -> ModuleType:
-    """Return the script `examples/NAME.py` as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None and spec.loader is not None  # noqa: PT018
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _normal(k: int, *shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(k).normal(size=shape).round(3).astype(np.float32)
 
 
 def action_transformer(repository: Path) -> Case:
     """Return chunks of actions of a camera image and the state of the joints."""
-    module = example("action_transformer")
+    module = load_example("action_transformer")
     encoder, network, _ = module.imported(repository)
 
     def conditions(k: int, sizes: Mapping[str, int]) -> Conditions:
@@ -188,7 +154,7 @@ def action_transformer(repository: Path) -> Case:
 
 def edm(repository: Path) -> Case:
     """Return points of a denoiser D(x, sigma), as the velocity of its straight path (see `models.conventions`)."""
-    module = example("edm")
+    module = load_example("edm")
     denoiser = module.train(60)
     declared = Declared(predicts="x0", path="edm", start=module.SIGMA_MAX, end=module.SIGMA_MIN)
     with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +174,7 @@ def edm(repository: Path) -> Case:
 
 def latent_image(repository: Path) -> Case:
     """Return pictures of a flow in the latent space of a VAE."""
-    module = example("latent_image")
+    module = load_example("latent_image")
     network, decoder, _ = module.imported(repository)
     return Case(
         "latent",
@@ -220,7 +186,7 @@ def latent_image(repository: Path) -> Case:
 
 def mel_decoder(repository: Path) -> Case:
     """Return mel spectrograms of any length, guided by a text encoder's output for each frame."""
-    module = example("mel_decoder")
+    module = load_example("mel_decoder")
     network, _ = module.imported(repository)
     mean, deviation = (torch.from_numpy(each)[:, None] for each in (module.MEAN, module.DEVIATION))
 
@@ -240,81 +206,8 @@ def mel_decoder(repository: Path) -> Case:
     )
 
 
-def robot_chunks(repository: Path) -> Case:
-    """Return chunks of an expert that attends to a prefix's keys and values, every second one under way."""
-    module = example("robot_chunks")
-    encoder, expert = module.imported(repository)
-
-    def conditions(k: int, sizes: Mapping[str, int]) -> Conditions:
-        image = np.random.default_rng(k).integers(0, 256, (3, 16, 16), dtype=np.uint8)
-        return {"image": image, "prefix": _normal(k, module.HORIZON, module.ACTIONS), "delay": np.array(k % 2 * 3)}
-
-    def original(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
-        assert given is not None
-        return expert(x, t, *encoder(given["image"].float() * (1 / 255)), given["prefix"], given["delay"].flatten())
-
-    return Case("robot", original, lambda sizes: (module.HORIZON, module.ACTIONS), conditions)
-
-
-def sbi_posterior(repository: Path) -> Case:
-    """Return parameters under the posterior of an observation, guided against the prior."""
-    module = example("sbi_posterior")
-    estimator = module.LinearGaussian()
-    module.imported(repository, estimator)
-
-    def original(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
-        return -(module.prior_velocity(x, 1 - t) if given is None else estimator(x, given["y"], 1 - t))
-
-    def conditions(k: int, sizes: Mapping[str, int]) -> Conditions:
-        return {"y": _normal(k, module.Y)}
-
-    return Case("posterior", original, lambda sizes: (module.THETA,), conditions, guided=True)
-
-
-def text_to_image(repository: Path) -> Case:
-    """Return pictures of diffusers' SD3 transformer, guided by text against a negative prompt."""
-    module = example("text_to_image")
-    network, _ = module.imported(repository)
-
-    def conditions(k: int, sizes: Mapping[str, int]) -> Conditions:
-        return {"text": _normal(k, 12, module.TEXT), "pooled": _normal(k + 1, module.POOLED)}
-
-    def original(x: Tensor, t: Tensor, given: Mapping[str, Tensor] | None) -> Tensor:
-        assert given is not None
-        return -network(x, 1000 * (1 - t), given["text"], given["pooled"])
-
-    return Case(
-        "pictures",
-        original,
-        lambda sizes: (4, sizes["H"], sizes["W"]),
-        conditions,
-        shapes=[{"H": high, "W": wide} for high, wide in ((16, 16), (12, 20), (20, 12), (16, 12))],
-        guided=True,
-        negative=True,
-        free=(1, 2),
-    )
-
-
-def torchcfm_mnist(repository: Path) -> Case:
-    """Return digits of TorchCFM's UNet, with random weights."""
-    module = example("torchcfm_mnist")
-    torch.manual_seed(0)
-    network = module.torchcfm_unet()
-    for weights in network.parameters():  # its last layers start at zero
-        torch.nn.init.normal_(weights, std=0.05)
-    with tempfile.TemporaryDirectory() as folder:
-        module.export(network, Path(folder) / "unet.pt2")
-        ours = Declared(noise_at=0, scale=1.0, sign=1)
-        import_program(Path(folder) / "unet.pt2", repository, "torchcfm", (1, module.SIDE, module.SIDE), declared=ours)
-    return Case("torchcfm", lambda x, t, given: network(t, x), lambda sizes: (1, module.SIDE, module.SIDE))
-
-
 CASES: dict[str, Callable[[Path], Case]] = {
-    each.__name__: each
-    for each in (
-        *(action_transformer, edm, latent_image, mel_decoder),
-        *(robot_chunks, sbi_posterior, text_to_image, torchcfm_mnist),
-    )
+    each.__name__: each for each in (action_transformer, edm, latent_image, mel_decoder)
 }
 
 
@@ -372,90 +265,3 @@ def apart(answers: Sequence[bytes], case: Case, several: bool) -> float:
         samples, wanted = np.load(io.BytesIO(answer)), case.plain(k, several)
         found.append(float(np.abs(samples - wanted).max() / max(1.0, float(np.abs(wanted).max()))))
     return max(found)
-
-
-@dataclass
-class Line:
-    """A row of the table: a case with one shape, or several."""
-
-    name: str
-    shapes: int
-    apart: float
-    rows: tuple[float, float]
-    wall: float
-    processor: float
-    plain: float
-    call_ms: tuple[float, float]
-
-    def __str__(self) -> str:
-        times = f"{self.wall:.2f} | {self.processor:.2f} | {self.plain:.2f}"
-        rows, calls = f"{self.rows[0]:.1f}, {self.rows[1]:.1f}", f"{self.call_ms[0]:.2f}, {self.call_ms[1]:.2f}"
-        return f"| {self.name} | {self.shapes} | {self.apart:.0e} | {rows} | {times} | {calls} |"
-
-
-HEAD = (
-    "| example | shapes | off by | rows a call: one by one, at once | wall | processor | plain loop | ms a call: one "
-    "by one, at once |\n|---|---|---|---|---|---|---|---|"
-)
-
-
-async def measured(name: str, repository: Path, rounds: int) -> list[Line]:
-    """Import an example and measure it."""
-    case = CASES[name](repository)
-    lines = []
-    async with serving(repository) as http:
-        for several in case.both:
-            service = Served(case, http, several)
-            await service.one_by_one()  # prepares shapes
-            lines.append(await _measured(name, service, several, rounds))
-    return lines
-
-
-async def _measured(name: str, service: Served, several: bool, repetitions: int) -> Line:
-    await service.at_once()
-    alone, rounds = await service.one_by_one(), []
-    for _ in range(repetitions):
-        both = []
-        for send in (service.one_by_one, service.at_once):
-            before = await service.calls()
-            wall, spent = time.perf_counter(), time.process_time()
-            answers = await send()
-            wall, spent, after = time.perf_counter() - wall, time.process_time() - spent, await service.calls()
-            if answers != alone:
-                raise RuntimeError(f"{name}: a sample depends on other requests")
-            rows, calls = after - before
-            both.append((wall, spent, rows / calls, 1e3 * spent / calls))
-        rounds.append(both)
-    one, together = np.median(np.array(rounds), axis=0).tolist()
-    wall, spent = (statistics.median(b[i] / a[i] for a, b in rounds) for i in (0, 1))
-    shapes = len(service.case.shapes) if several else 1
-    spent_plain = time.process_time()
-    off = apart(alone, service.case, several)
-    spent_plain = time.process_time() - spent_plain
-    plain = spent_plain / statistics.median(a[1] for a, _ in rounds)
-    if off > ROUNDING:
-        raise RuntimeError(f"{name}: samples are off by {off:.1g} from those of the plain loop")
-    return Line(name, shapes, off, (one[2], together[2]), wall, spent, plain, (one[3], together[3]))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure examples and print a table."""
-    parser = argparse.ArgumentParser(description="Measure the examples: equality, bits, rows a call and time.")
-    parser.add_argument("names", nargs="*", choices=[*CASES, []], help="examples (default: all)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each measurement (default: %(default)s)")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    print(HEAD)
-    for name in options.names or CASES:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                lines = asyncio.run(measured(name, Path(folder), options.rounds))
-            except ModuleNotFoundError as error:
-                print(f"{name} is left out: {error.name} is not installed", file=sys.stderr)
-                continue
-            print(*lines, sep="\n", flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
