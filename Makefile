@@ -2,7 +2,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 # Most of a system test waits: for processes, for pages, for what is killed to come back.
-SYSTEM_WORKERS ?= 3
+SYSTEM_WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are imported: most of them never are.

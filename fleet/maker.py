@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pathline.bulk_folder import FIELDS, JobSpec, RowConditions, ShardRows, Table, merged
+from pathline.bulk_folder import FIELDS, ConditionCounts, JobSpec, RowConditions, ShardRows, merged
 
 from engine.engine import Engine
 from engine.job import SAMPLE, EngineFailed, Job, JobProgress, Priority
@@ -164,7 +164,7 @@ class Maker:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
         takes, recorded = self.model.request_conditions, None
-        if isinstance(conditions, Table):
+        if isinstance(conditions, ConditionCounts):
             entry = None if takes is None else takes.entries.get(ONE)
             recorded = conditions.recorded(first, rows, (entry and entry.names) or (), self.model.card.dtype)
         return ShardRows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)

@@ -258,8 +258,8 @@ class SolverSpec:
         if self.method.learned:  # its times are its own
             del own["grid"]
         own |= {name: getattr(self, name) for name in OPTIONS if _takes(self.method, name, self.adaptive)}
-        if self.resample == 1:
-            own.pop("resample", None)
+        if self.resample > 1:
+            own["resample"] = self.resample
         if isinstance(self.diffusion, Diffusion):
             own["diffusion"] = self.diffusion.settings
         return {"name": self.solver, **own, "text": str(self)}
@@ -405,8 +405,7 @@ def parameters(solver: catalogue.Solver) -> dict[str, object]:
 
 def _takes(solver: catalogue.Solver, name: str, adaptive: bool) -> bool:
     """Whether one of `OPTIONS` is for a solver, under error control or not."""
-    one_step = not (solver.multistep_order or solver.stochastic or solver.learned)
-    own = {"start": bool(solver.starts), "diffusion": solver.stochastic, "resample": one_step and not adaptive}
+    own = {"start": bool(solver.starts), "diffusion": solver.stochastic, "resample": False}  # it is said by `known`
     return own.get(name, adaptive or not OPTIONS[name].adaptive)
 
 

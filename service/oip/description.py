@@ -33,6 +33,9 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
         for name, entry in named.items():
             key = ONE if tuple(named) == (ONE,) else f"{member}.{name}"
             inputs.append(_tensor(key, _datatype(entry, number), -1, *entry.shape))
+    shape = card.data_shape if model.numberwise else card.event_shape
+    inputs += [_tensor("known.values", data if model.numberwise else number, -1, *shape)]
+    inputs += [_tensor("known.mask", "BOOL", -1, *shape)]
     times = [name for name, mark in tensor_fields(SampleRequest).items() if mark.axes == 1]
     inputs += [_tensor(name, "FP64", 2 if name == "t_span" else -1) for name in times]
     samples = _tensor("samples", data, -1, *card.data_shape)

@@ -30,6 +30,7 @@ from pathline._typed import typed, understood
 from pathline.bulk_folder import (
     BLOCK,
     Arrays,
+    ConditionCounts,
     Folder,
     JobSpec,
     JobStore,
@@ -37,7 +38,6 @@ from pathline.bulk_folder import (
     RowConditions,
     ShardQueue,
     ShardRows,
-    Table,
     merged,
     shard_rows,
 )
@@ -186,7 +186,7 @@ class BulkJob:
         except BaseException:
             self._advance(-done)
             raise
-        table = self._conditions if isinstance(self._conditions, Table) else None
+        table = self._conditions if isinstance(self._conditions, ConditionCounts) else None
         recorded = None if table is None else table.recorded(first, rows, self._names, self.spec.dtype)
         content = ShardRows(first, samples, nfe, status.astype(np.str_), recorded)
         receipt = Receipt.of(self.spec, shard, content, deterministic, time.monotonic() - begin)
@@ -367,7 +367,9 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments, trie
     else:
         arguments.refuse_other(spec, (yield from _fitted(calls, arguments, spec.model, spec.total, spec.version)))
     conditions = yield Do(lambda: folder.conditions(spec))
-    served = (yield from calls.model(spec.model)).served(spec.version) if isinstance(conditions, Table) else {}
+    served = (
+        (yield from calls.model(spec.model)).served(spec.version) if isinstance(conditions, ConditionCounts) else {}
+    )
     names = ((served.get("conditions") or {}).get(ONE) or {}).get("names") or ()
     return BulkJob(calls, folder, spec, conditions, arguments, tries, names)
 
@@ -393,7 +395,7 @@ def _new(
         seed=chosen_seed(arguments.options.get("seed")),
         first_index=integer("first_index", arguments.options.get("first_index", 0)),
         total=total,
-        table=conditions.digest if isinstance(conditions, Table) else "",
+        table=conditions.digest if isinstance(conditions, ConditionCounts) else "",
         arrays=conditions.digests if isinstance(conditions, Arrays) else {},
         shape=(),
         dtype="float32",

@@ -12,7 +12,7 @@ from pathline._conditions import NAMED, shape_of
 from pathline._fields import BulkOptions
 from pathline._plot import needed
 from pathline._request import SEED_LIMIT, chosen_seed, integer, plain_options
-from pathline.bulk_folder import BLOCK, FIELDS, FORMATS, Arrays, JobSpec, Table
+from pathline.bulk_folder import BLOCK, FIELDS, FORMATS, Arrays, ConditionCounts, JobSpec
 from pathline.errors import InvalidValue
 
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
@@ -34,7 +34,7 @@ class BulkArguments:
 
     model: str | None
     total: int | None
-    table: Table | None
+    table: ConditionCounts | None
     format: str | None
     shard_rows: int | None
     workers: int
@@ -148,7 +148,7 @@ class BulkArguments:
         })  # fmt: skip
 
 
-def _table(counts: Counts) -> Table:
+def _table(counts: Counts) -> ConditionCounts:
     try:
         pairs = [(condition, count) for condition, count in (counts.items() if isinstance(counts, Mapping) else counts)]
     except (TypeError, ValueError):
@@ -160,7 +160,7 @@ def _table(counts: Counts) -> Table:
     for condition, count in zip(plain, numbers, strict=True):
         if count < 1:
             raise InvalidValue(f"counts asks for {count} samples of {condition!r}; ask for at least 1", "counts")
-    return Table(plain, numbers)
+    return ConditionCounts(plain, numbers)
 
 
 def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:

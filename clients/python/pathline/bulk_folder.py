@@ -284,7 +284,7 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class Table:
+class ConditionCounts:
     """Conditions in the order of their samples, and the number of samples to draw for each, at least 1."""
 
     conditions: Sequence[Any]
@@ -411,7 +411,7 @@ class Arrays:
             yield first, min(rows, self.total - first)
 
 
-RowConditions = Table | Arrays
+RowConditions = ConditionCounts | Arrays
 """Conditions of the samples of a job that are not part of its request."""
 
 
@@ -497,7 +497,8 @@ class Parquet:
     def read(self, spec: JobSpec, first: int, content: bytes) -> ShardRows:
         """Read a shard; raise a ValueError if it is damaged."""
         try:
-            table = self._parquet.read_table(self._arrow.BufferReader(content))
+            # No threads of Arrow: one that lets go of the bytes while Python is finalized would abort the process.
+            table = self._parquet.ParquetFile(self._arrow.BufferReader(content)).read(use_threads=False)
             columns = {name: table[name].combine_chunks() for name in table.column_names}
             samples = columns["sample"].flatten().to_numpy().reshape(-1, *spec.shape)
             condition = columns.get("condition")
@@ -622,7 +623,7 @@ class Folder:
         [content] = self.store.read([_CONDITIONS])
         with contextlib.suppress(ValueError, LookupError, TypeError):
             members = parsed(content)
-            table = Table(members["condition"], members["count"])
+            table = ConditionCounts(members["condition"], members["count"])
             if table.digest == spec.table:
                 return table
         raise BulkConflict(f"{self.address}/{_CONDITIONS}: {_CHANGED}")
@@ -643,7 +644,7 @@ class Folder:
 
     def create(self, spec: JobSpec, conditions: RowConditions | None) -> None:
         """Create a job in this folder; the spec is written last. Raise an OSError if that is not possible."""
-        if isinstance(conditions, Table):
+        if isinstance(conditions, ConditionCounts):
             members = {"condition": list(conditions.conditions), "count": list(conditions.counts)}
             self._write_json(_CONDITIONS, members)
         elif conditions is not None:

@@ -217,10 +217,23 @@ class Few(nn.Module):
         return h.reshape(x.shape)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_program_is_called_with_one_row_where_many_have_the_same_bits(tmp_path: Path, threads: int) -> None:
+class Heavy(nn.Module):
+    """Products with weights of a million numbers, whose reading takes the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(128, 8192), nn.Linear(8192, 128)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x.flatten(1) + t[:, None]))).reshape(x.shape)
+
+
+@pytest.mark.parametrize(("network", "threads"), [(Few, 1), (Few, 2), (Heavy, 1)])
+def test_a_program_is_called_with_one_row_where_many_have_the_same_bits(
+    tmp_path: Path, network: type[nn.Module], threads: int
+) -> None:
     torch.manual_seed(0)
-    plain, x, t = Few().eval(), torch.randn(20, 2, 8, 8), torch.rand(20)
+    plain, x, t = network().eval(), torch.randn(20, 2, 8, 8), torch.rand(20)
     checkpoint = load(take(export(plain, (x, t), tmp_path / "net.pt2"), tmp_path, declared=OURS).path)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

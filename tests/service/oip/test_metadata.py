@@ -26,6 +26,7 @@ async def test_a_model(running: Any) -> None:
     body = (await running.http.get("/v2/models/moons")).json()
     assert (body["name"], body["versions"]) == ("moons", ["1", "2"])
     assert body["inputs"][0] == {"name": "x0", "datatype": "FP32", "shape": [-1, 2]}
+    assert {"name": "known.values", "datatype": "FP32", "shape": [-1, 2]} in body["inputs"]
     assert {"name": "samples", "datatype": "FP32", "shape": [-1, 2]} in body["outputs"]
     assert [output["name"] for output in body["outputs"]] == [*ALWAYS, "saved", "log_prob", *TRACE]
     digits = (await running.http.get("/v2/models/digits/versions/1")).json()

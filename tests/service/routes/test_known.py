@@ -73,7 +73,7 @@ async def test_a_sample_has_the_same_bits_in_any_company(
     alone, plain = await sample(http, solver=solver, known=known), await sample(http, solver=solver, known=None)
     each = known | {"values": [known["values"], [9.0] * WIDTH, [0.1] * WIDTH]}
     others: list[dict[str, Any]] = [
-        {"num_samples": 500, "first_index": 0},
+        {"num_samples": 2500, "first_index": 0},  # more than a part of the row budget: in slices
         {"known": None, "num_samples": 100, "first_index": 0},
         {"num_samples": 1, "first_index": 6, "priority": "bulk"},
         {"known": each},
@@ -169,6 +169,15 @@ async def test_guidance_is_the_formula_written_out(http: httpx.AsyncClient, root
         np.testing.assert_allclose(answer["samples"], expected.numpy(), atol=1e-4)
         assert answer["network_rows"] == 3 * 10 * 3 * (1 if strength is None else 2)
         assert answer["nfe"] == 10
+    body: dict[str, Any] = {"model": "classes", "solver": "euler-10", "known": SOFT}
+    others = [
+        {"condition": 1, "guidance": 2.5},
+        {"condition": 2, "num_samples": 40},
+        {"condition": 0, "num_samples": 200, "guidance": {"strength": 3.0, "interval": [0.0, 0.5]}},
+    ]
+    together = await asyncio.gather(*(sample(http, **(body | other)) for other in others))
+    assert together[0]["samples"] == answer["samples"]
+    assert together[2]["network_rows"] == 200 * 3 * (10 + 6)  # of two terms at t = 0 to 0.5 only
     plain = await sample(http, model="classes", solver="euler-10", known=None, condition=1)
     assert np.abs(np.array(plain["samples"]) - answer["samples"]).max() > 0.05
 
