@@ -23,7 +23,7 @@ from models.importing.archive import SCALAR_TYPES
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
-from models.shapes import Axis
+from models.shapes import FreeAxis
 from models.velocity import rows_of
 
 OURS = Declared(0, 1.0, 1)
@@ -217,10 +217,23 @@ class Few(nn.Module):
         return h.reshape(x.shape)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_program_is_called_with_one_row_where_many_have_the_same_bits(tmp_path: Path, threads: int) -> None:
+class Heavy(nn.Module):
+    """Products with weights of a million numbers, whose reading takes the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(128, 8192), nn.Linear(8192, 128)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x.flatten(1) + t[:, None]))).reshape(x.shape)
+
+
+@pytest.mark.parametrize(("network", "threads"), [(Few, 1), (Few, 2), (Heavy, 1)])
+def test_a_program_is_called_with_one_row_where_many_have_the_same_bits(
+    tmp_path: Path, network: type[nn.Module], threads: int
+) -> None:
     torch.manual_seed(0)
-    plain, x, t = Few().eval(), torch.randn(20, 2, 8, 8), torch.rand(20)
+    plain, x, t = network().eval(), torch.randn(20, 2, 8, 8), torch.rand(20)
     checkpoint = load(take(export(plain, (x, t), tmp_path / "net.pt2"), tmp_path, declared=OURS).path)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -487,9 +500,9 @@ def test_a_free_axis_is_named(tmp_path: Path) -> None:
     imported = take(path, tmp_path, declared=OURS)
     assert "free axes: T 1 to 64" in imported.report
     card = load(imported.path).card
-    assert (card.event_shape, card.axes) == (("T", 3), {"T": Axis(max=64)})
+    assert (card.event_shape, card.axes) == (("T", 3), {"T": FreeAxis(max=64)})
     named = take(path, tmp_path, declared=OURS, event_shape=("N", 3), axes={"N": {"min": 2, "max": 9, "multiple": 3}})
-    assert load(named.path).card.axes == {"N": Axis(min=2, max=9, multiple=3)}
+    assert load(named.path).card.axes == {"N": FreeAxis(min=2, max=9, multiple=3)}
 
 
 @pytest.mark.parametrize(
@@ -521,7 +534,7 @@ def test_multiples_are_those_of_the_program(tmp_path: Path) -> None:
         pooled, (torch.randn(4, 3, 8), torch.rand(4)), tmp_path / "net.pt2", ({0: rows, 2: 2 * half}, {0: rows})
     )
     card = load(take(path, tmp_path, declared=OURS).path).card
-    assert (card.event_shape, card.axes) == ((3, "T"), {"T": Axis(min=4, max=60, multiple=2)})
+    assert (card.event_shape, card.axes) == ((3, "T"), {"T": FreeAxis(min=4, max=60, multiple=2)})
     with pytest.raises(
         ForeignError, match="T is 6 to 60 in multiples of 3, and the program takes 4 to 60 in multiples of 2"
     ):
