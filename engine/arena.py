@@ -14,7 +14,7 @@ import torch
 
 from engine.device import Device
 from engine.job import SAMPLE, Job, Operation, Sizes
-from engine.network import Network
+from engine.network import ArenaNetwork
 from engine.scheduler import TickCostModel
 from engine.stages import Stage, decoder_of, prelude_of
 from models.checkpoint.loading import Checkpoint
@@ -76,7 +76,7 @@ class Arena:
         )
         warm_up(self.dtype, device.device)
         with device.scope():
-            self.network = Network(checkpoint, device, operation, sizes)
+            self.network = ArenaNetwork(checkpoint, device, operation, sizes)
             self.event_shape = self.network.event_shape
             self.budget = self._measure_budget()
         self.prelude = prelude or prelude_of(checkpoint, device, sizes)

@@ -21,7 +21,7 @@ from solvers.errors import CODES, STATUSES, Status
 from solvers.known_values import KnownValues
 from solvers.lanes import Finished, SavedStates
 from solvers.plan import Plan
-from solvers.trace import Trace
+from solvers.trace import StepTrace
 
 Sizes = tuple[tuple[str, int], ...]
 """The sizes of a model's free axes, by name; jobs of equal sizes share network calls."""
@@ -106,7 +106,7 @@ class Draining(Exception):  # noqa: N818
     """The engine accepts no more jobs."""
 
 
-class DeadlineExceeded(Exception):  # noqa: N818
+class TooLate(Exception):  # noqa: N818
     """The job's deadline passed before its samples were done, or was certain to."""
 
 
@@ -115,7 +115,7 @@ class EngineFailed(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True, eq=False)
-class Progress:
+class JobProgress:
     """Progress of a running job.
 
     Attributes:
@@ -194,7 +194,7 @@ class Job:
     own: Sequence[Mapping[str, Distinct]] = ()
     sizes: Sizes = ()
     priority: Priority = Priority.INTERACTIVE
-    on_progress: Callable[[Progress], None] | None = None
+    on_progress: Callable[[JobProgress], None] | None = None
     progress_s: float = 0.1
     on_logged: Callable[[int], None] | None = None
     known: KnownValues | None = None
@@ -227,7 +227,7 @@ class JobResult:
     t: NDArray[np.float64]
     nfe: NDArray[np.int64]
     status: NDArray[np.str_]
-    trace: Trace
+    trace: StepTrace
     rows: int
     queue_s: float
     solve_s: float
@@ -366,7 +366,7 @@ class ResultBuilder:
         nfe = arrays.nfe[arrays.code == CODES[Status.SUCCESS]]
         return (int(nfe.sum()) / len(nfe), float(nfe.max())) if len(nfe) else None
 
-    def progress(self, reached: tuple[int, float, float], waiting: bool) -> Progress:
+    def progress(self, reached: tuple[int, float, float], waiting: bool) -> JobProgress:
         """The progress report, given the result of `Arena.reached`, and whether some samples are not lanes yet."""
         nfe, t, share = reached
         n, (begin, end) = self.job.num_samples, self.job.plan.t_span
@@ -378,7 +378,7 @@ class ResultBuilder:
         lacking = np.flatnonzero(self._places < n)
         complete = int(lacking[0]) if len(lacking) else len(self._places)
         largest = max(nfe, int(self._arrays.nfe.max()) if self.done else 0)
-        return Progress(largest, t, self.share, self.done, self.started is None, self.saved, complete)
+        return JobProgress(largest, t, self.share, self.done, self.started is None, self.saved, complete)
 
     def result(self, network_s: float, start_of: Callable[[Job, int, int], torch.Tensor]) -> JobResult:
         """The finished result.
@@ -410,19 +410,19 @@ class ResultBuilder:
             prelude_s=self.prelude_s,
         )
 
-    def _trace(self, arrays: _Arrays) -> Trace:
+    def _trace(self, arrays: _Arrays) -> StepTrace:
         if (times := self.job.plan.times) is not None:
             if self.job.trace != "full":
-                return Trace.empty()
+                return StepTrace.empty()
             samples, broken = np.arange(self.job.num_samples), arrays.code == CODES[Status.NON_FINITE]
-            return Trace.of_grid(times, samples, arrays.grid_steps, broken)
+            return StepTrace.of_grid(times, samples, arrays.grid_steps, broken)
         if len(self._samples) == 1:
-            return Trace.build(self._samples[0], self._steps[0])
+            return StepTrace.build(self._samples[0], self._steps[0])
         if not self._samples:
-            return Trace.empty()
+            return StepTrace.empty()
         sample = np.concatenate(self._samples)
         order = np.argsort(sample, kind="stable")
-        return Trace.build(sample[order], np.concatenate(self._steps)[order])
+        return StepTrace.build(sample[order], np.concatenate(self._steps)[order])
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class _RepeatedRows:
         return self._rows.index_select(0, torch.from_numpy(places).to(self._rows.device))
 
 
-class Network:
+class ArenaNetwork:
     """The field that the lanes of one operation follow; a row has the same bits whatever other rows share its call.
 
     Attributes:

@@ -19,7 +19,7 @@ import torch
 
 from engine.admission import Queue
 from engine.arena import Arena
-from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Outcome, Pending, ResultBuilder
+from engine.job import EngineFailed, Job, JobResult, Outcome, Pending, ResultBuilder, TooLate
 from engine.prelude_cache import PreludeCache
 from engine.scheduler import BULK_SHARE, BulkShare, Entry
 from engine.stages import Pass, Stage, decoder_pass, prelude_pass
@@ -423,7 +423,7 @@ class JobTable:
             if active.job.partial:
                 self._cut(active)
             else:
-                self.abandon(active, DeadlineExceeded())
+                self.abandon(active, TooLate())
         self.next_deadline = min((each.due for each in self._due.values()), default=math.inf)
 
     def _cut(self, active: ActiveJob) -> None:

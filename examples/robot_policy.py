@@ -44,7 +44,7 @@ from models.decoder import Decoder
 HORIZON, DT = 16, 0.02
 """Actions of a chunk, and seconds of an action, which is a velocity in the plane."""
 
-EVERY, LONGEST, STEPS = 6, 8, 5
+EVERY, LONGEST, STEPS = 8, 8, 5
 """Actions between two requests, the most that are committed, and Euler steps of a chunk."""
 
 SEEN = 8
@@ -140,15 +140,18 @@ class Robot:
         way = (target - self.position).clip(-1.5, 1.5)
         return np.concatenate((way, pace, post, velocity)).tolist()
 
-    def tick(self, tick: int, client: AsyncClient) -> None:
-        """Take the answer if there is one, ask for the next chunk, and do one action."""
+    def tick(self, tick: int, client: AsyncClient, late: bool) -> None:
+        """Take the answer if there is one, ask for the next chunk, and do one action.
+
+        The tick is missed if it begins late, or if the chunk is at its end and the robot stands still.
+        """
         if self.request and self.request.done():
             self._take(self.request.result(), tick)
         if self.request is None and tick - self.asked >= EVERY:
             self.asked = tick
             self.request = asyncio.create_task(self._ask(tick, client))
         place = tick - self.begun
-        self.missed += place >= HORIZON
+        self.missed += late or place >= HORIZON
         action = self.chunk[place] if place < HORIZON else np.zeros(2)
         self.position = self.position + DT * action
         self.actions.append(action)
@@ -211,29 +214,28 @@ def completed(result: SampleResult) -> Numbers | None:
 
 
 async def control(
-    client: AsyncClient, robots: Sequence[Robot], ticks: int, pace: Callable[[int], Awaitable[None]]
+    client: AsyncClient, robots: Sequence[Robot], ticks: int, pace: Callable[[int], Awaitable[bool]]
 ) -> None:
-    """Move robots for a number of ticks; `pace` is awaited before each."""
+    """Move robots for a number of ticks; `pace` is awaited before each, and says whether it is late."""
     for robot in robots:
         robot.asked = robot.number % EVERY - EVERY  # they do not all ask at once
     for tick in range(ticks):
-        await pace(tick)
+        late = await pace(tick)
         for robot in robots:
-            robot.tick(tick, client)
+            robot.tick(tick, client, late)
     await asyncio.gather(*(robot.request for robot in robots if robot.request))
 
 
-class Metronome:
-    """Waits for the time of each tick, and counts those that began a whole tick late."""
+def metronome() -> Callable[[int], Awaitable[bool]]:
+    """Return a wait for the time of a tick, which says whether that was a whole tick ago."""
+    start = time.perf_counter()
 
-    def __init__(self) -> None:
-        self.start, self.late = time.perf_counter(), 0
-
-    async def __call__(self, tick: int) -> None:
-        """Wait for a tick."""
-        left = self.start + tick * DT - time.perf_counter()
-        self.late += left < -DT
+    async def pace(tick: int) -> bool:
+        left = start + tick * DT - time.perf_counter()
         await asyncio.sleep(max(left, 0))
+        return left < -DT
+
+    return pace
 
 
 def jerks(robot: Robot) -> tuple[list[float], list[float]]:
@@ -257,12 +259,11 @@ async def measured(url: str, count: int, mode: str | None, seconds: float) -> st
     async with AsyncClient(url, retry=RetryPolicy(max_attempts=1)) as client:
         if mode:
             await client.sample("policy", 1, condition=[0.0] * SEEN, known=known(robots[0].chunk, 2, mode))  # prepares
-        pace = Metronome()
-        await control(client, robots, int(seconds / DT), pace)
+        await control(client, robots, int(seconds / DT), metronome())
     answers = [answer for robot in robots for answer in robot.answers][count:]
     middle, high = np.quantile([1000 * answer.seconds for answer in answers], [0.5, 0.99])
     borders, others = (np.concatenate(parts) for parts in zip(*map(jerks, robots), strict=True))
-    missed = sum(robot.missed for robot in robots) + count * pace.late
+    missed = sum(robot.missed for robot in robots)
     parts = sum(answer.partial for answer in answers)
     return (
         f"| {count} | {mode or 'none'} | {len(answers)} | {middle:.0f} | {high:.0f} | {parts} | "
@@ -292,7 +293,7 @@ def main() -> int:
         url = f"http://127.0.0.1:{port}"
         while not _ready(url):
             time.sleep(0.2)
-        print("| robots | known | answers | p50 ms | p99 ms | partial | missed ticks | jerk at borders | elsewhere |")
+        print("| robots | known | answers | p50 ms | p99 ms | cut short | missed ticks | jerk at borders | elsewhere |")
         print("|---" * 9 + "|", flush=True)
         for count in options.robots:
             for mode in MODES:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pathline.bulk_folder import FIELDS, ConditionCounts, JobSpec, RowConditions, ShardRows, merged
 
 from engine.engine import Engine
-from engine.job import SAMPLE, EngineFailed, Job, Priority, Progress
+from engine.job import SAMPLE, EngineFailed, Job, JobProgress, Priority
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
@@ -217,7 +217,7 @@ class Maker:
         return valid, job
 
 
-def _rows_of(progress: Progress, rows: int) -> int:
+def _rows_of(progress: JobProgress, rows: int) -> int:
     return min(rows, int(progress.share * rows))
 
 

@@ -29,7 +29,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 from torch import Tensor
 
 from models.frozen import Frozen, Sparse
-from models.shapes import MAX_NUMBERS, NAME, Axis, AxisName, Size, free_axes, sized
+from models.shapes import MAX_NUMBERS, NAME, AxisName, FreeAxis, Size, free_axes, sized
 from models.velocity import Condition, VelocityError
 
 ONE = "condition"
@@ -369,7 +369,7 @@ class NamedConditions:
 
     entries: Mapping[str, NamedCondition]
     stored: Mapping[str, Tensor] = field(default_factory=dict)
-    bounds: Mapping[str, Axis] = field(default_factory=dict)
+    bounds: Mapping[str, FreeAxis] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NamedConditions) and dict(self.entries) == dict(other.entries)
@@ -405,13 +405,13 @@ class NamedConditions:
         return tuple(name for name in self.entries if name not in self.flags)
 
     @property
-    def axes(self) -> dict[str, Axis]:
+    def axes(self) -> dict[str, FreeAxis]:
         """The free axes with their bounds."""
         largest: dict[str, int] = {}
         for entry in self.entries.values():
             for axis, most in entry.max.items():
                 largest[axis] = min(most, largest.get(axis, most))
-        return {axis: self.bounds.get(axis) or Axis(max=most) for axis, most in largest.items()}
+        return {axis: self.bounds.get(axis) or FreeAxis(max=most) for axis, most in largest.items()}
 
     @property
     def nullable(self) -> bool:

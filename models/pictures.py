@@ -76,7 +76,7 @@ def max_bytes(samples: int, shape: Sequence[int]) -> int:
     return width * height * channels + height + height * width // 1000 + 4096
 
 
-def draw(data: Array, limits: tuple[float, float] | None = None) -> bytes:
+def draw(data: Array, limits: tuple[float, float] | None = None, columns: int | None = None) -> bytes:
     """Draw samples as a PNG.
 
     Args:
@@ -84,12 +84,13 @@ def draw(data: Array, limits: tuple[float, float] | None = None) -> bytes:
             (channels, height, width) or (height, width, channels), with 1 or 3 channels. A row that is not finite
             becomes a crossed box, or is left out of the scatter plot, which then says so.
         limits: the values that are black and white; None takes them from the data. Not used for points.
+        columns: pictures in a row of the sheet; by default the sheet is about square.
 
     Raises:
         PictureError, TooManyError: as `check`.
     """
     check(len(data), data.shape[1:])
-    image = _scatter(data) if data.shape[1:] == (2,) else _Sheet(len(data), data.shape[1:]).draw(data, limits)
+    image = _scatter(data) if data.shape[1:] == (2,) else _Sheet(len(data), data.shape[1:], columns).draw(data, limits)
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=6)
     return buffer.getvalue()
@@ -115,9 +116,9 @@ def _layout(shape: Sequence[int]) -> tuple[int, int, int]:
 class _Sheet:
     """The layout of a sheet: pictures in a row, their enlargement, and the size of the whole in pixels."""
 
-    def __init__(self, samples: int, shape: Sequence[int]) -> None:
+    def __init__(self, samples: int, shape: Sequence[int], columns: int | None = None) -> None:
         self.height, self.width, self.channels = _layout(shape)
-        self.columns = min(samples, math.ceil(math.sqrt(samples * self.height / self.width)))
+        self.columns = columns or min(samples, math.ceil(math.sqrt(samples * self.height / self.width)))
         self.rows = -(-samples // self.columns)
         usual = max(1, round(_USUAL / max(self.height, self.width)))
         fits = max(1, _WIDE // (max(self.columns, self.rows) * max(self.height, self.width)))

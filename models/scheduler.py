@@ -26,7 +26,7 @@ from models.conventions import TimeCard
 from models.frozen import Frozen
 from models.messages import explain
 from models.paths import Steps
-from models.shapes import Axis, free_axes
+from models.shapes import FreeAxis, free_axes
 
 Array = NDArray[np.float64]
 
@@ -77,7 +77,7 @@ class FlowMatchEuler(Frozen):
             sigmas = _respaced(self.spread, float(sigmas[0]), float(sigmas[-1]), steps)
         return [*(1 - sigmas).tolist(), 1.0]
 
-    def check(self, time: TimeCard, event_shape: Sequence[int | str], axes: Mapping[str, Axis]) -> None:
+    def check(self, time: TimeCard, event_shape: Sequence[int | str], axes: Mapping[str, FreeAxis]) -> None:
         """Refuse a dynamic shift for states without a free axis, and sizes with a shift that is out of range.
 
         Raises:
@@ -176,7 +176,7 @@ class Chain(Frozen):
             spaced = np.arange(last, 0, -total / steps).round() - 1
         return spaced[:steps].tolist()
 
-    def check(self, time: TimeCard, event_shape: Sequence[int | str], axes: Mapping[str, Axis]) -> None:
+    def check(self, time: TimeCard, event_shape: Sequence[int | str], axes: Mapping[str, FreeAxis]) -> None:
         """Refuse networks that are not trained on a chain of steps.
 
         Raises:

@@ -51,7 +51,7 @@ class ShapeError(ValueError):
         self.axis = axis
 
 
-class Axis(Sparse):
+class FreeAxis(Sparse):
     """The sizes that a free axis may have.
 
     Attributes:
@@ -90,7 +90,7 @@ class Axis(Sparse):
         """Return whether the axis may have this size."""
         return self.min <= size <= self.max and not size % self.multiple
 
-    def takes(self, other: Axis) -> bool:
+    def takes(self, other: FreeAxis) -> bool:
         """Return whether every size allowed for another axis is allowed for this one."""
         return (
             self.min <= other.smallest
@@ -176,17 +176,17 @@ def _sized(size: str, sizes: Mapping[str, int]) -> int:
     return line.of(sizes[line.axis])
 
 
-def largest(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> tuple[int, ...]:
+def largest(shape: Sequence[int | str], axes: Mapping[str, FreeAxis]) -> tuple[int, ...]:
     """Return a shape with each free axis at its largest size."""
     return sized(shape, {axis: axes[axis].max for axis in free_axes(shape)})
 
 
-def smallest(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> tuple[int, ...]:
+def smallest(shape: Sequence[int | str], axes: Mapping[str, FreeAxis]) -> tuple[int, ...]:
     """Return a shape with each free axis at its smallest size."""
     return sized(shape, {axis: axes[axis].smallest for axis in free_axes(shape)})
 
 
-def typical(axes: Mapping[str, Axis]) -> dict[str, int]:
+def typical(axes: Mapping[str, FreeAxis]) -> dict[str, int]:
     """Return sizes to try a network with."""
     return {name: axis.typical for name, axis in axes.items()}
 
@@ -214,13 +214,13 @@ def reshaped(shape: Sequence[int | str], actual: Sequence[int], target: Sequence
     return sized(target, sizes)
 
 
-def described(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> str:
+def described(shape: Sequence[int | str], axes: Mapping[str, FreeAxis]) -> str:
     """Return a shape in words."""
     parts = [f"{size} from {axes[size].describe()}" if isinstance(size, str) else str(size) for size in shape]
     return f"[{', '.join(parts)}]"
 
 
-def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, Axis]) -> None:
+def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, FreeAxis]) -> None:
     """Raise a ValueError unless each free axis of some named shapes has bounds, with tensors that memory can hold."""
     for what, shape in shapes.items():
         missing = [axis for axis in free_axes(shape) if axis not in axes]
@@ -238,7 +238,7 @@ _NOWHERE: Mapping[str, str] = {}
 class AxisSizes:
     """The sizes of a model's free axes in one request, given in one place or in several that must agree."""
 
-    def __init__(self, axes: Mapping[str, Axis]) -> None:
+    def __init__(self, axes: Mapping[str, FreeAxis]) -> None:
         """Start without any sizes.
 
         Args:

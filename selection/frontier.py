@@ -52,7 +52,7 @@ class Curve(Frozen):
         return mine == others and math.isclose(self.spread, other.spread, rel_tol=1e-6)
 
 
-class Frontier(Bound):
+class StoredFrontier(Bound):
     """The frontier of a checkpoint.
 
     Attributes:
@@ -114,10 +114,10 @@ def is_tuned(solver: str) -> bool:
     return solver.startswith("tuned") or "/tuned" in solver
 
 
-_FILE = BoundFile(FRONTIER_FILE, Frontier, FrontierError, "measure it again")
+_FILE = BoundFile(FRONTIER_FILE, StoredFrontier, FrontierError, "measure it again")
 
 
-def read_frontier(folder: Path, card: Card) -> Frontier | None:
+def read_frontier(folder: Path, card: Card) -> StoredFrontier | None:
     """Read the frontier of a checkpoint; None if it has none. Points of plans that have changed are left out.
 
     Args:
@@ -149,9 +149,9 @@ class FrontierFile:
     def __init__(self, folder: Path, card: Card) -> None:
         """Keep the path; nothing is read yet."""
         self.folder, self._card = folder, card
-        self._read: tuple[object, Frontier | None, str] = (None, None, "")
+        self._read: tuple[object, StoredFrontier | None, str] = (None, None, "")
 
-    def now(self) -> tuple[Frontier | None, str]:
+    def now(self) -> tuple[StoredFrontier | None, str]:
         """Return the current frontier or None, and why an existing file cannot be used; from any thread."""
         state = tuple(_state(self.folder / name) for name in (FRONTIER_FILE, PLANS_FILE))
         before, frontier, fault = self._read
@@ -173,7 +173,7 @@ def _state(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def write_frontier(folder: Path, frontier: Frontier) -> Path:
+def write_frontier(folder: Path, frontier: StoredFrontier) -> Path:
     """Write a frontier beside the weights, atomically, in place of an earlier one.
 
     Raises:
@@ -182,7 +182,7 @@ def write_frontier(folder: Path, frontier: Frontier) -> Path:
     return _FILE.write(folder, frontier)
 
 
-def store_frontier(folder: Path, card: Card, new: Frontier) -> str:
+def store_frontier(folder: Path, card: Card, new: StoredFrontier) -> str:
     """Merge a new frontier into that of the checkpoint, and return a line that says what became of both.
 
     If they were measured on different paths, the more complete one is kept; at other sizes of free axes, the new one.
@@ -215,7 +215,7 @@ def store_frontier(folder: Path, card: Card, new: Frontier) -> str:
     return f"written to {write_frontier(folder, new)}, in place of one measured on other paths"
 
 
-def merged(old: Frontier, new: Frontier) -> Frontier | None:
+def merged(old: StoredFrontier, new: StoredFrontier) -> StoredFrontier | None:
     """Return an earlier frontier with new measurements, which replace those of the same solvers.
 
     A curve is complete if either was. Where plans have changed, the earlier curve lacks theirs.
@@ -240,7 +240,7 @@ def merged(old: Frontier, new: Frontier) -> Frontier | None:
     return new.model_copy(update={"curves": tuple(curves.values())})
 
 
-def _worth(frontier: Frontier) -> tuple[bool, int, int]:
+def _worth(frontier: StoredFrontier) -> tuple[bool, int, int]:
     """Return a key that is larger for a more complete frontier."""
     complete = all(curve.complete for curve in frontier.curves)
     measured = sum(len(curve.points) for curve in frontier.curves)

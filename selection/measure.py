@@ -29,7 +29,7 @@ from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
 from selection.choice import USUAL_ERROR, BudgetLimits, Evidence, NoneFits, choose
 from selection.error import TIGHT, Ends, Field, NoErrors, Point, exact_ends, solve
-from selection.frontier import Curve, Frontier, merged, pareto, plans_hash, store_frontier, table
+from selection.frontier import Curve, StoredFrontier, merged, pareto, plans_hash, store_frontier, table
 from solvers import SolverSpec
 from solvers.errors import SolverError
 from solvers.tuned import TunedPlans
@@ -147,7 +147,7 @@ def measure(
     until_error: float = np.inf,
     progress: Progress = silent,
     note: Progress = silent,
-) -> Frontier:
+) -> StoredFrontier:
     """Measure the frontier of a checkpoint.
 
     Args:
@@ -219,7 +219,7 @@ def measure(
                 note=note,
             )
         )
-    return Frontier(
+    return StoredFrontier(
         weights_sha256=card.weights_sha256,
         plans_sha256=plans_hash(checkpoint.path),
         reference=REFERENCE,
@@ -295,7 +295,7 @@ def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], sampl
     return takes.pack([tensors[name] for name in takes.entries])
 
 
-def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = silent) -> Frontier | None:
+def add_tuned(checkpoint: Checkpoint, frontier: StoredFrontier, progress: Progress = silent) -> StoredFrontier | None:
     """Measure the tuned solvers of a checkpoint, and add them to an existing frontier.
 
     Returns:
@@ -340,7 +340,7 @@ def run(path: Path, examples: Path | None = None, **options: Any) -> list[str]:
     return [*lines(frontier), *notes, store_frontier(path, checkpoint.card, frontier)]
 
 
-def lines(frontier: Frontier) -> list[str]:
+def lines(frontier: StoredFrontier) -> list[str]:
     """Return a report in lines: the Pareto-optimal solvers for each guidance."""
     report = [f"shape {axis}={size}" for axis, size in frontier.sizes.items()]
     for curve in frontier.curves:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import orjson
 
-from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooManySamples, TooSlow
+from engine.job import Draining, EngineFailed, Overloaded, TooLate, TooManySamples, TooSlow
 from service.written import EarlyResponse, WrittenResponse
 
 MEDIA_TYPE = "application/problem+json"
@@ -241,6 +241,7 @@ class ProblemError(Exception):
     Texts may repeat what a client sent, so long ones are cut. Only the first 20 invalid fields are listed; the number
     of the others, including `more` that the caller left out already, goes into ``more_errors``.
 
+    With `retry_after_s` the client is told when to send it again, in the body and, in whole seconds, as a header.
     With `unread` the response is sent before the body was read to its end: the connection cannot be used again and is
     closed once the client has had time to read.
     """
@@ -254,6 +255,7 @@ class ProblemError(Exception):
         headers: Mapping[str, str] | None = None,
         more: int = 0,
         unread: bool = False,
+        retry_after_s: float | None = None,
         **members: Any,
     ) -> None:
         self.detail = _cut(detail)
@@ -264,6 +266,9 @@ class ProblemError(Exception):
         self.unread = unread
         more += len(errors) - len(self.errors)
         self.members = members | ({"more_errors": more} if more else {})
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+            self.members["retry_after_s"] = retry_after_s
 
     def early(self) -> Self:
         """Return the same error, to be sent before the body was read to its end."""
@@ -346,25 +351,21 @@ class ClientGoneError(Exception):
     """The client closed the connection before the response; nothing can be sent to it."""
 
 
-REFUSALS = (Overloaded, TooSlow, TooManySamples, Draining, DeadlineExceeded, EngineFailed)
+REFUSALS = (Overloaded, TooSlow, TooManySamples, Draining, TooLate, EngineFailed)
 """The engine's exceptions, which `problem_of` takes."""
 
 
 def shutting_down() -> ProblemError:
     """Return the error for a request that comes or waits while the service shuts down."""
-    return ProblemError(Kind.DRAINING, SHUTTING_DOWN, headers={"Retry-After": "5"}, retry_after_s=5)
+    return ProblemError(Kind.DRAINING, SHUTTING_DOWN, retry_after_s=5)
 
 
 def problem_of(error: Exception) -> ProblemError:
     """Return one of the engine's exceptions as a problem."""
     if isinstance(error, Overloaded):
         wait = max(1, math.ceil(error.retry_after_s))
-        return ProblemError(
-            Kind.OVERLOADED,
-            f"{error.reason}; try again in {wait} s",
-            headers={"Retry-After": str(wait)},
-            retry_after_s=error.retry_after_s,
-        )
+        detail = f"{error.reason}; try again in {wait} s"
+        return ProblemError(Kind.OVERLOADED, detail, retry_after_s=error.retry_after_s)
     if isinstance(error, TooSlow):
         detail = (
             f"timeout_s is too short: {error}; raise it, ask for fewer samples or steps, or set on_timeout to 'partial'"
@@ -374,7 +375,7 @@ def problem_of(error: Exception) -> ProblemError:
         return invalid("num_samples", str(error))
     if isinstance(error, Draining):
         return shutting_down()
-    if isinstance(error, DeadlineExceeded):
+    if isinstance(error, TooLate):
         detail = (
             "the samples could not be finished within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
         )

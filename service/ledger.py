@@ -173,7 +173,7 @@ class Ledger:
             f"requests in progress hold {self._reserved:,} of {self._limit:,} bytes ({self._purpose.setting}) and this "
             f"one needs {wanted:,}; try again in {wait} s"
         )
-        raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait_s)
+        raise ProblemError(Kind.OVERLOADED, detail, retry_after_s=wait_s)
 
     def _until_free(self, missing: int) -> float:
         """Seconds until the missing bytes are released; a hold is assumed to last as long as those before it."""

@@ -43,31 +43,32 @@ class Router(APIRouter):
         super().__init__(generate_unique_id_function=lambda route: route.name, **settings)
         self._errors = errors or problems
 
-    def read(self, path: str, summary: str, *kinds: Kind, **values: Any) -> Callable[[Endpoint], Endpoint]:
+    def read(self, path: str, summary: str, *kinds: Kind, **more: Responses) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator that makes a function answer GET and HEAD at a path; the server leaves out HEAD's body.
 
         Args:
             path: of the route.
             summary: of what it does.
             kinds: errors that it may answer with.
-            values: examples of the answer by name; or `responses`, for answers that are no JSON.
+            more: `responses`, for answers that are no JSON.
         """
-        return self._adding(path, ("GET", "HEAD"), summary, kinds, **values)
+        return self._adding(path, ("GET", "HEAD"), summary, kinds, **more)
 
-    def act(self, path: str, summary: str, *kinds: Kind, **values: Any) -> Callable[[Endpoint], Endpoint]:
+    def act(self, path: str, summary: str, *kinds: Kind, **more: Responses) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator that makes a function answer POST at a path; arguments as for `read`."""
-        return self._adding(path, ("POST",), summary, kinds, **values)
+        return self._adding(path, ("POST",), summary, kinds, **more)
 
     def _adding(
-        self, path: str, methods: Sequence[str], summary: str, kinds: Sequence[Kind], **values: Any
+        self, path: str, methods: Sequence[str], summary: str, kinds: Sequence[Kind], **more: Responses
     ) -> Callable[[Endpoint], Endpoint]:
         def add(endpoint: Endpoint) -> Endpoint:
             returned = endpoint.__annotations__["return"]
             is_json = returned is not Response
-            json = {200: {"model": returned, "content": {"application/json": shown(values)}}}
+            answers = shown(examples.answers(methods[0], self.prefix + path)) if is_json else {}
+            json: Responses = {200: {"model": returned, "content": {"application/json": answers}}}
             # Any: what an answer has is checked where it is built, by the type checker.
             kind: dict[str, Any] = {"response_model": Any} if is_json else {"response_class": Response}
-            responses = values.get("responses", json) | self._errors(*kinds)
+            responses = more.get("responses", json) | self._errors(*kinds)
             if len(methods) > 1:  # OpenAPI would give both methods of one route the same id: this one only answers
                 self.add_api_route(path, endpoint, methods=[*methods], include_in_schema=False, **kind)
             self.add_api_route(path, endpoint, methods=[methods[0]], summary=summary, responses=responses, **kind)
@@ -136,16 +137,17 @@ SOLVING_PROBLEMS = problems(
 """Error responses common to all requests that solve."""
 
 
-def solved(model: Any, what: str, media: Iterable[str], *kinds: Kind, **values: Any) -> Responses:
+def solved(path: str, model: Any, what: str, media: Iterable[str], *kinds: Kind) -> Responses:
     """Return the `responses` of a route that solves.
 
     Args:
+        path: of the route.
         model: the schema of the JSON response.
         what: contents of the response, as in "The samples, in the format that Accept asks for".
         media: its formats; the route answers with the one that the client prefers.
         kinds: errors besides those common to all requests that solve.
-        values: examples of the JSON response by name, as those of the requests.
     """
-    content = {each: shown(values) if each == "application/json" else BINARY for each in media}
+    values = shown(examples.answers("POST", path))
+    content = {each: values if each == "application/json" else BINARY for each in media}
     described = {"model": model, "description": f"{what}, in the format that Accept asks for", "content": content}
     return {200: described, **problems(*kinds), **SOLVING_PROBLEMS}

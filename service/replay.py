@@ -22,7 +22,6 @@ import torch
 from llvmlite import binding
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from typing_extensions import TypedDict
 
 from engine.job import Job
 from models.condition_values import Distinct, class_names
@@ -238,15 +237,6 @@ _REASONS = {
 _LIBRARY = "another version may have other kernels"
 
 
-class DifferenceBody(TypedDict):
-    """One thing that differs between an earlier answer and the service."""
-
-    what: str
-    answer: str
-    here: str
-    reason: str
-
-
 @dataclass(frozen=True)
 class Difference:
     """One difference between an earlier answer and this service.
@@ -261,10 +251,6 @@ class Difference:
     answer: str
     here: str
     reason: str
-
-    def document(self) -> DifferenceBody:
-        """Return the difference as responses show it."""
-        return {"what": self.what, "answer": self.answer, "here": self.here, "reason": self.reason}
 
     def __str__(self) -> str:
         answer, here = (text[:19] if text.startswith("sha256:") else text for text in (self.answer, self.here))

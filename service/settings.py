@@ -1,7 +1,7 @@
 """The settings of the service: environment variables ``PATHLINE_...``, one TOML file, defaults.
 
 An environment variable overrides the file that ``PATHLINE_SETTINGS`` names, and the file overrides the default. Each
-field's description says what is allowed; the same text is shown when a value is refused. ``python -m
+field's type or description says what is allowed; the same text is shown when a value is refused. ``python -m
 service.settings`` prints the table in docs/settings.md.
 
 Values are cleaned up alike wherever they come from: whitespace around a text, such as the line break at the end of a
@@ -36,8 +36,8 @@ _OTHERS = {FILE, *(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "RUNS_DIR"))
 _SECRETS = ("api_keys", "admin_key")
 _LISTS = ("api_keys", "cors_origins", "allowed_hosts")
 
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1), "an integer of at least 1"]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), "seconds above 0"]
 
 
 def _key(value: SecretStr) -> SecretStr:
@@ -144,41 +144,29 @@ class Settings(BaseSettings):
         description="precision in which half-precision networks compute: auto (as their cards say) or float32, for a "
         "CPU without half-precision instructions; programs keep their own",
     )
-    max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
-    max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
-    max_nfe: Count = Field(default=100_000, description="velocity evaluations of one sample: an integer of at least 1")
-    max_saved: Count = Field(default=1_000, description="times in save_at: an integer of at least 1")
-    max_diagnosed: Count = Field(default=256, description="samples in one diagnosis: an integer of at least 1")
+    max_samples: Count = Field(default=100_000, description="samples in one request")
+    max_steps: Count = Field(default=10_000, description="fixed steps in one request")
+    max_nfe: Count = Field(default=100_000, description="velocity evaluations of one sample")
+    max_saved: Count = Field(default=1_000, description="times in save_at")
+    max_diagnosed: Count = Field(default=256, description="samples in one diagnosis")
     max_derivatives: Count = Field(
-        default=2**22,
-        description="numbers in all Jacobians of a diagnosis, or all random vectors of a log_prob: an integer of at "
-        "least 1",
+        default=2**22, description="numbers in all Jacobians of a diagnosis, or all random vectors of a log_prob"
     )
-    max_body_bytes: Count = Field(default=16 * 2**20, description="bytes of a request body: an integer of at least 1")
-    max_answer_bytes: Count = Field(
-        default=256 * 2**20, description="predicted bytes of a response: an integer of at least 1"
-    )
+    max_body_bytes: Count = Field(default=16 * 2**20, description="bytes of a request body")
+    max_answer_bytes: Count = Field(default=256 * 2**20, description="predicted bytes of a response")
     max_job_bytes: Count = Field(
-        default=2**30,
-        description="bytes of the states, steps and responses of all requests in progress: an integer of at least 1",
+        default=2**30, description="bytes of the states, steps and responses of all requests in progress"
     )
-    max_condition_bytes: Count = Field(
-        default=2**28, description="bytes of the conditions of all requests in progress: an integer of at least 1"
-    )
-    max_queue: Count = Field(default=1_000, description="requests waiting or running: an integer of at least 1")
-    max_connections: Count = Field(default=2_000, description="open connections: an integer of at least 1")
-    timeout_s: Seconds = Field(default=30.0, description="default time limit of a request: seconds above 0")
-    max_timeout_s: Seconds = Field(default=600.0, description="longest time limit a request may set: seconds above 0")
-    keep_alive_s: Count = Field(
-        default=75, description="idle seconds before a connection is closed: an integer of at least 1"
-    )
-    drain_s: Seconds = Field(
-        default=30.0, description="time that running requests get to finish at shutdown: seconds above 0"
-    )
+    max_condition_bytes: Count = Field(default=2**28, description="bytes of the conditions of all requests in progress")
+    max_queue: Count = Field(default=1_000, description="requests waiting or running")
+    max_connections: Count = Field(default=2_000, description="open connections")
+    timeout_s: Seconds = Field(default=30.0, description="default time limit of a request")
+    max_timeout_s: Seconds = Field(default=600.0, description="longest time limit a request may set")
+    keep_alive_s: Count = Field(default=75, description="idle seconds before a connection is closed")
+    drain_s: Seconds = Field(default=30.0, description="time that running requests get to finish at shutdown")
     stall_s: Seconds = Field(
         default=60.0,
-        description="time until a hanging network call turns /livez to 503; after twice that time the process ends: "
-        "seconds above 0",
+        description="time until a hanging network call turns /livez to 503; after twice that time the process ends",
     )
     watch_s: float = Field(
         default=2.0,
@@ -199,19 +187,10 @@ class Settings(BaseSettings):
         description="bytes of weights in memory, beyond which the least recently used models are unloaded: an integer, "
         "0 for no limit",
     )
-    max_old_versions: Count = Field(
-        default=8,
-        description="older versions kept in memory because requests named them: an integer of at least 1",
-    )
-    allow_programs: bool = Field(
-        default=False, description="serve models imported as torch.export programs: true or false"
-    )
-    receive_s: Seconds = Field(
-        default=60.0, description="time a client has to send a request, headers and body: seconds above 0"
-    )
-    send_s: Seconds = Field(
-        default=60.0, description="time a client may go without reading any of its response: seconds above 0"
-    )
+    max_old_versions: Count = Field(default=8, description="older versions kept in memory because requests named them")
+    allow_programs: bool = Field(default=False, description="serve models imported as torch.export programs")
+    receive_s: Seconds = Field(default=60.0, description="time a client has to send a request, headers and body")
+    send_s: Seconds = Field(default=60.0, description="time a client may go without reading any of its response")
     max_header_bytes: int = Field(
         default=32 * 2**10,
         ge=1024,
@@ -234,14 +213,14 @@ class Settings(BaseSettings):
         default=None,
         description="key of the administration endpoints, which are closed if it is not set: visible ASCII",
     )
-    open_health: bool = Field(default=True, description="/livez, /readyz and /v2/health need no key: true or false")
-    open_metrics: bool = Field(default=True, description="/metrics needs no key: true or false")
+    open_health: bool = Field(default=True, description="/livez, /readyz and /v2/health need no key")
+    open_metrics: bool = Field(default=True, description="/metrics needs no key")
     otel_endpoint: str = Field(
         default="",
         pattern=r"^(https?://\S+)?$",
         description="where traces are sent (OTLP over HTTP): none, or an address like http://collector:4318",
     )
-    access_log: bool = Field(default=False, description="one log line for each request: true or false")
+    access_log: bool = Field(default=False, description="one log line for each request")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -302,7 +281,7 @@ def table() -> str:
     """Return all settings as a Markdown table: variable, key in a file, default, what is allowed."""
     rows = ["| variable | in a file | default | meaning: allowed values |", "|---|---|---|---|"]
     for name, field in Settings.model_fields.items():
-        rows.append(f"| `{PREFIX}{name.upper()}` | `{name}` | {_shown(field.default)} | {field.description} |")
+        rows.append(f"| `{PREFIX}{name.upper()}` | `{name}` | {_shown(field.default)} | {_about(field)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -407,6 +386,12 @@ def _shown(value: Any) -> str:
     return "none" if value is None or value == "" else str(value)
 
 
+def _about(field: FieldInfo) -> str:
+    """Return what a setting means, and what is allowed."""
+    words = [text for text in field.metadata if isinstance(text, str)] + ["true or false"] * (field.annotation is bool)
+    return ": ".join([field.description or "", *words])
+
+
 def _explain(fault: Mapping[str, Any]) -> str:
     """Return a pydantic error as 'NAME=value is not allowed: ...', NAME being the place where it was set."""
     if not fault["loc"]:
@@ -416,7 +401,7 @@ def _explain(fault: Mapping[str, Any]) -> str:
     if field is None:
         return f"{_place(name)} is not a setting; settings: {', '.join(Settings.model_fields)}"
     value = "(hidden)" if name in _SECRETS else repr(fault["input"])
-    return f"{_place(name)}={value} is not allowed; {field.description} (default {_shown(field.default)})"
+    return f"{_place(name)}={value} is not allowed; {_about(field)} (default {_shown(field.default)})"
 
 
 def _place(name: str) -> str:

@@ -208,7 +208,7 @@ class Service:
         if self.draining or not self.started or not self.engine.alive or self.engine.turn_s > self.settings.stall_s:
             fault = self.fault()
             if fault is not None:
-                raise ProblemError(*fault, headers={"Retry-After": "5"}, retry_after_s=5)
+                raise ProblemError(*fault, retry_after_s=5)
         deadline = time.monotonic() + self.settings.timeout_s if deadline is None else deadline
         return self.registry.lease(name, version, deadline)
 

@@ -6,7 +6,7 @@ from solvers.integrate import Solution, integrate, warm_up
 from solvers.likelihood import LogDensity, log_density
 from solvers.plan import Plan, compile, resolve, tolerance_floor  # noqa: A004
 from solvers.spec import SolverSpec
-from solvers.trace import Trace
+from solvers.trace import StepTrace
 
 __all__ = [
     "LogDensity",
@@ -15,7 +15,7 @@ __all__ = [
     "SolverError",
     "SolverSpec",
     "Status",
-    "Trace",
+    "StepTrace",
     "catalogue",
     "compile",
     "integrate",

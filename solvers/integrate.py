@@ -23,7 +23,7 @@ from solvers.plan import Plan, resolve
 from solvers.saving import check_save_at
 from solvers.state import Velocity, widened
 from solvers.stochastic import Diffusion
-from solvers.trace import Trace, quantiles_by_bin
+from solvers.trace import StepTrace, quantiles_by_bin
 from solvers.tuned import TunedPlans
 
 IndexedVelocity = Callable[[Tensor, Tensor, NDArray[np.int64]], Tensor]
@@ -51,7 +51,7 @@ class Solution:
     t: NDArray[np.float64]
     nfe: NDArray[np.int64]
     status: tuple[Status, ...]
-    trace: Trace
+    trace: StepTrace
     saved: Tensor | None
     settings: dict[str, object]
 
@@ -256,13 +256,13 @@ class _Results:
     def _all(self, name: str) -> NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in self.parts])
 
-    def _trace(self, code: NDArray[np.int64]) -> Trace:
+    def _trace(self, code: NDArray[np.int64]) -> StepTrace:
         if not self.parts:
-            return Trace.empty()
+            return StepTrace.empty()
         index = self._all("index")
         if (times := self.plan.times) is not None:
             steps = self._all("grid_steps")[index.argsort()]
-            return Trace.of_grid(times, np.arange(len(code)), steps, code == CODES[Status.NON_FINITE])
+            return StepTrace.of_grid(times, np.arange(len(code)), steps, code == CODES[Status.NON_FINITE])
         sample = np.repeat(index, self._all("attempts"))
         order = np.argsort(sample, kind="stable")
-        return Trace.build(sample[order], self._all("steps")[order])
+        return StepTrace.build(sample[order], self._all("steps")[order])

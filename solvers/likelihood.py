@@ -16,7 +16,7 @@ from solvers.errors import SolverError, Status
 from solvers.integrate import integrate_indexed
 from solvers.plan import resolve
 from solvers.state import Velocity, widened
-from solvers.trace import Trace
+from solvers.trace import StepTrace
 
 EXACT_UP_TO = 16
 """The most dimensions for which `auto` takes the exact divergence; each costs a vector-Jacobian product per call."""
@@ -42,7 +42,7 @@ class LogDensity:
     latent: Tensor
     nfe: NDArray[np.int64]
     status: tuple[Status, ...]
-    trace: Trace
+    trace: StepTrace
     divergence: str
     settings: dict[str, object]
 

@@ -348,7 +348,8 @@ def read_solver(text: str) -> dict[str, Any]:
     """
     if not isinstance(text, str):
         catalogue.find(text)  # raises an error that lists the known names
-    match = _TEXT.fullmatch(_STEPS.sub(_with_hyphen, text.strip().lower()))
+    plain = text.strip().lower().replace("sde-heun", "sde_heun")  # its name in prose
+    match = _TEXT.fullmatch(_STEPS.sub(_with_hyphen, plain))
     if match is None:
         raise SolverError(
             "solver",

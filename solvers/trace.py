@@ -14,7 +14,7 @@ COLUMNS = 32
 
 
 @dataclass(frozen=True)
-class Trace:
+class StepTrace:
     """Attempted steps, one entry each, ordered by sample and then by attempt.
 
     Attributes:
@@ -38,13 +38,13 @@ class Trace:
         return len(self.sample)
 
     @classmethod
-    def build(cls, sample: NDArray[np.int64], values: NDArray[np.float64]) -> Trace:
+    def build(cls, sample: NDArray[np.int64], values: NDArray[np.float64]) -> StepTrace:
         """Make a trace from samples (E,) and columns (E, 5): t, h, error, accepted, stiffness."""
         t, h, error, accepted, stiffness = values.T
         return cls(sample, t, h, error, accepted == 1, stiffness)
 
     @classmethod
-    def empty(cls) -> Trace:
+    def empty(cls) -> StepTrace:
         """Make a trace without attempts."""
         return cls.build(np.zeros(0, dtype=np.int64), np.zeros((0, 5)))
 
@@ -55,7 +55,7 @@ class Trace:
         samples: NDArray[np.int64],
         steps: NDArray[np.int64],
         broken: NDArray[np.bool_] | None = None,
-    ) -> Trace:
+    ) -> StepTrace:
         """Make the trace of fixed steps, which follows from the grid.
 
         Args:

@@ -6,84 +6,72 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from training.data_config import CONFIGS, DATASETS
+from training.data_config import CONFIGS, DATASETS, SECTIONS
 from training.errors import UsageError, reported
 
 _NAMES = {"type": lambda text: [name.strip() for name in text.split(",") if name.strip()], "metavar": "NAME,..."}
 
-_RECIPE: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
-    "--name": ("name", DATASETS, {"metavar": "NAME", "help": "name of the model (default: the recipe's)"}),
-    "--steps": ("steps", DATASETS, {"type": int, "metavar": "N", "help": "training steps (default: the recipe's)"}),
-    "--epochs": ("epochs", DATASETS, {"type": int, "metavar": "N", "help": "passes over the data, instead of steps"}),
-    "--batch-size": ("batch_size", DATASETS, {"type": int, "metavar": "N", "help": "samples per step"}),
-    "--lr": ("learning_rate", DATASETS, {"type": float, "metavar": "RATE", "help": "learning rate of Adam"}),
-    "--seed": ("seed", DATASETS, {"type": int, "metavar": "N", "help": "seed of the training"}),
-    "--ema": (
-        "ema",
-        DATASETS,
-        {"type": float, "metavar": "DECAY", "help": "average the weights, e.g. 0.999; 0 turns it off"},
-    ),
+_RECIPE: dict[str, tuple[str, dict[str, Any]]] = {
+    "--name": ("name", {"metavar": "NAME", "help": "name of the model (default: the recipe's)"}),
+    "--steps": ("steps", {"type": int, "metavar": "N", "help": "training steps (default: the recipe's)"}),
+    "--epochs": ("epochs", {"type": int, "metavar": "N", "help": "passes over the data, instead of steps"}),
+    "--batch-size": ("batch_size", {"type": int, "metavar": "N", "help": "samples per step"}),
+    "--lr": ("learning_rate", {"type": float, "metavar": "RATE", "help": "learning rate of Adam"}),
+    "--seed": ("seed", {"type": int, "metavar": "N", "help": "seed of the training"}),
+    "--ema": ("ema", {"type": float, "metavar": "DECAY", "help": "average the weights, e.g. 0.999; 0 turns it off"}),
     "--coupling": (
         "coupling",
-        DATASETS,
         {"choices": ("independent", "ot"), "help": "coupling of noise and data (default: the recipe's)"},
     ),
     "--data": (
         "data.path",
-        ("vectors", "images"),
         {"metavar": "PATH", "help": "your own data (vectors: .csv .tsv .npy .npz; images: a folder, .npy .npz, IDX)"},
     ),
-    "--columns": ("data.columns", ("vectors",), {**_NAMES, "help": "columns to learn (default: all others)"}),
-    "--label": ("data.label", ("vectors",), {"metavar": "NAME", "help": "column or array of class labels"}),
-    "--condition": ("data.condition", ("vectors",), {**_NAMES, "help": "columns of numbers that samples depend on"}),
-    "--sep": ("data.separator", ("vectors",), {"metavar": "CHARACTER", "help": "between columns: ';' or tab"}),
-    "--header": (
-        "data.header",
-        ("vectors",),
-        {"choices": ("yes", "no"), "help": "whether the first line of a .csv has names"},
-    ),
+    "--columns": ("data.columns", {**_NAMES, "help": "columns to learn (default: all others)"}),
+    "--label": ("data.label", {"metavar": "NAME", "help": "column or array of class labels"}),
+    "--condition": ("data.condition", {**_NAMES, "help": "columns of numbers that samples depend on"}),
+    "--sep": ("data.separator", {"metavar": "CHARACTER", "help": "between columns: ';' or tab"}),
+    "--header": ("data.header", {"choices": ("yes", "no"), "help": "whether the first line of a .csv has names"}),
     "--scale": (
         "data.scale",
-        ("vectors",),
         {"choices": ("standard", "robust"), "help": "scale by mean and deviation, or by median and quartiles"},
     ),
     "--no-round": (
         "data.round",
-        ("vectors",),
         {"action": "store_const", "const": False, "help": "do not round columns of whole numbers"},
     ),
     "--nonnegative": (
         "data.nonnegative",
-        ("vectors",),
         {**_NAMES, "help": "columns learned by their logarithm, so that no sample is negative"},
     ),
     "--quantile": (
         "data.quantile",
-        ("vectors",),
         {**_NAMES, "help": "columns learned by their quantiles: with long tails, or several peaks"},
     ),
     "--no-transform": (
         "data.transforms",
-        ("vectors",),
         {"action": "store_const", "const": "none", "help": "transform no columns but those named"},
     ),
     "--conditional": (
         "data.conditional",
-        ("digits", "mnist", "images"),
         {"action": "store_const", "const": True, "help": "train a class-conditional model"},
     ),
     "--background": (
         "data.background",
-        ("images",),
         {"metavar": "COLOUR", "help": "colour behind transparent pixels (white, black, #rrggbb)"},
     ),
     "--range": (
         "data.range",
-        ("images",),
         {"nargs": 2, "type": float, "metavar": ("LOW", "HIGH"), "help": "pixel values of black and white"},
     ),
 }
-"""Options of `fit` that set a field of the recipe: the field, the data sets that have it, and what argparse is told."""
+"""Options of `fit` that set a field of the recipe: the field, and what argparse is told."""
+
+
+def _kinds(field: str) -> tuple[str, ...]:
+    """Return the data sets whose recipes have a field."""
+    table, _, name = field.rpartition(".")
+    return tuple(kind for kind, section in SECTIONS.items() if not table or name in section.model_fields)
 
 
 class _LineParser(argparse.ArgumentParser):
@@ -114,8 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("dataset", choices=DATASETS, help="data set; its shipped recipe is the default")
     fit.add_argument("--config", type=Path, metavar="FILE.toml", help="recipe to use instead of the shipped one")
     fit.add_argument("--paper", action="store_true", help="use the paper's recipe (moons, circles, mnist)")
-    for flag, (field, kinds, options) in _RECIPE.items():
-        only = "" if kinds is DATASETS else f"{', '.join(kinds)}: "
+    for flag, (field, options) in _RECIPE.items():
+        only = f"{', '.join(_kinds(field))}: " if "." in field else ""
         names = ("--lr", "--learning-rate") if flag == "--lr" else (flag,)
         fit.add_argument(*names, dest=field, **{**options, "help": only + options["help"]})
     _add_data_dir(fit)
@@ -176,11 +164,11 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the recipe that options set."""
     overrides: dict[str, Any] = {}
-    for flag, (field, kinds, _) in _RECIPE.items():
+    for flag, (field, _) in _RECIPE.items():
         value = getattr(arguments, field)
         if value is None:
             continue
-        if arguments.dataset not in kinds:
+        if arguments.dataset not in (kinds := _kinds(field)):
             raise UsageError(_not_for(flag, kinds, arguments.dataset))
         overrides[field] = value
     return overrides

@@ -23,6 +23,7 @@ from models.checkpoint.report import REPORT_FILE
 from models.decoder import Decoder
 from models.guidance import Guided
 from models.noise import noise
+from models.pictures import draw
 from models.regular import write_atomically
 from selection.error import Field, solve
 from solvers import SolverSpec, Status
@@ -40,7 +41,6 @@ MAX_CLASSES = 16
 """Columns of a sheet of pictures; further classes are left out."""
 
 _SHOWN = 12  # classes that fit in a line of text
-_INCHES = 0.36  # side of a picture
 
 Samples = tuple[NDArray[Any], NDArray[np.int64]]
 """Samples (n, *event) and the class of each (n,)."""
@@ -132,7 +132,8 @@ def evaluate_by_class(
     write(rows, names, out, checkpoint.decoder, shown)
     record = {"judge": "scikit-learn MLPClassifier, hidden 256, 1,500 steps", "rows": [asdict(row) for row in rows]}
     keep(checkpoint, by_class=record)
-    print(f"written to {out} and to {path / REPORT_FILE}")
+    order = f"; pictures from the top: {', '.join(shown)}" if len(checkpoint.decoder.data_shape) > 1 else ""
+    print(f"written to {out} and to {path / REPORT_FILE}{order}")
     return rows
 
 
@@ -249,42 +250,18 @@ def write(
 
 
 def sheet(sets: Mapping[str, Samples], classes: int, rows: int = 2) -> bytes:
-    """Draw the first pictures of each class as a PNG: a column for each class, a block of rows for each set.
+    """Draw the first pictures of each class as a PNG: a column for each class, a block of rows for each set in turn.
 
     Args:
-        sets: by title, pictures (n, height, width), or in colour (n, 3, height, width), from 0 to 1, and the class of
-            each, (n,).
+        sets: pictures (n, height, width), or in colour (n, 3, height, width), from 0 to 1, and the class of each, (n,).
         classes: number of classes.
-        rows: number of pictures per class in each set.
+        rows: number of pictures per class in each set; a missing one is a crossed box.
     """
-    import matplotlib as mpl
-    from PIL import Image
-
-    mpl.use("Agg")
-    from matplotlib.figure import Figure
-
-    columns = min(classes, MAX_CLASSES)
-    size = (_INCHES * columns + 0.1, len(sets) * (_INCHES * rows + 0.28))
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(len(sets), 1, squeeze=False)[:, 0]
-    for axes, (name, (pictures, labels)) in zip(panels, sets.items(), strict=True):
-        axes.imshow(tiled(pictures, labels, columns, rows), cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
-        axes.set_title(name, fontsize=8)
-        axes.axis("off")
-    drawn, file = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=100)
-    colours = any(pictures.ndim == 4 for pictures, _ in sets.values())
-    Image.open(drawn).convert("RGB" if colours else "L").save(file, "PNG", optimize=True)  # half the bytes of RGBA
-    return file.getvalue()
-
-
-def tiled(pictures: NDArray[Any], labels: NDArray[np.int64], columns: int, rows: int) -> NDArray[np.float64]:
-    """Tile pictures into one, (rows * height, columns * width), colours on a last axis of three; empty places are 0."""
-    colour = pictures if pictures.ndim == 4 else pictures[:, None]
-    channels, height, width = colour.shape[1:]
-    whole = np.zeros((rows, columns, channels, height, width))
-    for label in range(columns):
-        own = colour[labels == label][:rows]
-        whole[: len(own), label] = own
-    tiles = whole.transpose(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
-    return tiles if pictures.ndim == 4 else tiles[:, :, 0]
+    columns, blocks = min(classes, MAX_CLASSES), []
+    for pictures, labels in sets.values():
+        block = np.full((rows, columns, *pictures.shape[1:]), np.nan)
+        for label in range(columns):
+            own = pictures[labels == label][:rows]
+            block[: len(own), label] = own
+        blocks.append(block.reshape(-1, *pictures.shape[1:]))
+    return draw(np.concatenate(blocks), (0.0, 1.0), columns)

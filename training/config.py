@@ -19,7 +19,7 @@ from training.data_config import (
     ImagesData,
     MnistData,
     PointsData,
-    Table,
+    RecipeTable,
     VectorsData,
 )
 from training.errors import UsageError
@@ -49,7 +49,7 @@ NetworkTable = Annotated[
 """The `[network]` table: the size of one of the architectures that can be trained, selected by `architecture`."""
 
 
-class StartConfig(Table):
+class StartConfig(RecipeTable):
     """A published model from which another one is trained; by itself, the one that a training continues.
 
     Attributes:
@@ -101,7 +101,7 @@ class StudentConfig(ParentConfig):
     power: float = Field(default=0.0, ge=0, le=1)
 
 
-class Recipe(Table):
+class Recipe(RecipeTable):
     """Everything that determines the weights of a run.
 
     Attributes:

@@ -13,13 +13,13 @@ CONFIGS = Path(__file__).parent / "configs"
 """Folder of the shipped recipes."""
 
 
-class Table(Frozen):
+class RecipeTable(Frozen):
     """Base of the tables of a recipe: immutable, with strict types and no unknown keys."""
 
     model_config = ConfigDict(strict=True)
 
 
-class PointsData(Table):
+class PointsData(RecipeTable):
     """Two interleaved half circles (moons) or two concentric circles, 2-D, made by scikit-learn.
 
     Attributes:
@@ -32,7 +32,7 @@ class PointsData(Table):
     noise: float = Field(default=0.05, ge=0, le=10)
 
 
-class DigitsData(Table):
+class DigitsData(RecipeTable):
     """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
 
     Attributes:
@@ -50,7 +50,7 @@ class DigitsData(Table):
         return 1797 - self.held_out
 
 
-class MnistData(Table):
+class MnistData(RecipeTable):
     """MNIST's 28 x 28 handwritten digits, as principal components or pixels.
 
     Attributes:
@@ -65,7 +65,7 @@ class MnistData(Table):
     conditional: bool = False
 
 
-class _OwnData(Table):
+class _OwnData(RecipeTable):
     """Data of your own.
 
     Attributes:
@@ -160,9 +160,12 @@ class ImagesData(_OwnData):
 
 OwnData = VectorsData | ImagesData
 DataConfig = Annotated[PointsData | DigitsData | MnistData | VectorsData | ImagesData, Field(discriminator="name")]
-DATASETS: tuple[str, ...] = tuple(
-    name
+SECTIONS: dict[str, type[RecipeTable]] = {
+    name: section
     for section in (PointsData, DigitsData, MnistData, VectorsData, ImagesData)
     for name in get_args(section.model_fields["name"].annotation)
-)
+}
+"""The tables of all data sets by their names."""
+
+DATASETS = tuple(SECTIONS)
 """The names of all data sets, which are also the names of shipped recipes."""

@@ -28,7 +28,7 @@ from models.prelude import PreludeCard
 from models.program import PROGRAM
 from models.regular import NotRegular, open_regular
 from models.scheduler import Chain, FlowMatchEuler
-from models.shapes import NAME, Axis, AxisName, DataSize, check_axes, free_axes, sized, typical
+from models.shapes import NAME, AxisName, DataSize, FreeAxis, check_axes, free_axes, sized, typical
 from models.velocity import FieldKind
 from solvers.errors import SolverError
 from solvers.plan import compile  # noqa: A004
@@ -168,7 +168,7 @@ class Card(Frozen):
     compute: Literal["bfloat16", "float16"] | None = None
     event_shape: tuple[int | AxisName, ...]
     data_shape: tuple[int | DataSize, ...]
-    axes: dict[AxisName, Axis] = Field(default_factory=dict, max_length=MAX_AXES)
+    axes: dict[AxisName, FreeAxis] = Field(default_factory=dict, max_length=MAX_AXES)
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MAX_CONDITIONS)
     prelude: PreludeCard | None = None
     time: TimeCard = TimeCard()
@@ -258,14 +258,14 @@ class Card(Frozen):
         return self.event_shape.index(axis) if isinstance(axis, str) else axis
 
     @property
-    def bounds(self) -> dict[str, Axis]:
+    def bounds(self) -> dict[str, FreeAxis]:
         """The allowed sizes of each free axis, of states and of conditions."""
         return {**self._condition_axes, **self.axes}
 
     @property
-    def _condition_axes(self) -> dict[str, Axis]:
+    def _condition_axes(self) -> dict[str, FreeAxis]:
         """The free axes of conditions."""
-        axes: dict[str, Axis] = {}
+        axes: dict[str, FreeAxis] = {}
         for takes in (self.network_conditions, self.request_conditions):
             axes |= {} if takes is None else takes.axes
         return axes

@@ -39,7 +39,7 @@ from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import Prelude
 from models.program.network import Program
 from models.regular import remove_stale, sync_folder
-from models.shapes import Axis, free_axes
+from models.shapes import FreeAxis, free_axes
 
 _TRIES = 1000
 
@@ -58,7 +58,7 @@ def save(
     time: TimeCard | None = None,
     sampling: SamplingCard | None = None,
     compute: Literal["bfloat16", "float16"] | None = None,
-    axes: Mapping[str, Axis] | None = None,
+    axes: Mapping[str, FreeAxis] | None = None,
     prelude: Prelude | None = None,
     nulls: Mapping[str, Tensor] | None = None,
     centred: str | int | None = None,

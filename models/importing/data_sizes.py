@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from models.importing.files import ForeignError
-from models.shapes import Axis, Line, Shape, typical
+from models.shapes import FreeAxis, Line, Shape, typical
 
 _TRIALS = 4  # sizes of each axis at which a program is run
 
 
-def trial_sizes(axes: Mapping[str, Axis]) -> Iterator[dict[str, int]]:
+def trial_sizes(axes: Mapping[str, FreeAxis]) -> Iterator[dict[str, int]]:
     """Yield sizes to run a program at: small ones, and each axis in turn a little larger."""
     base = typical(axes)
     yield base
@@ -21,7 +21,9 @@ def trial_sizes(axes: Mapping[str, Axis]) -> Iterator[dict[str, int]]:
         yield from ({**base, name: size} for size in allowed[first : first + _TRIALS] if size != base[name])
 
 
-def data_sizes(file: Path, shape_at: Callable[[Mapping[str, int]], tuple[int, ...]], axes: Mapping[str, Axis]) -> Shape:
+def data_sizes(
+    file: Path, shape_at: Callable[[Mapping[str, int]], tuple[int, ...]], axes: Mapping[str, FreeAxis]
+) -> Shape:
     """Return the shape of one row of data, in which a size may be a multiple of one axis plus or minus a constant.
 
     Args:

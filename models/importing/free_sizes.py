@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from models.importing.files import ForeignError
 from models.messages import explain
-from models.shapes import Axis
+from models.shapes import FreeAxis
 
 _LONGEST = 1 << 16  # largest size of an axis without a bound
 _SYMBOL = r"(?:Symbol\('(\w+)'(?:, \w+=True)*\)|(\w+))"
@@ -94,11 +94,11 @@ class FreeSizes:
         self._axes[name] = free
         return name
 
-    def bounds(self, declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Axis]:
+    def bounds(self, declared: Mapping[str, Mapping[str, Any]]) -> dict[str, FreeAxis]:
         """Return the allowed sizes of each axis.
 
         Args:
-            declared: the user's fields of `Axis` by axis name, which may narrow the program's bounds.
+            declared: the user's fields of `FreeAxis` by axis name, which may narrow the program's bounds.
 
         Raises:
             ForeignError: there is no such axis, or its bounds are wider than those of the program.
@@ -108,7 +108,7 @@ class FreeSizes:
             raise ForeignError(f"--axes names {unknown[0]!r}; the free axes are {axes}")
         return {name: _narrowed(name, self._of(*free), declared.get(name, {})) for name, free in self._axes.items()}
 
-    def _of(self, multiple: int, symbol: str) -> Axis:
+    def _of(self, multiple: int, symbol: str) -> FreeAxis:
         whole = self._constraints.get(f"{multiple}*{symbol}", {})
         one = self._constraints.get(symbol, {})
         least, most = one.get("min_val"), one.get("max_val")
@@ -116,14 +116,14 @@ class FreeSizes:
         least = 1 if least in (None, 2) else max(1, least)
         low = max(1, whole.get("min_val") or multiple * least)
         high = whole.get("max_val") or (multiple * most if most is not None else _LONGEST)
-        return Axis(min=low, max=min(high, _LONGEST), multiple=multiple)
+        return FreeAxis(min=low, max=min(high, _LONGEST), multiple=multiple)
 
 
-def _narrowed(name: str, of_program: Axis, declared: Mapping[str, Any]) -> Axis:
+def _narrowed(name: str, of_program: FreeAxis, declared: Mapping[str, Any]) -> FreeAxis:
     if not isinstance(declared, Mapping):
         raise ForeignError(f'--axes: {name} is {declared!r}; give its sizes as {{"max": 2000, "multiple": 4}}')
     try:
-        axis = Axis.model_validate({**of_program.model_dump(), **declared})
+        axis = FreeAxis.model_validate({**of_program.model_dump(), **declared})
     except ValidationError as error:
         raise ForeignError(f"--axes: {name}: {explain(error)}") from None
     if axis.min < of_program.min or axis.max > of_program.max or axis.multiple % of_program.multiple:

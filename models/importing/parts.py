@@ -22,13 +22,13 @@ from models.messages import explain, first_line
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard
 from models.program.function import Function, FunctionConfig
-from models.shapes import Axis, Shape, free_axes, sized, typical
+from models.shapes import FreeAxis, Shape, free_axes, sized, typical
 
 _TRIAL_ROWS = 2
 
 
 def make_decoder(
-    event_shape: Shape, dtype: torch.dtype, options: Mapping[str, Any], axes: Mapping[str, Axis] | None = None
+    event_shape: Shape, dtype: torch.dtype, options: Mapping[str, Any], axes: Mapping[str, FreeAxis] | None = None
 ) -> tuple[Decoder, list[str]]:
     """Make the decoder of an import; return it with lines for the user.
 
@@ -99,7 +99,7 @@ def _spread(numbers: Any, option: str, event_shape: Shape, dtype: torch.dtype) -
 
 
 def _from_program(
-    file: Path, event_shape: Shape, dtype: torch.dtype, options: Mapping[str, Any], axes: Mapping[str, Axis]
+    file: Path, event_shape: Shape, dtype: torch.dtype, options: Mapping[str, Any], axes: Mapping[str, FreeAxis]
 ) -> tuple[Decoder, list[str]]:
     program = read_function(file, ["data"], ["x"])
     _check_states(file, program, event_shape, axes)
@@ -146,7 +146,7 @@ def _runs(file: Path) -> Iterator[None]:
         raise ForeignError(f"{file}: cannot be run: {first_line(error)}") from None
 
 
-def _check_states(file: Path, program: ExportedProgram, event_shape: Shape, axes: Mapping[str, Axis]) -> None:
+def _check_states(file: Path, program: ExportedProgram, event_shape: Shape, axes: Mapping[str, FreeAxis]) -> None:
     """Refuse a program that does not take every state of the network."""
     pairs = list(zip(program.states, event_shape, strict=False))
     if len(program.states) != len(event_shape) or any(isinstance(a, int) and a != b for a, b in pairs):
@@ -163,7 +163,7 @@ def _check_states(file: Path, program: ExportedProgram, event_shape: Shape, axes
                 f"{list(event_shape)}; export it with a separate size (Dim) for each"
             )
         of_program = program.axes[name]
-        of_states = axes[size] if isinstance(size, str) else Axis(min=size, max=size)
+        of_states = axes[size] if isinstance(size, str) else FreeAxis(min=size, max=size)
         if not of_program.takes(of_states):
             what = f"the axis {size}" if isinstance(size, str) else "that axis"
             raise ForeignError(
@@ -183,7 +183,7 @@ def _called_as_pays(
     config: FunctionConfig,
     tensors: Mapping[str, Tensor],
     inputs: Mapping[str, tuple[Shape, torch.dtype]],
-    axes: Mapping[str, Axis],
+    axes: Mapping[str, FreeAxis],
 ) -> FunctionConfig:
     """Return the config, with the most rows of a call on a CPU (see `best_rows`)."""
     if config.rows[0] > 1 or config.rows == (1, 1):

@@ -21,7 +21,7 @@ from models.conditions import ONE, NamedCondition
 from models.importing.files import ForeignError
 from models.importing.graph import Graph, opened_graph
 from models.messages import explain, first_line
-from models.shapes import NAME, Axis, Shape, check_axes, free_axes
+from models.shapes import NAME, FreeAxis, Shape, check_axes, free_axes
 from models.velocity import FieldKind
 
 Stated = Mapping[str, Mapping[str, Any]]
@@ -50,7 +50,7 @@ class ExportedProgram:
     tensors: dict[str, Tensor]
     arguments: Sequence[str]
     conditions: dict[str, dict[str, Any]]
-    axes: dict[str, Axis]
+    axes: dict[str, FreeAxis]
     unused: list[str]
     states: Shape = ()
     results: Mapping[str, list[int | None]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def read_program(
         inputs: the names of its arguments in order: `x`, `t`, and the conditions; None to infer them.
         conditions: fields of `NamedCondition` that it cannot declare itself, by name of the condition; other names are
             ignored.
-        axes: fields of `Axis` that narrow the program's bounds on its free axes, by axis name.
+        axes: fields of `FreeAxis` that narrow the program's bounds on its free axes, by axis name.
         kind: what it returns; an average velocity needs `inputs`, with `r`, the end of a step, or `d`, its length.
 
     Raises:
@@ -275,14 +275,14 @@ def _entry(graph: Graph, name: str, fields: Mapping[str, Any]) -> NamedCondition
         raise ForeignError(f"{graph.path}: condition {name}: {explain(error)}") from None
 
 
-def _bounds(graph: Graph, shape: Shape, conditions: dict[str, dict[str, Any]], stated: Stated) -> dict[str, Axis]:
+def _bounds(graph: Graph, shape: Shape, conditions: dict[str, dict[str, Any]], stated: Stated) -> dict[str, FreeAxis]:
     """Return the allowed sizes of free axes; conditions get the same largest sizes."""
     bounds = graph.free.bounds(stated)
     largest = [fields.get("max", {}) for fields in conditions.values()]
     try:
         for limits in largest:
             for axis, most in limits.items():
-                bounds[axis] = Axis.model_validate({**dict(bounds[axis]), "max": min(most, bounds[axis].max)})
+                bounds[axis] = FreeAxis.model_validate({**dict(bounds[axis]), "max": min(most, bounds[axis].max)})
         for limits in largest:
             limits.update({axis: bounds[axis].max for axis in limits})
         axes = {name: axis for name, axis in bounds.items() if name in shape or axis.multiple > 1 or axis.min > 1}

@@ -28,7 +28,7 @@ from models.network import Network
 from models.noise import mean_along, noise
 from models.prelude import Prelude
 from models.program.network import Program, ProgramConfig
-from models.shapes import Axis, Shape, sized, typical
+from models.shapes import FreeAxis, Shape, sized, typical
 from models.velocity import FieldKind
 
 _OFF_CENTRE = 1e-4
@@ -181,7 +181,7 @@ def _state_dtype(network: Network) -> torch.dtype:
 
 def _store(
     network: Network,
-    axes: Mapping[str, Axis],
+    axes: Mapping[str, FreeAxis],
     repository: Path,
     name: str,
     source: dict[str, JsonValue],
@@ -264,7 +264,7 @@ def _check_centred(
         )
 
 
-def _rows(network: Program, called: nn.Module, bounds: Mapping[str, Axis], dtype: torch.dtype) -> list[str]:
+def _rows(network: Program, called: nn.Module, bounds: Mapping[str, FreeAxis], dtype: torch.dtype) -> list[str]:
     """Decide how many rows of a program a CPU calls at once; return a line for the user."""
     if network.rows[0] > 1:
         return []

@@ -53,7 +53,7 @@ class DataRequest(Solving, Data):
 
 
 @dataclass(frozen=True)
-class States:
+class ModelStates:
     """A client's samples as the model sees them.
 
     Attributes:
@@ -73,7 +73,7 @@ class States:
 class ValidatedStates(Validated):
     """A request about the client's own samples, with their states."""
 
-    states: States
+    states: ModelStates
 
 
 def sized_data(
@@ -101,7 +101,7 @@ def data_bytes(n: int, model: ModelVersion) -> int:
     return doubles_bytes(n, model.data_shape) + 3 * n * math.prod(model.data_shape) * model.dtype.itemsize
 
 
-def states_of(request: DataRequest, model: ModelVersion) -> States:
+def states_of(request: DataRequest, model: ModelVersion) -> ModelStates:
     """Return the samples of a request as states.
 
     Raises:
@@ -112,9 +112,9 @@ def states_of(request: DataRequest, model: ModelVersion) -> States:
     dtype = model.data_dtype if request.decode else model.dtype
     samples = to_array(request.samples, (len(request.samples), *shape), dtype, "samples", name)
     if not request.decode:
-        return States(samples)
+        return ModelStates(samples)
     if model.plain:
-        return States(samples.reshape(-1, *model.event_shape))
+        return ModelStates(samples.reshape(-1, *model.event_shape))
     try:
         encode, log_volume = model.inverse
     except InverseError as error:
@@ -125,4 +125,4 @@ def states_of(request: DataRequest, model: ModelVersion) -> States:
     with torch.inference_mode():
         x = encode(samples).to(model.dtype)
         residual = (model.decode(x) - samples).abs().flatten(1).amax(dim=1).double().numpy()
-    return States(x, residual, log_volume(samples).numpy(), encode.deterministic)
+    return ModelStates(x, residual, log_volume(samples).numpy(), encode.deterministic)

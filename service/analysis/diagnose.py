@@ -18,9 +18,8 @@ from fastapi import Response
 from numpy.typing import NDArray
 from pydantic import Field, WithJsonSchema, WrapValidator
 
-from engine.job import DeadlineExceeded, Job, JobResult, Operation
+from engine.job import Job, JobResult, Operation, TooLate
 from models.condition_values import repeated
-from service import examples
 from service.errors import ClientGoneError, check_limit, invalid, problem_of
 from service.http.context import Context
 from service.http.events import until_disconnect
@@ -94,13 +93,17 @@ class DiagnoseResponse(Solved):
     ]
 
 
+_PATH = "/v1/models/{name}/diagnose"
+_REQUESTS = {"diagnose": {"num_samples": 1, "seed": 0, "times": [0.0, 1.0]}}
+
+
 @router.post(
-    "/v1/models/{name}/diagnose",
+    _PATH,
     summary="Diagnose the velocity field",
-    responses=solved(DiagnoseResponse, "The results", ARRAY_FORMATS, **examples.DIAGNOSED),
+    responses=solved(_PATH, DiagnoseResponse, "The results", ARRAY_FORMATS),
 )
 async def diagnose(
-    http: Context, name: ModelName, request: Annotated[DiagnoseRequest, requested(examples.DIAGNOSE)]
+    http: Context, name: ModelName, request: Annotated[DiagnoseRequest, requested(_REQUESTS)]
 ) -> Response:
     """Take the Jacobian of the velocity along paths from noise to data: its eigenvalues, condition and stiffness."""
     encoder = ENCODERS[http.media_type]
@@ -286,7 +289,7 @@ async def _take(spectra: _Spectra, job: Job, http: Context) -> None:
             if gone.done():
                 raise ClientGoneError
             if job.deadline is not None and time.monotonic() > job.deadline:
-                raise problem_of(DeadlineExceeded())
+                raise problem_of(TooLate())
     finally:
         gone.cancel()
 

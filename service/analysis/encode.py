@@ -16,8 +16,8 @@ from service import examples
 from service.analysis.data import (
     BACK,
     DataRequest,
+    ModelStates,
     Residual,
-    States,
     ValidatedStates,
     data_bytes,
     sized_data,
@@ -50,14 +50,16 @@ class EncodeResponse(Solved):
     x0: Annotated[Rows, Field(description="the noise that the samples come from, as POST /v1/sample takes it")]
 
 
+_PATH = "/v1/models/{name}/encode"
+_REQUESTS = {"encode": {"samples": examples.DATA, "rtol": 1e-5, "atol": 1e-5}}
+
+
 @router.post(
-    "/v1/models/{name}/encode",
+    _PATH,
     summary="Map data to noise",
-    responses=solved(EncodeResponse, "The results", ARRAY_FORMATS, **examples.ENCODED),
+    responses=solved(_PATH, EncodeResponse, "The results", ARRAY_FORMATS),
 )
-async def encode(
-    http: Context, name: ModelName, request: Annotated[EncodeRequest, requested(examples.ENCODE)]
-) -> Response:
+async def encode(http: Context, name: ModelName, request: Annotated[EncodeRequest, requested(_REQUESTS)]) -> Response:
     """Find the noise that data come from: solve dx/dt = v(x, t) from data back to noise."""
     encoder = ENCODERS[http.media_type]
     valid = await pipeline.make_job(http, request, validate_encode, encoder, name, in_thread=True)
@@ -84,7 +86,7 @@ def validate_encode(
     return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
 
 
-def _response(model: ModelVersion, job: Job, result: JobResult, http: Context, states: States) -> ArrayResponse:
+def _response(model: ModelVersion, job: Job, result: JobResult, http: Context, states: ModelStates) -> ArrayResponse:
     """Return the response with the noise of each sample, NaN where it was not reached."""
     x0 = to_data(result.x, None)
     failed = result.status != SUCCESS

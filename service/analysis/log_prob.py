@@ -24,8 +24,8 @@ from service import examples
 from service.analysis.data import (
     BACK,
     DataRequest,
+    ModelStates,
     Residual,
-    States,
     ValidatedStates,
     data_bytes,
     sized_data,
@@ -100,13 +100,20 @@ class LogProbResponse(Solved):
     ]
 
 
+_PATH = "/v1/models/{name}/log_prob"
+_REQUESTS = {
+    "exact": {"samples": examples.DATA},
+    "estimate": {"samples": examples.DATA, "divergence": "hutchinson", "probes": 4, "seed": 0},
+}
+
+
 @router.post(
-    "/v1/models/{name}/log_prob",
+    _PATH,
     summary="Compute log-densities",
-    responses=solved(LogProbResponse, "The results", ARRAY_FORMATS, **examples.LOG_PROBS),
+    responses=solved(_PATH, LogProbResponse, "The results", ARRAY_FORMATS),
 )
 async def log_prob(
-    http: Context, name: ModelName, request: Annotated[LogProbRequest, requested(examples.LOG_PROB)]
+    http: Context, name: ModelName, request: Annotated[LogProbRequest, requested(_REQUESTS)]
 ) -> Response:
     """Find the log-density of data: solve for x and log p together, from data back to noise."""
     encoder = ENCODERS[http.media_type]
@@ -177,7 +184,7 @@ def _is_exact(request: LogProbRequest, width: int) -> bool:
     return exact
 
 
-def _check_centred(states: States, model: ModelVersion) -> None:
+def _check_centred(states: ModelStates, model: ModelVersion) -> None:
     """Refuse states that are not in the subspace on which a model with centred noise has a density."""
     if (place := model.card.centred) is None:
         return
@@ -218,7 +225,7 @@ def _response(
     result: JobResult,
     worst: JobResult,
     http: Context,
-    states: States,
+    states: ModelStates,
     deterministic: bool,
 ) -> ArrayResponse:
     """Return the response with the log-density of each sample, and its standard error for two or more probes."""

@@ -14,7 +14,7 @@ import re
 from collections import OrderedDict
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -67,18 +67,6 @@ class _WithoutChunks:
         self._transport.write(data)
 
 
-class Holder(Protocol):
-    """A connection that occupies a slot."""
-
-    def give_way(self) -> None:
-        """Close now: the slot goes to another connection."""
-        ...
-
-    def farewell(self) -> None:
-        """Tell a waiting client that the process ends now."""
-        ...
-
-
 class Slots:
     """The connections that may be open at the same time.
 
@@ -88,10 +76,10 @@ class Slots:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held: set[Holder] = set()
-        self._idle: OrderedDict[Holder, None] = OrderedDict()  # longest first
+        self.held: set[Connection] = set()
+        self._idle: OrderedDict[Connection, None] = OrderedDict()  # longest first
 
-    def take(self, holder: Holder) -> bool:
+    def take(self, connection: "Connection") -> bool:
         """Take a slot, idle at first; return whether there is one."""
         if len(self.held) >= self.limit:
             if not self._idle:
@@ -99,23 +87,23 @@ class Slots:
             longest = next(iter(self._idle))
             self.release(longest)
             longest.give_way()
-        self.held.add(holder)
-        self._idle[holder] = None
+        self.held.add(connection)
+        self._idle[connection] = None
         return True
 
-    def mark_idle(self, holder: Holder) -> None:
+    def mark_idle(self, connection: "Connection") -> None:
         """Mark a connection as idle from now on."""
-        if holder in self.held:
-            self._idle[holder] = None
+        if connection in self.held:
+            self._idle[connection] = None
 
-    def mark_busy(self, holder: Holder) -> None:
+    def mark_busy(self, connection: "Connection") -> None:
         """Mark a connection as no longer idle."""
-        self._idle.pop(holder, None)
+        self._idle.pop(connection, None)
 
-    def release(self, holder: Holder) -> None:
+    def release(self, connection: "Connection") -> None:
         """Free the slot of a connection, if it has one."""
-        self.held.discard(holder)
-        self._idle.pop(holder, None)
+        self.held.discard(connection)
+        self._idle.pop(connection, None)
 
 
 def protocol(settings: Settings, metrics: Metrics | None = None) -> "type[Connection]":

@@ -24,7 +24,8 @@ _GRID = "grid."
 _INSIDE = tuple(
     name
     for name, member in members(SampleRequest).items()
-    if member.kind == "object" and SampleRequest.model_fields[name].annotation is not Any
+    if member.kind == "object"
+    and (name not in tensor_fields(SampleRequest) or SampleRequest.model_fields[name].annotation is not Any)
 )
 """Parameters with a name after a point: those of the grid, and of members of a sample request that are objects."""
 

@@ -59,7 +59,7 @@ _UNREADY = (Kind.BROKEN_MODEL, Kind.NOT_READY, Kind.DRAINING)
 Answer = Callable[[Request, str, int | None], Awaitable[Any]]
 
 
-def _read_of_model(path: str, summary: str, **values: Any) -> Callable[[Answer], Answer]:
+def _read_of_model(path: str, summary: str) -> Callable[[Answer], Answer]:
     """Return a decorator that makes a function answer for a model and for one version; arguments as `Router.read`."""
 
     def add(answer: Answer) -> Answer:
@@ -73,19 +73,19 @@ def _read_of_model(path: str, summary: str, **values: Any) -> Callable[[Answer],
             endpoint.__name__, endpoint.__doc__ = f"{subject}_{answer.__name__}", answer.__doc__
             endpoint.__annotations__["return"] = answer.__annotations__["return"]
             described = f"{summary} of a {subject}"
-            router.read(f"/models/{{model_name}}{place}{path}", described, *_UNKNOWN, *_UNREADY, **values)(endpoint)
+            router.read(f"/models/{{model_name}}{place}{path}", described, *_UNKNOWN, *_UNREADY)(endpoint)
         return answer
 
     return add
 
 
-@router.read("", "Describe the server", server={"name": "pathline", "version": "0.1.0", "extensions": EXTENSIONS})
+@router.read("", "Describe the server")
 async def server_metadata() -> ServerMetadata:
     """Return the name and version of the server, and the protocol extensions it supports."""
     return {"name": "pathline", "version": VERSION, "extensions": EXTENSIONS}
 
 
-@router.read("/health/live", "Liveness (v2)", Kind.NOT_READY, live={"live": True})
+@router.read("/health/live", "Liveness (v2)", Kind.NOT_READY)
 async def server_live(request: Request) -> Live:
     """Answer 200 while the process works, like /livez."""
     fatal_fault = service_of(request).fatal_fault()
@@ -94,7 +94,7 @@ async def server_live(request: Request) -> Live:
     return {"live": True}
 
 
-@router.read("/health/ready", "Readiness (v2)", Kind.NOT_READY, Kind.DRAINING, ready={"ready": True})
+@router.read("/health/ready", "Readiness (v2)", Kind.NOT_READY, Kind.DRAINING)
 async def server_ready(request: Request) -> ServerReady:
     """Answer 200 while the service takes requests, like /readyz."""
     fault = service_of(request).unready()
@@ -103,14 +103,14 @@ async def server_ready(request: Request) -> ServerReady:
     return {"ready": True}
 
 
-@router.read("/models/stats", "Statistics of all models", all={"model_stats": [examples.OIP_STATISTICS]})
+@router.read("/models/stats", "Statistics of all models")
 async def statistics_of_all(request: Request) -> Statistics:
     """Return counts and times of all models that answer, as Triton's tools read them."""
     service = service_of(request)
     return {"model_stats": [description.statistics(service, *current) for current in service.registry.current()]}
 
 
-@_read_of_model("", "Tensors", moons=examples.OIP_METADATA)
+@_read_of_model("", "Tensors")
 async def metadata(request: Request, name: str, version: int | None) -> ModelMetadata:
     """Return inputs and outputs, loading the model if needed."""
     service = service_of(request)
@@ -118,14 +118,14 @@ async def metadata(request: Request, name: str, version: int | None) -> ModelMet
         return description.metadata(model, service.registry.describe(name)["versions"])
 
 
-@_read_of_model("/config", "Configuration", moons=examples.OIP_CONFIG)
+@_read_of_model("/config", "Configuration")
 async def config(request: Request, name: str, version: int | None) -> ModelConfig:
     """Return inputs and outputs as a configuration of Triton, loading the model if needed."""
     async with service_of(request).lease(name, version) as model:
         return description.configuration(model)
 
 
-@_read_of_model("/stats", "Statistics", moons={"model_stats": [examples.OIP_STATISTICS]})
+@_read_of_model("/stats", "Statistics")
 async def statistics(request: Request, name: str, version: int | None) -> Statistics:
     """Return counts and times of a model, all versions together, as Triton's tools read them."""
     await ready(request, name, version)
@@ -134,7 +134,7 @@ async def statistics(request: Request, name: str, version: int | None) -> Statis
     return {"model_stats": [description.statistics(service, name, named)]}
 
 
-@_read_of_model("/ready", "Readiness", moons={"name": "moons", "ready": True})
+@_read_of_model("/ready", "Readiness")
 async def ready(request: Request, name: str, version: int | None) -> ModelReady:
     """Answer 200 if samples can be drawn."""
     service = service_of(request)
@@ -177,7 +177,6 @@ _ALL = IndexRequest()
     "/repository/index",
     "List all versions (v2)",
     *(Kind.MALFORMED, Kind.INVALID, Kind.TOO_LARGE, Kind.MEDIA),
-    all=[{"name": "moons", "version": "2", "state": "READY", "reason": ""}],
 )
 async def repository_index(
     http: Context, request: Annotated[IndexRequest, requested({"all": {}, "ready": {"ready": True}})] = _ALL
@@ -190,7 +189,7 @@ _INFERRED: Responses = {
     200: {
         "model": InferResponse,
         "description": "The output tensors; with binary_data_output or binary_data their bytes follow the JSON",
-        "content": {JSON: shown(examples.INFERRED), BINARY: BINARY_BODY},
+        "content": {JSON: shown(examples.answers("POST", "/v2/models/{model_name}/infer")), BINARY: BINARY_BODY},
     }
 }
 _INFER: dict[str, Any] = {

@@ -191,14 +191,14 @@ class ModelEntry:
             )
         if fault is None or (version is None and self.pending):
             detail = f"model {self.name!r} is being loaded; try again in a few seconds"
-            return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": "2"}, retry_after_s=2)
+            return ProblemError(Kind.NOT_READY, detail, retry_after_s=2)
         which = f"model {self.name!r}" + (f" version {at}" if at else "")
         detail = f"{which} cannot be served: {fault.reason}"
         if not fault.transient:
             return ProblemError(Kind.BROKEN_MODEL, detail)
         wait = max(1, math.ceil(fault.again_at - now))
         detail += f"; it will be tried again in {wait} s"
-        return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
+        return ProblemError(Kind.NOT_READY, detail, retry_after_s=wait)
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,5 @@ class Memory:
                 Kind.OVERLOADED,
                 f"{count} older versions are in use, the limit is {self._max_old} (PATHLINE_MAX_OLD_VERSIONS); leave "
                 "version out, or try again in a second",
-                headers={"Retry-After": "1"},
                 retry_after_s=1,
             )

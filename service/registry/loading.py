@@ -140,7 +140,7 @@ class Loads:
             detail = (
                 f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded; try again in {wait} s"
             )
-            raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
+            raise ProblemError(Kind.OVERLOADED, detail, retry_after_s=wait)
 
         def timed() -> Lease:
             begun = time.monotonic()

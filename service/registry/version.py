@@ -26,7 +26,7 @@ from models.forms.rows import RowCaller, RowFunction, independent_rows, most_row
 from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
-from selection.frontier import Frontier, FrontierFile
+from selection.frontier import FrontierFile, StoredFrontier
 from service.settings import Settings
 from solvers.tuned import TunedPlans
 
@@ -167,7 +167,7 @@ class ModelVersion:
     leases: Leases
     sizes: Sizes = ()
 
-    def frontier(self) -> tuple[Frontier | None, str]:
+    def frontier(self) -> tuple[StoredFrontier | None, str]:
         """Return the frontier now on disk, if any, and why an existing one cannot be used."""
         return self.frontier_file.now()
 

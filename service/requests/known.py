@@ -19,6 +19,9 @@ from solvers.plan import Plan
 
 _TRUTHS = frozenset({int, float, bool})
 
+_REACHED = 1e-3
+"""Most difference between a known value and that of the sample, as a share of one more than the value."""
+
 
 def check_known(
     known: KnownRequest, request: SampleRequest, model: ModelVersion, plan: Plan, checked: CheckedConditions
@@ -109,7 +112,9 @@ def _states(
                 f"data cannot be turned into states of model {model.name!r}: {error}; send states, with decode false",
             ) from None
         with torch.inference_mode():
-            filled = encode(filled).to(model.dtype)
+            given, filled = filled, encode(filled).to(model.dtype)
+            if not guided:
+                _check_reached(given, model.decode(filled), inside)
     shape = (len(values), *model.event_shape)
     filled, mask = filled.reshape(shape).clone(), torch.from_numpy(inside.reshape(shape))
     if not filled[mask].isfinite().all():
@@ -118,6 +123,24 @@ def _states(
         )
     filled[~mask] = math.nan
     return filled, torch.from_numpy(weights.reshape(shape).copy()).to(model.dtype) if guided else None
+
+
+def _check_reached(values: torch.Tensor, decoded: torch.Tensor, inside: NDArray[np.bool_]) -> None:
+    """Refuse values that samples cannot have: where the data are constant, whole or bounded.
+
+    Raises:
+        ProblemError: 422 with the first of them, and what samples would have.
+    """
+    off = (decoded - values).abs() > _REACHED * (1 + values.abs())
+    wrong = (off.numpy() & inside).nonzero()
+    if len(wrong[0]):
+        place = tuple(int(axis[0]) for axis in wrong)
+        name = f"known.values{[*place[1:]] if len(values) == 1 else [*place]}"
+        raise invalid(
+            "known.values",
+            f"{name} = {values[place]:g}, but samples of this model would have {decoded[place]:g} there, as its data "
+            "are constant, whole or bounded; change the value, or mask it out",
+        )
 
 
 def _shape(known: KnownRequest, n: int, model: ModelVersion, decode: bool) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from engine.job import SAMPLE, DeadlineExceeded, EngineFailed, Job, JobResult, Operation
+from engine.job import SAMPLE, EngineFailed, Job, JobResult, Operation, TooLate
 from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
 from service.http.events import until_disconnect
@@ -229,7 +229,7 @@ async def solve(http: Context, job: Job) -> JobResult:
         raise ClientGoneError
     try:
         if not done:
-            raise DeadlineExceeded
+            raise TooLate
         if (turn := http.service.burst_limiter.place()) is not None:  # many jobs may finish in the same tick
             await turn
         return outcome_of(future)
@@ -241,10 +241,10 @@ def outcome_of(future: asyncio.Future[JobResult]) -> JobResult:
     """Return the result of a job that was waited for long enough.
 
     Raises:
-        DeadlineExceeded, EngineFailed: or another exception of the engine.
+        TooLate, EngineFailed: or another exception of the engine.
     """
     if not future.done():
-        raise DeadlineExceeded
+        raise TooLate
     if future.cancelled():  # by the engine: its CancelledError must not look like ours
         raise EngineFailed("the job was given up")
     return future.result()

@@ -264,7 +264,7 @@ class Solving(Subject):
     max_nfe: Count = Field(default=10_000, description="maximum velocity evaluations of a sample")
 
 
-class Budget(Body):
+class BudgetBody(Body):
     """Limits on the cost or error of a request, given instead of a solver; the service chooses one."""
 
     max_error: Positive | None = Field(
@@ -309,7 +309,7 @@ class SampleRequest(Solving, Drawn, Named):
         default=False, description="also report the log-density of each step of each sample, with the solver sde"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
-    budget: Annotated[Budget | None, SINGLE] = Field(
+    budget: Annotated[BudgetBody | None, SINGLE] = Field(
         default=None, description="instead of a solver: the service chooses one"
     )
     on_timeout: Annotated[Literal["error", "partial"], SINGLE] = Field(

@@ -21,7 +21,7 @@ from service.responses.solved import Floats, Rows, Solved, closed, latency, outc
 from solvers.draws import SCHEME as STEP_NOISE
 from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
-from solvers.trace import Trace, quantiles_by_bin, steps_of
+from solvers.trace import StepTrace, quantiles_by_bin, steps_of
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
 
@@ -322,7 +322,7 @@ def saved_to_data(saved: torch.Tensor, decode: Decode | None) -> Array:
     return flat.reshape(*saved.shape[:2], *flat.shape[1:])
 
 
-def view(level: str, plan: Plan, trace: Trace) -> TraceBody | None:
+def view(level: str, plan: Plan, trace: StepTrace) -> TraceBody | None:
     """Return the steps that the response shows.
 
     Args:
@@ -343,7 +343,7 @@ def view(level: str, plan: Plan, trace: Trace) -> TraceBody | None:
     return {**_columns(trace, first), "quantiles": quantiles}
 
 
-def _columns(trace: Trace, rows: Any = slice(None)) -> TraceBody:
+def _columns(trace: StepTrace, rows: Any = slice(None)) -> TraceBody:
     return {
         "sample": trace.sample[rows],
         "t": trace.t[rows],

@@ -119,7 +119,7 @@ class Training(TypedDict):
     left_s: Annotated[float | None, Field(description="seconds that the training will take; null if not yet known")]
 
 
-class ModelList(TypedDict):
+class ModelListBody(TypedDict):
     """Response of ``GET /v1/models``."""
 
     models: list[ModelSummary]

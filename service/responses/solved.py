@@ -61,7 +61,7 @@ class FailedSample(TypedDict):
     t: Annotated[float, written_as(float | None)]
 
 
-class Latency(TypedDict):
+class LatencyBody(TypedDict):
     """Seconds: waiting, solving, in the network, encoding the response, and in total."""
 
     queue_s: float
@@ -100,7 +100,7 @@ class Solved(Origin, Outcome):
     deterministic: bool
     solver: SolverUsed
     shape: list[int]
-    latency: Latency
+    latency: LatencyBody
 
 
 def origin(model: ModelVersion, context: Context) -> Origin:
@@ -134,7 +134,7 @@ def outcome(result: JobResult) -> Outcome:
     }
 
 
-def latency(result: JobResult) -> Latency:
+def latency(result: JobResult) -> LatencyBody:
     """Return the seconds of a job; those of writing are added when it is written."""
     seconds: Any = {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
     if result.prelude_s is not None:

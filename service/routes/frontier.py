@@ -21,7 +21,7 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 import solvers
-from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
+from engine.job import Job, JobResult, Overloaded, TooLate, TooSlow
 from selection.candidates import CLOSE, candidates
 from selection.choice import USUAL_ERROR, BudgetLimits, Choice, Evidence, NoneFits, choose, frontier_of, measured
 from selection.error import LEAST_SAMPLES, Ends, NoErrors, Point, arrivals
@@ -35,7 +35,7 @@ from service.openapi import CATALOGUE, SOLVING_PROBLEMS, ModelName, Router, requ
 from service.registry.version import ModelVersion
 from service.requests import budget, pipeline
 from service.requests.conditions import CheckedConditions
-from service.requests.schemas import BULK, Budget, Count, Drawn, NoiseScale, Subject
+from service.requests.schemas import BULK, BudgetBody, Count, Drawn, NoiseScale, Subject
 from service.requests.shapes import sized
 from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes
 from service.requests.solver import refuse_average
@@ -75,8 +75,8 @@ class FrontierRequest(Subject, Drawn):
     num_samples: Count = Field(default=SAMPLES, description=f"number of samples, at least {LEAST_SAMPLES}")
     noise_scale: NoiseScale = 1.0
     per_sample: bool = Field(default=False, description="list the endpoint error of each sample in the points, too")
-    budget: Budget = Field(
-        default=Budget(max_error=USUAL_ERROR), description="what the verdict is for: an error of 1 % if omitted"
+    budget: BudgetBody = Field(
+        default=BudgetBody(max_error=USUAL_ERROR), description="what the verdict is for: an error of 1 % if omitted"
     )
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
 
@@ -101,7 +101,6 @@ class _Measuring(Validated):
     "/v1/models/{name}/frontier",
     "Show cost and error of a model's solvers",
     *(Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.NO_FRONTIER, Kind.INVALID, Kind.BROKEN_MODEL),
-    moons=examples.FRONTIER,
 )
 async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> FrontierBody:
     """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
@@ -132,6 +131,9 @@ def _curve_document(curve: Curve) -> CurveBody:
     return document
 
 
+_REQUESTS = {"measure": {"solvers": ["rk4-4", "ab3-12"], "num_samples": 128, "seed": 0, "budget": {"max_error": 0.02}}}
+
+
 @measuring.post(
     "/v1/models/{name}/frontier",
     summary="Measure solvers on a model, and say which one it needs",
@@ -145,7 +147,7 @@ def _curve_document(curve: Curve) -> CurveBody:
     },
 )
 async def measure_frontier(
-    http: Context, name: ModelName, request: Annotated[FrontierRequest, requested(examples.MEASURE)]
+    http: Context, name: ModelName, request: Annotated[FrontierRequest, requested(_REQUESTS)]
 ) -> Response:
     """Measure solvers from the same noise, one after another, and choose among these and the stored measurements."""
     valid = await pipeline.make_job(http, request, _validate, ENCODERS[JSON], name, in_thread=True)
@@ -253,7 +255,7 @@ class _Measurement:
             except TooSlow:  # this solver alone would not be done in time; cheaper ones may still be
                 self.complete = False
                 continue
-            except DeadlineExceeded:
+            except TooLate:
                 self.complete = False
                 return
             errors = await asyncio.to_thread(ends.errors, result)
@@ -303,7 +305,7 @@ class _Measurement:
                 return self.service.engine.submit(job, asyncio.get_running_loop().create_future())
             except Overloaded as error:
                 if (job.deadline or math.inf) - time.monotonic() < error.retry_after_s:
-                    raise DeadlineExceeded from None
+                    raise TooLate from None
                 await asyncio.sleep(error.retry_after_s)
 
     async def _result(self, job: Job) -> JobResult:
@@ -313,7 +315,7 @@ class _Measurement:
                 result = await asyncio.shield(self.running)  # `cancel` is to tell the engine
         except TimeoutError:
             self.cancel()
-            raise DeadlineExceeded from None
+            raise TooLate from None
         self.http.solver = job.plan.name
         pipeline.count(self.http, job, result)
         return result

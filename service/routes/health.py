@@ -14,7 +14,7 @@ from service.state import service_of
 router = Router(tags=[OPERATION])
 
 
-@router.read("/livez", "Liveness", Kind.NOT_READY, alive=examples.ALIVE)
+@router.read("/livez", "Liveness", Kind.NOT_READY)
 async def livez(request: Request) -> Alive:
     """Answer 200 while the process works, and 503 once the engine has died or hangs and a restart is needed."""
     fatal_fault = service_of(request).fatal_fault()
@@ -23,7 +23,7 @@ async def livez(request: Request) -> Alive:
     return {"status": "alive"}
 
 
-@router.read("/readyz", "Readiness", Kind.NOT_READY, Kind.DRAINING, ready=examples.READY)
+@router.read("/readyz", "Readiness", Kind.NOT_READY, Kind.DRAINING)
 async def readyz(request: Request) -> Ready:
     """Answer 200 while the service takes requests: every model has been tried once, and it is not shutting down.
 
@@ -41,7 +41,7 @@ async def readyz(request: Request) -> Ready:
     }
 
 
-@router.read("/v1/load", "Report the work left", load=examples.LOAD)
+@router.read("/v1/load", "Report the work left")
 async def load(request: Request) -> Load:
     """Return the work left, in network rows and in seconds, for autoscalers and for choosing a replica."""
     service = service_of(request)

@@ -9,12 +9,11 @@ from typing import Any
 from fastapi import HTTPException, Request
 
 from models.repository import RepositoryError
-from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, Router
 from service.requests.members import described
-from service.responses.schemas import ModelBody, ModelList, Reloaded, SolverList, Unloaded
+from service.responses.schemas import ModelBody, ModelListBody, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
 from solvers.grids import GRIDS
@@ -35,7 +34,7 @@ def _administered(request: Request) -> Service:
     return service
 
 
-@admin.act("/v1/models:reload", "Reload the model repository", *_REFUSALS, reloaded=examples.RELOADED)
+@admin.act("/v1/models:reload", "Reload the model repository", *_REFUSALS)
 async def reload(request: Request) -> Reloaded:
     """Check the model repository now: load new models and versions, unload removed ones.
 
@@ -60,7 +59,6 @@ async def reload(request: Request) -> Reloaded:
     *_REFUSALS,
     Kind.UNKNOWN_MODEL,
     Kind.INVALID,
-    unloaded=examples.UNLOADED,
 )
 async def unload(request: Request, name: ModelName) -> Unloaded:
     """Free the memory of a model once its running requests are done; the next request loads it again."""
@@ -74,8 +72,8 @@ async def unload_is_posted(name: ModelName) -> Any:
     raise HTTPException(405, headers={"Allow": "POST"})
 
 
-@router.read("/v1/models", "List models", models=examples.MODEL_LIST)
-async def models(request: Request) -> ModelList:
+@router.read("/v1/models", "List models")
+async def models(request: Request) -> ModelListBody:
     """List all models with status, version and shapes, trainings that run, and entries that are not models."""
     registry = service_of(request).registry
     listed: Any = {
@@ -85,14 +83,14 @@ async def models(request: Request) -> ModelList:
     return listed | registry.passed_over()
 
 
-@router.read("/v1/models/{name}", "Describe a model", Kind.UNKNOWN_MODEL, Kind.INVALID, moons=examples.MODEL)
+@router.read("/v1/models/{name}", "Describe a model", Kind.UNKNOWN_MODEL, Kind.INVALID)
 async def model(request: Request, name: ModelName) -> ModelBody:
     """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
     description: Any = await asyncio.to_thread(service_of(request).registry.describe, name)
     return description
 
 
-@router.read("/v1/solvers", "List solvers", solvers=examples.SOLVER_LIST)
+@router.read("/v1/solvers", "List solvers")
 async def solvers() -> SolverList:
     """List all solvers with order, stages, kind, cost formula and parameters; all settings of solvers; all grids."""
     return await asyncio.to_thread(_solvers)  # off the event loop: stability limits are computed on first use

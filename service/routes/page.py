@@ -10,11 +10,10 @@ from pathlib import Path
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
-from service import examples
 from service.errors import Kind, ProblemError
 from service.http.context import context_of
 from service.http.negotiation import accepts_coding
-from service.openapi import PAGES, Router, shown
+from service.openapi import PAGES, Responses, Router, shown
 
 router = Router(tags=[PAGES])
 
@@ -98,10 +97,10 @@ def _page() -> _File:
 
 
 _CONTENT = {
-    "text/html": {"schema": {"type": "string"}} | shown({"page": examples.PAGE}),
+    "text/html": {"schema": {"type": "string"}} | shown({"page": "<!doctype html>"}),
     "application/json": {"schema": {"type": "object"}} | shown({"links": {"service": "pathline", "links": _LINKS}}),
 }
-_ANSWERS = {200: {"content": _CONTENT}, 304: {"description": "The page has not changed"}}
+_ANSWERS: Responses = {200: {"content": _CONTENT}, 304: {"description": "The page has not changed"}}
 
 
 @router.read("/", "Open the playground", responses=_ANSWERS)

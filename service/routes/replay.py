@@ -1,7 +1,7 @@
 """``POST /v1/replay``: the request that an earlier answer was for is made again, and the samples are compared."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from service.errors import Kind, ProblemError, invalid
 from service.http.context import Context
 from service.openapi import SAMPLING, Router, requested, solved
 from service.registry.version import ModelVersion
-from service.replay import Answer, Difference, DifferenceBody, arrays_of, differences_of, digest_of, environment_of
+from service.replay import Answer, Difference, arrays_of, differences_of, digest_of, environment_of
 from service.requests import pipeline
 from service.requests.parsing import check
 from service.requests.schemas import CONDITIONS_SCHEMA, X0_SCHEMA, KnownRequest, Positive, SampleRequest
@@ -61,12 +61,12 @@ class ReplayResponse(SampleResponse):
 
     digest_matches: Annotated[bool, Field(description="whether the samples have the bits of the first answer")]
     differences: Annotated[
-        list[DifferenceBody], Field(description="why the bits could not be promised; empty without `force`")
+        list[Difference], Field(description="why the bits could not be promised; empty without `force`")
     ]
 
 
-_REQUESTS = {"anyway": examples.REPLAY}
-_RESPONSES = solved(ReplayResponse, "The samples", ENCODERS, Kind.DIFFERS, anyway=examples.REPLAYED)
+_REQUESTS = {"anyway": examples.replay()}
+_RESPONSES = solved("/v1/replay", ReplayResponse, "The samples", ENCODERS, Kind.DIFFERS)
 
 
 @router.post("/v1/replay", summary="Reproduce the samples of an earlier response", responses=_RESPONSES)
@@ -89,7 +89,7 @@ async def replay(http: Context, answer: Annotated[ReplayRequest, requested(_REQU
         "x-pathline-digest-matches": str(matches).lower(),
         "vary": "Accept",
     }
-    comparison = {"digest_matches": matches, "differences": [each.document() for each in differences]}
+    comparison = {"digest_matches": matches, "differences": [asdict(each) for each in differences]}
     response = replace(response, document={**comparison, **response.document})
     return await pipeline.respond(http, response, encoder, headers)
 
@@ -168,7 +168,7 @@ _OTHER_PLAN = "another tuned plan gives other samples"
 def _not_promised(differences: Sequence[Difference]) -> ProblemError:
     """Return the error for a replay that cannot promise the same bits."""
     detail = f"the same bits cannot be promised: {'; '.join(map(str, differences))}; send force true to sample anyway"
-    return ProblemError(Kind.DIFFERS, detail, differences=[each.document() for each in differences])
+    return ProblemError(Kind.DIFFERS, detail, differences=[asdict(each) for each in differences])
 
 
 def _differences(answer: Answer, model: ModelVersion, environment: Mapping[str, str]) -> Iterator[Difference]:

@@ -16,7 +16,7 @@ from service.responses.samples import SampleResponse
 
 router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
-_RESPONSES = solved(SampleResponse, "The samples", ENCODERS, **examples.SAMPLES)
+_RESPONSES = solved("/v1/sample", SampleResponse, "The samples", ENCODERS)
 
 
 @router.post("/sample", include_in_schema=False, responses=_RESPONSES)

@@ -21,7 +21,7 @@ import orjson
 import torch
 from fastapi import Response
 
-from engine.job import JobResult, Progress
+from engine.job import JobProgress, JobResult
 from service import examples
 from service.errors import REFUSALS, problem_of
 from service.http.context import Context
@@ -60,10 +60,10 @@ class Feed:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        self._newest: Progress | None = None
+        self._newest: JobProgress | None = None
         self._notified = False
 
-    def put(self, progress: Progress) -> None:
+    def put(self, progress: JobProgress) -> None:
         """Put newer progress, from any thread; older progress that was not read is dropped."""
         self._newest = progress
         self._notify()
@@ -87,7 +87,7 @@ class Feed:
             return False
         return True
 
-    def take(self) -> Progress | None:
+    def take(self) -> JobProgress | None:
         """Return the newest progress, once; None if there is none since the last call."""
         self._news.clear()
         self._notified = False
@@ -186,7 +186,7 @@ class _Followed:
             "nfe_bound": job.plan.nfe_bound,
         }
 
-    def _progress(self, progress: Progress) -> dict[str, Any]:
+    def _progress(self, progress: JobProgress) -> dict[str, Any]:
         return {
             "nfe": progress.nfe,
             "t": progress.t,
@@ -220,7 +220,7 @@ class _Followed:
         least = float(result.t.min() if self._job.plan.t_span[0] < self._job.plan.t_span[1] else result.t.max())
         done = int((result.status == "success").sum())
         share = done / len(result.t)
-        yield event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
+        yield event("progress", self._progress(JobProgress(int(result.nfe.max()), least, share, done)))
         arguments = (self._http, self._valid, result)
         if self._npz:
             yield await asyncio.to_thread(lambda: _completed_npz(pipeline.response_of(*arguments)))

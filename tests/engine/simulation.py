@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.device import Device
 from engine.engine import Engine
-from engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
+from engine.job import Job, JobResult, Overloaded, TooLate, TooSlow
 from models.checkpoint.loading import Checkpoint
 from models.conditions import NamedConditions
 from models.forms.form import Form
@@ -133,7 +133,7 @@ class Service:
 
         def answered(future: Future[JobResult]) -> None:
             attempt.answered = self.world.now
-            attempt.outcome = "504" if isinstance(future.exception(), DeadlineExceeded) else "200"
+            attempt.outcome = "504" if isinstance(future.exception(), TooLate) else "200"
 
         attempt.future.add_done_callback(answered)
         return attempt

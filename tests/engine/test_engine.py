@@ -14,13 +14,13 @@ from torch import Tensor
 from engine.engine import Engine
 from engine.job import (
     SAMPLE,
-    DeadlineExceeded,
     Draining,
     EngineFailed,
     JobResult,
     Operation,
     Overloaded,
     Priority,
+    TooLate,
     TooManySamples,
 )
 from models.checkpoint.loading import Checkpoint
@@ -134,7 +134,7 @@ def slow(seconds: float) -> Callable[[Tensor, Tensor], None]:
 
 def test_a_deadline_ends_a_job_with_an_error_or_with_what_was_reached(engine: Engine, field: Field) -> None:
     field.hook = slow(0.01)
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(TooLate):
         engine.submit(job(4, solver="dopri5", deadline=time.monotonic() + 0.1)).result(60)
     assert eventually(lambda: engine.active_lanes == 0)
     arguments = {"solver": "euler", "steps": 500, "partial": True}
@@ -335,7 +335,7 @@ def test_a_broken_fixed_step_stands_in_the_trace(engine: Engine) -> None:
 
 
 def test_a_deadline_that_has_passed_on_an_idle_engine_is_not_overload(engine: Engine) -> None:
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(TooLate):
         engine.submit(job(deadline=time.monotonic() - 1)).result(60)
 
 
@@ -376,7 +376,7 @@ def test_what_ends_in_one_turn_is_delivered_in_one_call(engine: Engine, field: F
     go.set()
     for future in (first, *futures):
         future.result(60)
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(TooLate):
         late.result(60)
     assert crossings.delivered == [2, 20]  # the first and the late one between two ticks
     crossings.closed = True

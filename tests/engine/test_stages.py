@@ -13,13 +13,13 @@ from torch import Tensor
 
 from engine.device import Device
 from engine.engine import Engine
-from engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Priority
+from engine.job import EngineFailed, Job, JobResult, Priority, TooLate
 from engine.prelude_cache import PreludeCache
 from engine.stages import Pass, Stage, decoder_pass
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from solvers import resolve
-from solvers.trace import Trace
+from solvers.trace import StepTrace
 from tests.service.latent import HIGH, imported
 
 from .conftest import Observed, Settings
@@ -128,7 +128,9 @@ def test_calls_with_large_results_have_few_rows(latent: Checkpoint, tmp_path: Pa
 def result_of(x: Tensor, saved: Tensor | None = None) -> JobResult:
     n = len(x)
     empty = np.zeros(n)
-    return JobResult(x, saved, empty, empty.astype(np.int64), np.full(n, "success"), Trace.empty(), 0, 0.0, 0.0, 0.0)
+    return JobResult(
+        x, saved, empty, empty.astype(np.int64), np.full(n, "success"), StepTrace.empty(), 0, 0.0, 0.0, 0.0
+    )
 
 
 def job(samples: int, checkpoint: Checkpoint, **more: Any) -> Job:
@@ -244,7 +246,7 @@ def test_a_job_that_is_late_leaves_the_decoder(
 
     monkeypatch.setattr(decoder, "at_once", 1)
     monkeypatch.setattr(decoder, "_call", slow)
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(TooLate):
         engine.submit(job(3, latent, seed=3, deadline=end)).result(60)
     assert not decoder.passes
 

@@ -15,7 +15,7 @@ from tests.examples.support import load_example
 
 pytestmark = pytest.mark.anyio
 
-ROBOTS, TICKS = 3, 30
+ROBOTS, TICKS = 3, 40
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,9 @@ async def test_chunks_continue_what_is_committed(
         asked.append((timeout_s, members))
         return await sample(*args, timeout_s=60, **members)
 
-    async def lockstep(tick: int) -> None:
+    async def lockstep(tick: int) -> bool:
         await asyncio.gather(*(robot.request for robot in robots if robot.request))
+        return False
 
     monkeypatch.setattr(client, "sample", patient)
     await example.control(client, robots, TICKS, lockstep)

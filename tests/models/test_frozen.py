@@ -4,7 +4,7 @@ from pydantic import Field
 
 from models.conditions import NamedCondition
 from models.frozen import Sparse
-from models.shapes import Axis
+from models.shapes import FreeAxis
 
 
 class _Part(Sparse):
@@ -22,5 +22,5 @@ def test_only_named_fields_are_left_out_and_only_at_their_defaults() -> None:
 
 
 def test_parts_of_cards() -> None:
-    assert Axis(max=9).model_dump() == {"max": 9}
+    assert FreeAxis(max=9).model_dump() == {"max": 9}
     assert NamedCondition(null=0).model_dump(mode="json") == {"dtype": "float32", "shape": [], "null": 0}

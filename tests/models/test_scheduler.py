@@ -12,10 +12,10 @@ from models.conventions import Adapted
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.scheduler import Chain, FlowMatchEuler, read_scheduler
-from models.shapes import Axis
+from models.shapes import FreeAxis
 from tests.models.scheduler_times import CASES, DDIM, DPM, FILE, FLOW, STABLE
 
-AXES = {"H": Axis(min=2, max=128, multiple=2), "W": Axis(min=2, max=128, multiple=2)}
+AXES = {"H": FreeAxis(min=2, max=128, multiple=2), "W": FreeAxis(min=2, max=128, multiple=2)}
 RECORDED = json.loads(FILE.read_text())
 
 

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from models.shapes import (
-    Axis,
     AxisSizes,
+    FreeAxis,
     ShapeError,
     check_axes,
     computed,
@@ -18,25 +18,25 @@ from models.shapes import (
     typical,
 )
 
-T = Axis(min=3, max=41, multiple=4)
+T = FreeAxis(min=3, max=41, multiple=4)
 
 
 def test_an_axis_has_bounds_and_a_multiple() -> None:
     assert [size for size in range(50) if T.allows(size)] == list(range(4, 41, 4))
     assert (T.smallest, T.typical, T.describe()) == (4, 8, "4 to 41 in multiples of 4")
     assert [T.nearest(size) for size in (1, 9, 12, 99)] == [[4], [8, 12], [12], [40]]
-    assert typical({"T": T, "L": Axis(max=5), "N": Axis(min=30, max=60)}) == {"T": 8, "L": 5, "N": 30}
+    assert typical({"T": T, "L": FreeAxis(max=5), "N": FreeAxis(min=30, max=60)}) == {"T": 8, "L": 5, "N": 30}
 
 
 def test_usual_bounds_are_not_written() -> None:
-    assert Axis(max=9).model_dump() == {"max": 9}
-    assert Axis.model_validate(T.model_dump()) == T
+    assert FreeAxis(max=9).model_dump() == {"max": 9}
+    assert FreeAxis.model_validate(T.model_dump()) == T
 
 
 @pytest.mark.parametrize("fields", [{"min": 5, "max": 7, "multiple": 4}, {"max": 0}, {}, {"max": 4, "multiple": 0}])
 def test_an_axis_without_sizes_is_refused(fields: dict[str, int]) -> None:
     with pytest.raises(ValidationError):
-        Axis.model_validate(fields)
+        FreeAxis.model_validate(fields)
 
 
 def test_shapes_with_sizes() -> None:
@@ -67,25 +67,25 @@ def test_sizes_of_data_follow_from_axes() -> None:
 
 
 def test_an_axis_takes_the_sizes_of_another() -> None:
-    of = Axis(min=4, max=40, multiple=2)
-    assert all(of.takes(Axis(**fields)) for fields in ({"min": 4, "max": 40, "multiple": 4}, {"min": 6, "max": 6}))
+    of = FreeAxis(min=4, max=40, multiple=2)
+    assert all(of.takes(FreeAxis(**fields)) for fields in ({"min": 4, "max": 40, "multiple": 4}, {"min": 6, "max": 6}))
     others = ({"min": 2, "max": 40, "multiple": 2}, {"min": 4, "max": 40}, {"min": 4, "max": 42, "multiple": 2})
-    assert not any(of.takes(Axis(**fields)) for fields in (*others, {"min": 7, "max": 7}))
+    assert not any(of.takes(FreeAxis(**fields)) for fields in (*others, {"min": 7, "max": 7}))
 
 
 def test_bounds_must_be_there_and_fit_into_memory() -> None:
     with pytest.raises(ValueError, match="axes has no 'T'"):
         check_axes({"event_shape": (80, "T")}, {})
     with pytest.raises(ValueError, match="may hold more than"):
-        check_axes({"event_shape": ("H", "W")}, {"H": Axis(max=1 << 16), "W": Axis(max=1 << 16)})
+        check_axes({"event_shape": ("H", "W")}, {"H": FreeAxis(max=1 << 16), "W": FreeAxis(max=1 << 16)})
     with pytest.raises(ValueError, match="may hold more than"):
-        check_axes({"data_shape": (3, "256*T")}, {"T": Axis(max=1 << 18)})
+        check_axes({"data_shape": (3, "256*T")}, {"T": FreeAxis(max=1 << 18)})
     with pytest.raises(ValueError, match="less than 1 where its axes are smallest"):
-        check_axes({"data_shape": ("2*T-6",)}, {"T": Axis(min=3, max=9)})
+        check_axes({"data_shape": ("2*T-6",)}, {"T": FreeAxis(min=3, max=9)})
 
 
 def test_sizes_must_agree_wherever_they_are_said() -> None:
-    sizes = AxisSizes({"T": T, "L": Axis(max=9)})
+    sizes = AxisSizes({"T": T, "L": FreeAxis(max=9)})
     sizes.note("T", 12, "shape")
     sizes.note("T", 12, "condition 'mu'")
     with pytest.raises(ShapeError, match="x0 has T = 16, but shape has T = 12; they must agree"):

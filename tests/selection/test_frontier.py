@@ -16,9 +16,9 @@ from models.decoder import Decoder
 from selection.frontier import (
     FRONTIER_FILE,
     Curve,
-    Frontier,
     FrontierError,
     Point,
+    StoredFrontier,
     merged,
     pareto,
     read_frontier,
@@ -35,10 +35,10 @@ def saved(tmp_path: Path) -> Path:
     return save(tmp_path, "exact", Gaussian(GaussianConfig()), Decoder.identity((2,)), dataset={}, training={}, seed=0)
 
 
-def _frontier(folder: Path, **changes: Any) -> Frontier:
+def _frontier(folder: Path, **changes: Any) -> StoredFrontier:
     curve = Curve(samples=256, seed=0, spread=1.0, points=(POINT, POINT.model_copy(update={"solver": "tuned-6"})))
     fields = {"weights_sha256": read_card(folder).weights_sha256, "reference": "exact", "curves": (curve,)}
-    return Frontier(**fields | changes)
+    return StoredFrontier(**fields | changes)
 
 
 def test_it_is_kept_beside_the_weights_and_bound_to_them(saved: Path) -> None:

@@ -21,13 +21,13 @@ from models.checkpoint.loading import Checkpoint
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
-from selection.frontier import Curve, Frontier, write_frontier
+from selection.frontier import Curve, StoredFrontier, write_frontier
 from service.app import create_app
 from service.http.context import Context
 from service.ledger import Hold, Ledger
 from service.settings import Settings
 from service.state import Service
-from solvers.trace import Trace
+from solvers.trace import StepTrace
 from tests.selection.support import point
 from tests.service.serving import calling
 
@@ -154,7 +154,7 @@ class FakeEngine:
             nfe=np.arange(n, dtype=np.int64) % 7 + 50,
             t=np.ones(n),
             status=np.array(["success"] * n),
-            trace=Trace.of_grid(times, np.arange(n), steps),
+            trace=StepTrace.of_grid(times, np.arange(n), steps),
             rows=64 * n,
             queue_s=0.001,
             solve_s=0.01,
@@ -181,7 +181,7 @@ def put_frontier(folder: Path, guidance: float | None = None, **points: tuple[fl
     message = "" if guidance is None else "every label in turn"
     card = read_card(folder)
     sha256 = card.weights_sha256
-    write_frontier(folder, Frontier(weights_sha256=sha256, reference="", conditions=message, curves=(curve,)))
+    write_frontier(folder, StoredFrontier(weights_sha256=sha256, reference="", conditions=message, curves=(curve,)))
 
 
 @pytest.fixture(scope="session")

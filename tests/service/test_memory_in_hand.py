@@ -12,7 +12,7 @@ import httpx
 import pytest
 import torch
 
-from engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded
+from engine.job import Draining, EngineFailed, Overloaded, TooLate
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
@@ -37,7 +37,7 @@ DOORS: dict[str, tuple[str, dict[str, Any]]] = {
     "diagnose": ("/v1/models/moons/diagnose", {"num_samples": 100, "times": [0.0, 1.0]}),
     "infer": ("/v2/models/moons/infer", {"parameters": SOLVER, "inputs": [TENSOR]}),
 }
-FAILURES = [DeadlineExceeded(), EngineFailed("broken"), Draining(), RuntimeError("unheard of")]
+FAILURES = [TooLate(), EngineFailed("broken"), Draining(), RuntimeError("unheard of")]
 
 
 def limit(running: Any, wanted: int) -> Ledger:

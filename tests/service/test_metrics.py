@@ -12,7 +12,7 @@ from engine.job import JobResult
 from service import VERSION
 from service.errors import Kind
 from service.metrics import METRICS, REFUSALS, Histogram, Metric, Metrics, geometric
-from solvers.trace import Trace
+from solvers.trace import StepTrace
 
 
 def _value(metrics: Metrics, name: str, /, **labels: str) -> float | None:
@@ -50,7 +50,7 @@ def result(nfe: list[int]) -> JobResult:
     """Return the result of a job that took half a second."""
     n = len(nfe)
     x, t, status = torch.zeros(n, 2), np.ones(n), np.array(["success"] * n)
-    trace = Trace.build(np.zeros(0, np.int64), np.zeros((0, 5)))
+    trace = StepTrace.build(np.zeros(0, np.int64), np.zeros((0, 5)))
     return JobResult(x, None, t, np.array(nfe), status, trace, sum(nfe), 0.001, 0.5, 0.4)
 
 

@@ -8,12 +8,14 @@ import numpy as np
 from service import examples
 from service.replay import Answer, differences_of, digest_of, environment, environment_of
 
+_ANSWER = examples.answers("POST", "/v1/sample")["fixed"]
+
 
 def test_the_example_is_an_answer() -> None:
-    answer = Answer.model_validate(examples.SAMPLES["fixed"])
-    members = {"model": "moons", "version": 1, "seed": 0, "first_index": 0, "num_samples": 2}
+    answer = Answer.model_validate(_ANSWER)
+    members = {"model": "moons", "version": 2, "seed": 0, "first_index": 0, "num_samples": 2}
     assert answer.members() == members | {"solver": "rk4", "steps": 4, "grid": "uniform", "max_nfe": 10_000}
-    assert answer.digest == examples.DIGEST
+    assert answer.digest == _ANSWER["digest"]
 
 
 def test_the_digest_is_of_bytes_in_c_order() -> None:

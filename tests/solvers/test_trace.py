@@ -8,7 +8,7 @@ import torch
 
 from solvers import Status, catalogue, integrate
 from solvers.state import LANE
-from solvers.trace import COLUMNS, StepLog, Trace
+from solvers.trace import COLUMNS, StepLog, StepTrace
 from tests.solvers.support import ADAPTIVE, FIFTH_ORDER, decay, gaussian, ones, oscillator
 
 
@@ -39,7 +39,7 @@ def test_a_fixed_trace_is_the_grid() -> None:
     assert trace.h.tolist() == [0.25] * 12
     assert trace.accepted.all()
     assert np.isnan(trace.error).all()
-    assert len(Trace.empty()) == 0
+    assert len(StepTrace.empty()) == 0
 
 
 @pytest.mark.parametrize("t_span", [(0.0, 1.0), (1.0, 0.0), (0.3, 0.8)])

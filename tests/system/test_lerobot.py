@@ -18,7 +18,8 @@ HERE = Path(__file__).parent / "with_lerobot"
 
 def test_its_policy_answers_as_its_own_loop_does(tmp_path: Path) -> None:
     assert PYTHON.is_file(), f"{PYTHON} is missing; run: make test-system"
-    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)}
+    paths = f"{ROOT}:{ROOT / 'examples'}"  # not that of tests: a package of this environment has that name, too
+    environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)}
     command = [PYTHON, HERE / "compare.py", tmp_path]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,34 +1,35 @@
+import io
+
 import numpy as np
+from PIL import Image
 
-from training.by_class import MAX_CLASSES, sheet, tiled
-
-
-def test_each_class_has_its_column_in_order_and_lacking_pictures_are_empty():
-    pictures = np.arange(1, 5)[:, None, None] * np.ones((4, 2, 3))
-    whole = tiled(pictures, np.array([1, 0, 1, 1]), columns=3, rows=2)
-    assert whole.shape == (4, 9)
-    np.testing.assert_array_equal(whole[::2, ::3], [[2, 1, 0], [0, 3, 0]])
+from training.by_class import MAX_CLASSES, sheet
 
 
-def test_colours_come_last():
-    pictures = np.stack([np.full((1, 2), 0.1 * colour) for colour in range(3)])[None]
-    whole = tiled(pictures, np.array([0]), columns=1, rows=1)
-    assert whole.shape == (1, 2, 3)
-    np.testing.assert_allclose(whole[0, 0], [0, 0.1, 0.2])
+def _pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)))
 
 
-def test_a_sheet_is_a_png_and_stays_small_with_many_classes():
+def test_each_class_has_its_column_in_order_and_lacking_pictures_are_crossed():
+    pictures = np.array([0.2, 0.4, 0.6, 0.8])[:, None, None] * np.ones((4, 8, 8))
+    drawn = _pixels(sheet({"real": (pictures, np.array([1, 0, 1, 1]))}, classes=3))
+    side = (drawn.shape[1] - 2) // 3  # of a picture and the gap beside it
+    middle = drawn[2 + side // 4 :: side, 2 + side // 2 :: side]
+    np.testing.assert_array_equal(middle[:, :2], [[102, 51], [middle[1, 0], 153]])
+    assert len({middle[1, 0], *middle[:, 2]}) == 1, "the boxes in place of those that lack"
+
+
+def test_sheets_stay_small_with_many_classes():
     source = np.random.default_rng(0)
-    sets = {
-        "grey": (source.random((50, 8, 8)), np.arange(50)),
-        "colours": (source.random((50, 3, 8, 8)), np.arange(50)),
-    }
-    png = sheet(sets, classes=50)
-    assert png.startswith(b"\x89PNG")
-    assert int.from_bytes(png[16:20], "big") < 100 * MAX_CLASSES
+    png = sheet({"colours": (source.random((50, 3, 8, 8)), np.arange(50))}, classes=50)
+    assert _pixels(png).shape[2] == 3
+    assert _pixels(png).shape[1] < 100 * MAX_CLASSES
 
 
-def test_a_sheet_of_grey_pictures_is_grey():
-    png = sheet({"real": (np.random.default_rng(0).random((20, 28, 28)), np.arange(20) % 10)}, classes=10)
-    assert png[25] == 0, "PNG's colour type: grey"
-    assert len(png) < 40_000
+def test_a_sheet_of_grey_pictures_is_grey_and_has_a_block_for_each_set():
+    pictures = (np.random.default_rng(0).random((20, 28, 28)), np.arange(20) % 10)
+    one, two = (
+        _pixels(sheet(sets, classes=10)) for sets in ({"real": pictures}, {"real": pictures, "drawn": pictures})
+    )
+    assert one.ndim == 2
+    assert two.shape == (2 * one.shape[0] - 2, one.shape[1])

@@ -8,11 +8,11 @@ import pytest
 
 from models.importing.data_sizes import data_sizes, trial_sizes
 from models.importing.files import ForeignError
-from models.shapes import Axis, sized
+from models.shapes import FreeAxis, sized
 
 FILE = Path("vae.pt2")
-T = {"T": Axis(min=4, max=400, multiple=4)}
-HW = {"H": Axis(min=2, max=64), "W": Axis(min=2, max=64)}
+T = {"T": FreeAxis(min=4, max=400, multiple=4)}
+HW = {"H": FreeAxis(min=2, max=64), "W": FreeAxis(min=2, max=64)}
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,13 @@ HW = {"H": Axis(min=2, max=64), "W": Axis(min=2, max=64)}
         (T, lambda T: (5,), (5,)),
         (HW, lambda H, W: (3, 8 * H, 16 * W), (3, "8*H", "16*W")),
         (HW, lambda H, W: (W, 2 * H, 2 * W), ("W", "2*H", "2*W")),
-        ({"T": Axis(min=8, max=8)}, lambda T: (2 * T,), (16,)),
-        ({"T": Axis(min=7, max=9)}, lambda T: (2 * T,), ("2*T",)),
+        ({"T": FreeAxis(min=8, max=8)}, lambda T: (2 * T,), (16,)),
+        ({"T": FreeAxis(min=7, max=9)}, lambda T: (2 * T,), ("2*T",)),
     ],
 )
-def test_sizes_are_found(axes: Mapping[str, Axis], made: Callable[..., Any], expected: tuple[int | str, ...]) -> None:
+def test_sizes_are_found(
+    axes: Mapping[str, FreeAxis], made: Callable[..., Any], expected: tuple[int | str, ...]
+) -> None:
     found = data_sizes(FILE, lambda sizes: made(**sizes), axes)
     assert found == expected
     assert all(sized(found, sizes) == made(**sizes) for sizes in trial_sizes(axes))
@@ -47,14 +49,14 @@ def test_sizes_are_found(axes: Mapping[str, Axis], made: Callable[..., Any], exp
         (HW, lambda H, W: (1,) * (H // 8), "a number of axes that depends"),
     ],
 )
-def test_others_are_refused(axes: Mapping[str, Axis], made: Callable[..., Any], message: str) -> None:
-    axes = {"H": Axis(min=14, max=40), "W": axes["W"]} if "number of axes" in message else axes
+def test_others_are_refused(axes: Mapping[str, FreeAxis], made: Callable[..., Any], message: str) -> None:
+    axes = {"H": FreeAxis(min=14, max=40), "W": axes["W"]} if "number of axes" in message else axes
     with pytest.raises(ForeignError, match=f"vae.pt2: .*{message}"):
         data_sizes(FILE, lambda sizes: made(**sizes), axes)
 
 
 def test_all_trial_sizes_are_allowed() -> None:
-    axes = {"T": Axis(min=390, max=401, multiple=4), "L": Axis(max=3), "N": Axis(min=5, max=5)}
+    axes = {"T": FreeAxis(min=390, max=401, multiple=4), "L": FreeAxis(max=3), "N": FreeAxis(min=5, max=5)}
     shown = list(trial_sizes(axes))
     assert all(axes[name].allows(size) for sizes in shown for name, size in sizes.items())
     assert {sizes["T"] for sizes in shown} == {392, 396, 400}

@@ -15,7 +15,7 @@ from models.checkpoint.loading import load
 from models.importing.files import ForeignError
 from models.importing.parts import PreludeSource, make_decoder
 from models.importing.weights import import_program, import_weights
-from models.shapes import Axis
+from models.shapes import FreeAxis
 from tests.service.latent import CONDITIONS, Latent, export, exported
 
 from .conftest import CONFIG
@@ -188,7 +188,7 @@ def larger(tmp_path: Path, least: int = 2) -> Path:
 
 
 def test_a_program_of_free_sizes_takes_states_of_free_and_of_fixed_ones(tmp_path: Path) -> None:
-    file, axes = larger(tmp_path), {"H": Axis(min=4, max=64), "W": Axis(min=2, max=30, multiple=2)}
+    file, axes = larger(tmp_path), {"H": FreeAxis(min=4, max=64), "W": FreeAxis(min=2, max=30, multiple=2)}
     decoder, [report] = make_decoder((1, "H", "W"), F32, {"program": file}, axes)
     assert decoder.data_shape == (1, "2*H", "2*W")
     assert decoder.program is not None
@@ -203,15 +203,15 @@ def test_a_program_of_free_sizes_takes_states_of_free_and_of_fixed_ones(tmp_path
 
 
 def test_programs_that_do_not_take_all_states_are_refused(tmp_path: Path) -> None:
-    axes = {"H": Axis(min=4, max=64), "W": Axis(min=2, max=65)}
+    axes = {"H": FreeAxis(min=4, max=64), "W": FreeAxis(min=2, max=65)}
 
-    def refused(file: Path, event_shape: Any = (1, "H", "W"), **bounds: Axis) -> str:
+    def refused(file: Path, event_shape: Any = (1, "H", "W"), **bounds: FreeAxis) -> str:
         with pytest.raises(ForeignError) as error:
             make_decoder(event_shape, F32, {"program": file}, axes | bounds)
         return str(error.value)
 
     assert "takes 1 to 64 where the axis W of the network's states is 2 to 65" in refused(larger(tmp_path))
-    assert "takes 4 to 64 where the axis W" in refused(larger(tmp_path, 4), W=Axis(min=3, max=9))
+    assert "takes 4 to 64 where the axis W" in refused(larger(tmp_path, 4), W=FreeAxis(min=3, max=9))
     assert "where that axis of the network's states is 65 to 65" in refused(larger(tmp_path), (1, 5, 65))
     assert "takes states of the shape [1, 'H', 'W'], but the network's have [2, 'H', 'W']" in refused(
         larger(tmp_path), (2, "H", "W")
@@ -220,10 +220,10 @@ def test_programs_that_do_not_take_all_states_are_refused(tmp_path: Path) -> Non
     square = free_decoder(tmp_path, nn.Upsample(scale_factor=2), (1, 6, 6), {2: side, 3: side})
     assert "an axis of the same size as another" in refused(square)
     half = free_decoder(tmp_path, nn.Conv1d(1, 1, 2, stride=2), (1, 8), {2: torch.export.Dim("T", min=4, max=64)})
-    assert "multiple of one axis" in refused(half, (1, "T"), T=Axis(min=4, max=9))
+    assert "multiple of one axis" in refused(half, (1, "T"), T=FreeAxis(min=4, max=9))
     plain = export(nn.Conv1d(1, 1, 1), (torch.randn(4, 1, 8),), tmp_path / "plain.pt2")
     assert "takes states of the shape [1, 8], but the network's have [1, 'T']" in refused(
-        plain, (1, "T"), T=Axis(max=9)
+        plain, (1, "T"), T=FreeAxis(max=9)
     )
 
 

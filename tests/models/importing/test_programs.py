@@ -23,7 +23,7 @@ from models.importing.archive import SCALAR_TYPES
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
-from models.shapes import Axis
+from models.shapes import FreeAxis
 from models.velocity import rows_of
 
 OURS = Declared(0, 1.0, 1)
@@ -500,9 +500,9 @@ def test_a_free_axis_is_named(tmp_path: Path) -> None:
     imported = take(path, tmp_path, declared=OURS)
     assert "free axes: T 1 to 64" in imported.report
     card = load(imported.path).card
-    assert (card.event_shape, card.axes) == (("T", 3), {"T": Axis(max=64)})
+    assert (card.event_shape, card.axes) == (("T", 3), {"T": FreeAxis(max=64)})
     named = take(path, tmp_path, declared=OURS, event_shape=("N", 3), axes={"N": {"min": 2, "max": 9, "multiple": 3}})
-    assert load(named.path).card.axes == {"N": Axis(min=2, max=9, multiple=3)}
+    assert load(named.path).card.axes == {"N": FreeAxis(min=2, max=9, multiple=3)}
 
 
 @pytest.mark.parametrize(
@@ -534,7 +534,7 @@ def test_multiples_are_those_of_the_program(tmp_path: Path) -> None:
         pooled, (torch.randn(4, 3, 8), torch.rand(4)), tmp_path / "net.pt2", ({0: rows, 2: 2 * half}, {0: rows})
     )
     card = load(take(path, tmp_path, declared=OURS).path).card
-    assert (card.event_shape, card.axes) == ((3, "T"), {"T": Axis(min=4, max=60, multiple=2)})
+    assert (card.event_shape, card.axes) == ((3, "T"), {"T": FreeAxis(min=4, max=60, multiple=2)})
     with pytest.raises(
         ForeignError, match="T is 6 to 60 in multiples of 3, and the program takes 4 to 60 in multiples of 2"
     ):

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -375,20 +376,24 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-class _Holder:
+class _Open:
+    """An open connection."""
+
     def __init__(self) -> None:
         self.gave_way = 0
 
     def give_way(self) -> None:
         self.gave_way += 1
 
-    def farewell(self) -> None: ...
+
+def _opened() -> Any:
+    return _Open()
 
 
-def _taken(slots: Slots, count: int) -> list[_Holder]:
-    holders = [_Holder() for _ in range(count)]
-    assert all(slots.take(holder) for holder in holders)
-    return holders
+def _taken(slots: Slots, count: int) -> list[Any]:
+    connections = [_opened() for _ in range(count)]
+    assert all(slots.take(connection) for connection in connections)
+    return connections
 
 
 def test_the_longest_idle_gives_way() -> None:
@@ -396,34 +401,34 @@ def test_the_longest_idle_gives_way() -> None:
     first, second, third = _taken(slots, 3)
     slots.mark_busy(first)
     slots.mark_idle(first)  # now the second one has been idle longest
-    assert slots.take(_Holder())
-    assert [holder.gave_way for holder in (first, second, third)] == [0, 1, 0]
+    assert slots.take(_opened())
+    assert [connection.gave_way for connection in (first, second, third)] == [0, 1, 0]
 
 
 def test_busy_connections_stay() -> None:
     slots = Slots(2)
     busy = _taken(slots, 2)
     slots.mark_busy(busy[0])
-    last = _Holder()
+    last = _opened()
     assert slots.take(last)
     slots.mark_busy(last)
-    assert not slots.take(_Holder())
-    assert [holder.gave_way for holder in busy] == [0, 1]
+    assert not slots.take(_opened())
+    assert [connection.gave_way for connection in busy] == [0, 1]
 
 
 def test_a_slot_is_released_once() -> None:
     slots = Slots(1)
-    (holder,) = _taken(slots, 1)
-    slots.release(holder)
-    slots.release(holder)
-    slots.mark_idle(holder)  # it has no slot, so it does not count as idle
+    (connection,) = _taken(slots, 1)
+    slots.release(connection)
+    slots.release(connection)
+    slots.mark_idle(connection)  # it has no slot, so it does not count as idle
     _taken(slots, 1)
-    assert holder.gave_way == 0
+    assert connection.gave_way == 0
 
 
 @pytest.mark.parametrize("count", [1, 50])
 def test_never_more_connections_than_the_limit(count: int) -> None:
     slots = Slots(5)
-    holders = _taken(slots, 5 + count)
+    connections = _taken(slots, 5 + count)
     assert len(slots.held) == 5
-    assert sum(holder.gave_way for holder in holders) == count
+    assert sum(connection.gave_way for connection in connections) == count

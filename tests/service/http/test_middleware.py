@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.job import DeadlineExceeded
+from engine.job import TooLate
 from service.http.middleware import BurstLimiter, Door
 from service.metrics import Metrics
 from service.settings import Settings
@@ -103,6 +103,6 @@ async def test_errors_are_counted_by_type_at_every_door(running: Any) -> None:
     assert counted("invalid-request", 422) == 4
     await running.http.get("/nothing")
     assert counted("no-such-route", 404) == 1
-    running.engine.fail = DeadlineExceeded()
+    running.engine.fail = TooLate()
     await running.http.post("/v1/sample/stream", json={"model": "moons"})
     assert counted("deadline-exceeded", 504) == 1

@@ -18,7 +18,7 @@ import service.registry.registry
 from models.repository import Repository
 from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
-from service.responses.schemas import ModelBody, ModelList
+from service.responses.schemas import ModelBody, ModelListBody
 from service.settings import Settings
 from tests.service.conftest import Clock
 from tests.service.registry.asking import answers, registry_of
@@ -335,7 +335,7 @@ async def test_other_doors_say_it_too(running: Any) -> None:
 
 @pytest.mark.anyio
 async def test_lists_and_metrics_say_it(running: Any, root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    [line] = conforming(ModelList, (await running.http.get("/v1/models")).json())["models"]
+    [line] = conforming(ModelListBody, (await running.http.get("/v1/models")).json())["models"]
     assert (line["status"], line["version"], line["fallback_from"]) == ("served", 2, 3)
     found = conforming(ModelBody, (await running.http.get("/v1/models/moons")).json())
     assert (found["serving"], found["fallback_from"], found["unavailable"][0]["version"]) == (2, 3, 3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.job import DeadlineExceeded, EngineFailed, Overloaded
+from engine.job import EngineFailed, Overloaded, TooLate
 from service.http.context import Context
 from service.responses import arrays
 from tests.service.registry.asking import acquired, leased, registry_of
@@ -96,7 +96,7 @@ async def failed(running: Any, path: str) -> None:
 
 
 async def late(running: Any, path: str) -> None:
-    running.engine.fail = DeadlineExceeded()
+    running.engine.fail = TooLate()
     assert await Exchange(running, path).run() == (200 if path == STREAM else 504)
 
 

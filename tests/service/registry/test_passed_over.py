@@ -10,7 +10,7 @@ import pytest
 
 from models.__main__ import main
 from service.registry.registry import MAX_PASSED_OVER
-from service.responses.schemas import ModelList
+from service.responses.schemas import ModelListBody
 from service.settings import Settings, StartError
 from tests.service.registry.asking import registry_of
 from tests.service.serving import conforming
@@ -58,7 +58,7 @@ def settings(root: Path, repository: Path) -> Settings:
 @pytest.mark.anyio
 async def test_the_list_names_it(running: Any, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     answer = await running.http.get("/v1/models")
-    found = conforming(ModelList, answer.json())
+    found = conforming(ModelListBody, answer.json())
     reasons = {entry["path"]: entry["reason"] for entry in found["passed_over"]}
     assert reasons.keys() == EXPECTED.keys()
     assert found["more_passed_over"] == 0

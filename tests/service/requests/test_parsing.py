@@ -225,7 +225,7 @@ def test_an_object_is_asked_for_in_the_words_of_json(value: Any) -> None:
     with pytest.raises(ProblemError) as caught:
         parse(SampleRequest, json.dumps({"model": "moons", "budget": value}).encode())
     assert caught.value.detail.endswith("is not allowed: it must be a JSON object")
-    assert "Budget" not in caught.value.detail
+    assert "BudgetBody" not in caught.value.detail
 
 
 def test_an_empty_body_is_named_as_such() -> None:

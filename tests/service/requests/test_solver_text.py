@@ -13,7 +13,7 @@ from service.errors import ProblemError
 from service.registry.version import PlansFile
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
-from service.requests.solver import compiled
+from service.requests.solver import request_plan
 from service.settings import Settings
 from solvers.plan import Plan
 from tests.solvers.support import TUNED
@@ -30,7 +30,7 @@ def plan(settings: Settings, **members: Any) -> Plan:
     request = check(SampleRequest, {"model": "m", **members})
     grid = members.get("grid")
     backwards = isinstance(grid, list) and grid[0] > grid[-1]
-    return compiled(
+    return request_plan(
         request, MODEL, (1.0, 0.0) if backwards or "(1," in str(members["solver"]) else (0.0, 1.0), settings
     )
 

@@ -5,23 +5,25 @@ import pytest
 
 from service.responses.samples import BINS, QUANTILES, view
 from solvers import resolve
-from solvers.trace import Trace
+from solvers.trace import StepTrace
 
 ADAPTIVE = resolve(solver="dopri5")
 PLAN = resolve(solver="rk4", steps=4)
 
 
-def _trace(sample: list[int], t: list[float], h: list[float], accepted: list[bool]) -> Trace:
+def _trace(sample: list[int], t: list[float], h: list[float], accepted: list[bool]) -> StepTrace:
     n = len(sample)
-    return Trace(np.array(sample), np.array(t), np.array(h), np.full(n, 0.5), np.array(accepted), np.full(n, np.nan))
+    return StepTrace(
+        np.array(sample), np.array(t), np.array(h), np.full(n, 0.5), np.array(accepted), np.full(n, np.nan)
+    )
 
 
 def test_none() -> None:
-    assert view("none", ADAPTIVE, Trace.empty()) is None
+    assert view("none", ADAPTIVE, StepTrace.empty()) is None
 
 
 def test_summary_of_a_grid_needs_no_trace() -> None:
-    found = view("summary", PLAN, Trace.empty())
+    found = view("summary", PLAN, StepTrace.empty())
     assert found is not None
     assert found["t"].tolist() == [0.0, 0.25, 0.5, 0.75]
     assert "quantiles" not in found
@@ -55,7 +57,7 @@ def test_backward_summary_uses_sizes() -> None:
 
 
 def test_summary_of_no_steps() -> None:
-    found = view("summary", ADAPTIVE, Trace.empty())
+    found = view("summary", ADAPTIVE, StepTrace.empty())
     assert found is not None
     assert len(found["t"]) == 0
 

@@ -24,7 +24,7 @@ from models.decoder import Decoder
 from models.noise import noise
 from selection.choice import BudgetLimits
 from selection.error import Field
-from selection.frontier import Curve, Frontier, Point, read_frontier, write_frontier
+from selection.frontier import Curve, Point, StoredFrontier, read_frontier, write_frontier
 from selection.measure import measure_curve
 from service.app import create_app
 from service.responses.samples import SampleResponse
@@ -214,7 +214,9 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("labels", "other"):
         folder = save(root, name, network, Decoder.identity((2,)), **ABOUT)
         weights = read_card(folder).weights_sha256 if name == "labels" else "0" * 64
-        write_frontier(folder, Frontier(weights_sha256=weights, reference="", conditions="every label", curves=curves))
+        write_frontier(
+            folder, StoredFrontier(weights_sha256=weights, reference="", conditions="every label", curves=curves)
+        )
     return root
 
 
@@ -282,7 +284,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         only=("ab4-4", "ab4-8", "rk4-6", "rk4-12", "rk4-24", "tsit5@1e-6"),
     )
     weights = read_card(folder).weights_sha256
-    write_frontier(folder, Frontier(weights_sha256=weights, reference="exact", curves=(curve,)))
+    write_frontier(folder, StoredFrontier(weights_sha256=weights, reference="exact", curves=(curve,)))
     return root
 
 

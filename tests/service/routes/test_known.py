@@ -44,6 +44,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(root, "classes", classes, identity, **common)
     affine = Decoder.affine(torch.tensor([2.0, 0.5, 4.0, 1.0]), torch.tensor([1.0, -1.0, 0.0, 3.0]), data_shape=(2, 2))
     save(root, "scaled", net, affine, **common)
+    fixed = (torch.tensor([1]), torch.tensor([7.0]))
+    bounded = Decoder.affine(torch.ones(WIDTH), torch.zeros(WIDTH), clip=(-8.0, 8.0), constants=fixed)
+    save(root, "bounded", net, bounded, **common)
     save(root, "pca", net, Decoder.pca(torch.zeros(6), torch.randn(WIDTH, 6), torch.ones(WIDTH), (2, 3)), **common)
     save(root, "coupled", net, identity, noise_independent=False, **common)
     average = ResidualMLP(ResidualMLPConfig(dim=WIDTH, hidden=16, blocks=1, field=FieldKind.AVERAGE))
@@ -197,6 +200,12 @@ GUIDED = KNOWN | {"mode": "guided"}
         ({"known": KNOWN | {"mask": [1, 0, None, 0]}}, "known.mask", "known.mask[2] is null"),
         ({"known": KNOWN | {"mask": [1, 0, 2, 0]}}, "known.mask", "not from 0 (unknown) to 1 (known)"),
         ({"known": KNOWN | {"mask": [1, 0, 0.5, 0]}}, "known.mask", "which only mode 'guided' takes"),
+        ({"model": "bounded", "known": KNOWN | {"mask": [0, 1, 0, 0]}}, "known.values", "[1] = 0, but samples of this"),
+        (
+            {"model": "bounded", "known": KNOWN | {"values": [0, 7, 9, 0]}},
+            "known.values",
+            "[2] = 9, but samples of this",
+        ),
         ({"known": KNOWN | {"mask": [1, 1, 1, 1]}}, "known.mask", "everything is known; leave something"),
         ({"known": KNOWN | {"mask": [0]}}, "known.mask", "nothing is known; leave known out"),
         ({"known": KNOWN | {"mask": [[1, 0, 0, 0], [0] * 4, [1, 0, 0, 0]]}}, "known.mask", "of sample 1"),

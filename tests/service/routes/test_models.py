@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.responses.schemas import ModelBody, ModelList, SolverList
+from service.responses.schemas import ModelBody, ModelListBody, SolverList
 from solvers import catalogue
 from solvers.grids import GRIDS
 from solvers.spec import parameters
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_models(running: Any) -> None:
-    answer = conforming(ModelList, (await running.http.get("/v1/models")).json())
+    answer = conforming(ModelListBody, (await running.http.get("/v1/models")).json())
     lines = {line["name"]: line for line in answer["models"]}
     assert list(lines) == ["broken", "digits", "gaussian", "moons"]
     assert [lines["moons"][name] for name in ("version", "dtype", "event_shape")] == [2, "float32", [2]]

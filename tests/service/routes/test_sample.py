@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooManySamples, TooSlow
+from engine.job import Draining, EngineFailed, JobResult, Overloaded, TooLate, TooManySamples, TooSlow
 from models.noise import noise
 from service.responses.samples import SampleResponse
 from tests.service.serving import conforming
@@ -289,7 +289,7 @@ async def test_what_only_looks_like_an_earlier_request_is_checked(
         (TooSlow(3.2), 422, "invalid-request"),
         (TooManySamples(300, 128), 422, "invalid-request"),
         (Draining(), 503, "draining"),
-        (DeadlineExceeded(), 504, "deadline-exceeded"),
+        (TooLate(), 504, "deadline-exceeded"),
         (EngineFailed("out of memory"), 500, "engine-failed"),
         (RuntimeError("secret"), 500, "internal-error"),
     ],

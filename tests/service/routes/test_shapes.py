@@ -14,7 +14,7 @@ import torch
 
 from models.checkpoint.card import read_card
 from models.noise import noise
-from selection.frontier import Curve, Frontier, write_frontier
+from selection.frontier import Curve, StoredFrontier, write_frontier
 from solvers import integrate
 from tests.selection.support import point
 from tests.service.serving import calling_models
@@ -215,7 +215,7 @@ async def test_a_frontier_applies_to_the_shape_it_was_measured_at(
     http: httpx.AsyncClient, made: tuple[Mel, Path]
 ) -> None:
     folder = made[1] / "picture" / "1"
-    frontier = Frontier(
+    frontier = StoredFrontier(
         weights_sha256=read_card(folder).weights_sha256,
         reference="dopri5",
         sizes={"H": 6, "W": 9},

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.job import DeadlineExceeded, Overloaded, Progress
+from engine.job import JobProgress, Overloaded, TooLate
 from service.http import events as events_of_http
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import response_bytes
@@ -70,7 +70,7 @@ async def test_errors_before_the_start_are_responses_and_later_ones_events(runni
     running.engine.refuse = Overloaded("the queue is full", 7.2)
     full = await running.http.post("/v1/sample/stream", json={"model": "moons"})
     assert (full.status_code, full.headers["Retry-After"]) == (429, "8")
-    running.engine.refuse, running.engine.fail = None, DeadlineExceeded()
+    running.engine.refuse, running.engine.fail = None, TooLate()
     late = events((await running.http.post("/v1/sample/stream", json={"model": "moons"})).text)
     assert [name for name, _ in late] == ["start", "error"]
     assert (late[1][1]["status"], late[1][1]["type"]) == (504, "/problems/deadline-exceeded")
@@ -109,8 +109,8 @@ async def test_a_quiet_stream_is_kept_alive_and_a_disconnect_ends_its_job(
 async def test_a_feed_keeps_only_the_newest_progress() -> None:
     feed = Feed()
     for k in range(10_000):
-        await asyncio.to_thread(feed.put, Progress(k, 0.0, 0.0, 0)) if k % 5000 == 0 else feed.put(
-            Progress(k, 0.0, 0.0, 0)
+        await asyncio.to_thread(feed.put, JobProgress(k, 0.0, 0.0, 0)) if k % 5000 == 0 else feed.put(
+            JobProgress(k, 0.0, 0.0, 0)
         )
     assert await feed.wait(1)
     newest = feed.take()
@@ -141,7 +141,7 @@ async def test_a_stream_never_exceeds_the_limit_of_responses(running: Any, spare
         await asyncio.sleep(0.001)
     [job], [future] = running.engine.jobs, running.engine.submitted
     for k in range(100):
-        job.on_progress(Progress(k, 0.1, 0.1, 0))
+        job.on_progress(JobProgress(k, 0.1, 0.1, 0))
         await asyncio.sleep(0)
         await asyncio.sleep(0.001)
     result = running.engine._result(job)

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import lerobot_policy as example  # pyright: ignore[reportMissingImports]  (of examples/)
 import numpy as np
 import torch
 
 from models.noise import noise
 from service.app import create_app
 from service.settings import Settings
-from tests.examples.support import load_example
 
 torch.set_num_threads(1)
-example = load_example("lerobot_policy")
 
 
 def observation_of(seed: int) -> tuple[np.ndarray, np.ndarray]:
