@@ -105,6 +105,16 @@ def sample_request(http: Context, body: bytes) -> SampleRequest:
     else:
         limit_s = None if timeout_s is None else float(timeout_s)
         individual = {"seed": seed, "first_index": first_index, "timeout_s": limit_s}
-        request = kind.request.model_copy(update=individual)
+        request = _copy(kind.request, individual)
     http.alike = kind
     return request
+
+
+def _copy(request: SampleRequest, update: dict[str, Any]) -> SampleRequest:
+    """Return a copy with other values: `model_copy` without its copies of what no request changes, 18 calls fewer."""
+    copy = object.__new__(SampleRequest)
+    object.__setattr__(copy, "__dict__", {**request.__dict__, **update})
+    object.__setattr__(copy, "__pydantic_fields_set__", request.__pydantic_fields_set__ | update.keys())
+    object.__setattr__(copy, "__pydantic_extra__", None)
+    object.__setattr__(copy, "__pydantic_private__", None)
+    return copy

@@ -30,6 +30,7 @@ import torch
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from models.forms.fused.residual_mlp import warm_up
 from service.__main__ import main as serve
 from studies.serving import inside
 from studies.serving.workloads import WORKLOADS, Request, Workload
@@ -149,6 +150,7 @@ def count(workload: str, requests: int) -> dict[str, Calls]:
         save(Path(folder), "moons", model, Decoder.identity((2,)), dataset={}, training={}, seed=0)
         os.environ |= {"PATHLINE_MODELS_DIR": folder, "PATHLINE_PORT": str(port), "PATHLINE_THREADS": "1"}
         command = [sys.executable, "-m", "studies.serving.calls", workload, "--requests", str(requests)]
+        warm_up()  # compiling takes minutes while calls are counted
         clients = subprocess.Popen([*command, "--port", str(port), "--server", str(os.getpid())], cwd=ROOT)
         profile = Profile()
         try:

@@ -11,7 +11,7 @@ from tests.processes import ROOT
 MOST = {"HTTP": (220, 220), "engine": (110, 120)}
 """Python and C calls of a request of workload a."""
 
-REFUSED = (170, 170)
+REFUSED = (165, 160)
 """Those of a refusal, in HTTP's thread."""
 
 
