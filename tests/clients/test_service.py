@@ -248,7 +248,7 @@ def test_a_budget_and_the_frontier(
     for budget in (Budget(max_error=0.01), {"max_error": 0.01}, "error=0.01", "max_error=0.01,nfe=10"):
         result = client.sample("gaussian", 3, budget=budget)
         assert (result.budget["solver"], result.solver["name"]) == ("ab4-9", "ab4")
-        assert "ab4-9: the cheapest" in str(result)
+        assert "ab4-9: of 4 measured solvers, the cheapest" in str(result)
     pages = list(client.iter_samples("gaussian", 6, 2, budget=Budget(max_nfe=10)))
     assert [page.solver["name"] for page in pages] == ["ab4"] * 3
     assert ("budget" in pages[0].describe(), "budget" in pages[1].describe()) == (True, False)
