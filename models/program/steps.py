@@ -34,6 +34,7 @@ MAX_BYTES = 4 << 30
 FEW, MANY = 4, 16
 """Products of a multiple of so many rows have rows with the same bits, with one thread of torch and with several."""
 _LARGE = 1 << 20  # numbers of weights whose reading takes the time
+_HAS_ONEDNN = torch.backends.mkldnn.is_available()
 
 Dtypes = Mapping[str, torch.dtype]
 
@@ -325,8 +326,8 @@ def _multiplied(function: Callable[..., Tensor], place: int) -> Callable[..., Te
 
 
 def _is_plain(x: Tensor) -> bool:
-    """Whether kernels of oneDNN, which have no derivatives here, take a tensor."""
-    return x.dtype is torch.float32 and x.device.type == "cpu" and not x.requires_grad
+    """Whether kernels of oneDNN, which have no derivatives here and not every build of torch has, take a tensor."""
+    return x.dtype is torch.float32 and x.device.type == "cpu" and not x.requires_grad and _HAS_ONEDNN
 
 
 def _convolved(function: Callable[..., Tensor], dimensions: int) -> Callable[..., Tensor]:

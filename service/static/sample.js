@@ -32,7 +32,7 @@ export async function follow(run, index, signal) {
   if (times.length > MOST) return { trace, nfe, path: run.frames.map((frame) => frame.states[index]), steps: [] };
   const { saved } = await api.sample({ ...one, save_at: times, trace: "none" }, signal);
   const path = saved.states[0].filter((state) => state !== null);
-  const fan = stochastic(run) && run.shape.length === 1 ? await paths(one, times, signal) : undefined;
+  const fan = stochastic({ solver }) && run.shape.length === 1 ? await paths(one, times, signal) : undefined;
   return { trace, nfe, path, fan, steps: saved.t.flatMap((t, k) => (ends.some((end) => near(t, end)) ? [saved.states[0][k]] : [])) };
 }
 
