@@ -112,6 +112,7 @@ class Scheduler(Generic[E]):
         self._small: list[tuple[float, int, E]] = []  # waiting small jobs by deadline and number
         self._large: deque[E] = deque()  # waiting large jobs
         self._large_rows = 0  # of the running lanes
+        self._line: tuple[float, float, float, float] | None = None  # see `line`; None if it has changed
 
     def is_small(self, rows: float) -> bool:
         """Whether a job is small, by the network rows of one call of all its samples."""
@@ -123,7 +124,7 @@ class Scheduler(Generic[E]):
         if entry.calls < entry.cost:
             entry.calls = entry.cost
         entry.forecast = entry.cost, entry.calls
-        self.entries[entry.number] = entry
+        self.entries[entry.number], self._line = entry, None
         if held:
             self.held.add(entry.number)
         else:
@@ -146,6 +147,7 @@ class Scheduler(Generic[E]):
             self._unqueue(entry)
             self.ended(entry, entry.active)
             self.entries.pop(entry.number, None)
+            self._line = None
 
     def ended(self, entry: E, lanes: int) -> bool:
         """Note that some lanes of a job have ended.
@@ -184,6 +186,7 @@ class Scheduler(Generic[E]):
         cost, calls = entry.forecast
         entry.cost = nfe + (1 - share) * cost if entry.certain else nfe / share
         entry.calls = max(entry.cost, nfe + (1 - least) * calls if entry.certain else nfe / least)
+        self._line = None
         return None if entry.certain else entry
 
     def grant(self) -> list[tuple[E, int, int]]:
@@ -248,7 +251,7 @@ class Scheduler(Generic[E]):
 
     def _take(self, entry: E, count: int, granted: list[tuple[E, int, int]]) -> None:
         granted.append((entry, entry.admitted, count))
-        rows = count * entry.width
+        rows, self._line = count * entry.width, None
         self.active_rows += rows
         if not entry.small:
             self._large_rows += rows
@@ -268,7 +271,25 @@ class Scheduler(Generic[E]):
     def drop_waiting(self, entry: E) -> None:
         """Admit no more of a job's samples."""
         self._unqueue(entry)
-        entry.samples = entry.admitted
+        entry.samples, self._line = entry.admitted, None
+
+    def line(self) -> tuple[float, float, float, float]:
+        """What waits: rows of a call, network rows in all and latest deadline of small jobs; rows of the others.
+
+        Most refusals come between two ticks, while it stays as it is.
+        """
+        if self._line is None:
+            rows = before = later = 0.0
+            latest = -math.inf
+            for each in self.entries.values():
+                if each.admitted < each.samples:
+                    own = (each.samples - each.admitted) * each.width
+                    if each.small:
+                        rows, before, latest = rows + own, before + own * each.cost, max(latest, each.deadline)
+                    else:
+                        later += own
+            self._line = rows, before, latest, later
+        return self._line
 
 
 def ahead(entries: Iterable[Entry], entry: Entry, scheduler: Scheduler[E]) -> tuple[float, float]:
@@ -282,15 +303,13 @@ def ahead(entries: Iterable[Entry], entry: Entry, scheduler: Scheduler[E]) -> tu
         work = rows * entry.cost
         sizes = [each.width * each.samples * each.forecast[0] for each in entries]
         return sum([min(size, work) for size in sizes]), scheduler.budget
-    before = waiting = later = 0.0
     running, deadline = rows + scheduler.active_rows, entry.deadline
-    for each in entries:
-        if each.admitted < each.samples:
-            rows = (each.samples - each.admitted) * each.width
-            if each.small and (each.active or each.deadline <= deadline):
-                waiting, before = waiting + rows, before + rows * each.cost
-            else:
-                later += rows
+    waiting, before, latest, later = scheduler.line()
+    if latest > deadline:
+        for each in entries:
+            if each.small and each.admitted < each.samples and each.deadline > deadline and not each.active:
+                rows = (each.samples - each.admitted) * each.width
+                waiting, before, later = waiting - rows, before - rows * each.cost, later + rows
     enough, rows = scheduler.enough, running + waiting + later
     left_over = 1 - (enough - running if enough > running else 0.0) / (waiting if waiting > 1.0 else 1.0)
     return before * (left_over if left_over > 0.0 else 0.0), (rows if rows < enough else enough)

@@ -1,5 +1,7 @@
 """The scheduler alone: no tensors, no threads."""
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -289,3 +291,30 @@ def test_a_whole_job_larger_than_enough_runs_once_nothing_else_does() -> None:
     assert grant(scheduler) == []
     assert ended(scheduler, 0, 4)
     assert grant(scheduler) == [(1, 0, 16)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40), st.floats(1, 100)), max_size=40))
+def test_what_waits_is_summed_anew_after_each_change(changes: list[tuple[int, int, float]]) -> None:
+    scheduler = made(64)
+    for number, (change, size, value) in enumerate(changes):
+        entries = list(scheduler.entries.values())
+        chosen = entries[size % len(entries)] if entries else None
+        if chosen is None or change == 0:
+            scheduler.add(Entry(number, size, cost=value, certain=size % 2 == 0, deadline=value), held=size % 3 == 0)
+        elif change == 1:
+            scheduler.grant()
+        elif change == 2:
+            scheduler.ended(chosen, chosen.active)
+        elif change == 3:
+            scheduler.remove(chosen)
+        elif change == 4:
+            scheduler.reprice(chosen.number, value, 0.5, 0.5)
+        elif chosen.admitted < chosen.samples:
+            scheduler.drop_waiting(chosen)
+        waiting = [each for each in scheduler.entries.values() if each.admitted < each.samples]
+        small = [(each, (each.samples - each.admitted) * each.width) for each in waiting if each.small]
+        rows, before, latest, others = scheduler.line()
+        assert rows == sum(own for _, own in small)
+        assert before == pytest.approx(sum(own * each.cost for each, own in small))
+        assert latest == max((each.deadline for each, _ in small), default=-math.inf)
+        assert others == sum((each.samples - each.admitted) * each.width for each in waiting if not each.small)
