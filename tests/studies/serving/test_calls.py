@@ -8,10 +8,10 @@ from typing import Any
 from studies.serving.calls import own_files
 from tests.processes import ROOT
 
-MOST = {"HTTP": (220, 220), "engine": (110, 120)}
+MOST = {"HTTP": (225, 225), "engine": (110, 120)}
 """Python and C calls of a request of workload a."""
 
-REFUSED = (165, 160)
+REFUSED = (170, 165)
 """Those of a refusal, in HTTP's thread."""
 
 
