@@ -21,7 +21,7 @@ TWICE = RetryPolicy(max_attempts=2, base_s=0.001)
 MODELS = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n{"models": []}'
 REFUSED = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n"
 ASKED = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n"
-BROKEN = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"
+BROKEN = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 PAGE = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 5\r\n\r\nhello"
 DEAD = "http://127.0.0.1:9"
 
