@@ -377,7 +377,8 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments, trie
 def _fitted(calls: Calls, arguments: BulkArguments, model: str, total: int, version: int | None) -> Flow[Arrays]:
     if not arguments.arrays:
         return Arrays({}, total)
-    return arguments.fitted(total, (yield from calls.conditions(model, version, arguments.options.get("timeout_s"))))
+    takes, _ = yield from calls.shapes(model, version, arguments.options.get("timeout_s"))
+    return arguments.fitted(total, takes)
 
 
 def _new(
