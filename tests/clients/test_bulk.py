@@ -21,7 +21,7 @@ import pathline
 import pytest
 import torch
 from pathline import AsyncClient, BulkConflict, BulkIncomplete, Client
-from pathline.bulk_folder import JobSpec
+from pathline._bulk_spec import JobSpec
 
 from fleet.__main__ import main
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pathline._bulk_conditions import Arrays, ConditionCounts, RowConditions
+from pathline._bulk_spec import BLOCK, FIELDS, JobSpec, shard_rows
 from pathline._conditions import NAMED, shape_of
 from pathline._fields import BulkOptions
 from pathline._plot import needed
 from pathline._request import SEED_LIMIT, chosen_seed, integer, plain_options
-from pathline.bulk_folder import BLOCK, FIELDS, FORMATS, Arrays, ConditionCounts, JobSpec
+from pathline.bulk_folder import FORMATS
 from pathline.errors import InvalidValue
 
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
@@ -126,6 +128,29 @@ class BulkArguments:
                 )
             fitted[key] = array if more else array[None]
         return Arrays(fitted, total)
+
+    def members(
+        self, total: int, conditions: RowConditions | None, samples: np.ndarray, rate: Callable[[], float]
+    ) -> dict[str, Any]:
+        """Return the members of a new job's spec that follow from the arguments.
+
+        Args:
+            total: Number of samples.
+            conditions: Those of the job.
+            samples: Its first ones.
+            rate: Returns the rows per second of one worker, if the size of shards depends on it.
+        """
+        row_bytes = samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
+        return {
+            "request": self.request,
+            "first_index": self.options.get("first_index", 0),
+            "total": total,
+            "table": conditions.digest if isinstance(conditions, ConditionCounts) else "",
+            "arrays": conditions.digests if isinstance(conditions, Arrays) else {},
+            "shape": samples.shape[1:],
+            "dtype": str(samples.dtype),
+            "shard_rows": self.shard_rows or shard_rows(rate(), total, self.workers, row_bytes),
+        }
 
     def refuse_other(self, spec: JobSpec, arrays: Arrays, **more: Any) -> None:
         """Check that a job matches the arguments, the arrays among them, and more members.
