@@ -10,7 +10,7 @@ import numpy as np
 
 from pathline._bulk_conditions import Arrays, ConditionCounts, RowConditions
 from pathline._bulk_spec import BLOCK, FIELDS, JobSpec, shard_rows
-from pathline._conditions import NAMED, shape_of
+from pathline._conditions import KNOWN, NAMED, shape_of
 from pathline._fields import BulkOptions
 from pathline._plot import needed
 from pathline._request import SEED_LIMIT, chosen_seed, integer, plain_options
@@ -31,7 +31,8 @@ class BulkArguments:
         model, total, format, shard_rows, workers: As for `Client.bulk`.
         table: The table of conditions, if there is one.
         options: The options of the request, as JSON has them.
-        arrays: The numbers among the named conditions, by ``conditions.NAME`` and ``negative.NAME``.
+        arrays: The numbers among the named conditions, by ``conditions.NAME`` and ``negative.NAME``; none with a table,
+            beside which they are for all samples.
     """
 
     model: str | None
@@ -64,11 +65,6 @@ class BulkArguments:
             ImportError: The format is Parquet and pyarrow is not installed.
         """
         members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
-        if "known" in members:  # the same for all requests, and part of the spec
-            members["known"] = {
-                name: value.tolist() if isinstance(value, np.ndarray) else value
-                for name, value in members["known"].items()
-            }
         table = None if counts is None else _table(counts)
         for name in ("condition", "conditions"):
             if table is not None and name in members:
@@ -94,8 +90,10 @@ class BulkArguments:
                 raise InvalidValue(f"{name}={number} is not allowed; use at least 1", name)
         if "seed" in members:
             members["seed"] = chosen_seed(members["seed"])
-        total = total if table is None else table.total
-        return cls(model, total, table, format, shard_rows, workers, members, _arrays_in(members))
+        total, arrays = (total, _arrays_in(members)) if table is None else (table.total, {})
+        for option in {*NAMED, KNOWN} & set(members):  # the same for all requests, and part of the spec
+            members[option] = {name: _as_list(value) for name, value in members[option].items()}
+        return cls(model, total, table, format, shard_rows, workers, members, arrays)
 
     @property
     def request(self) -> dict[str, Any]:
@@ -200,6 +198,10 @@ def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
         if option in options and not options[option]:
             del options[option]
     return arrays
+
+
+def _as_list(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:
