@@ -160,6 +160,7 @@ def test_a_model_that_has_changed_is_refused(client: Client, service: FakeServic
         ({"total": 10, "num_steps": 3}, TypeError, "did you mean 'steps'"),
         ({"total": 10, "counts": {1: 3}}, pathline.InvalidValue, "the counts add up to 3"),
         ({"counts": {1: 0}}, pathline.InvalidValue, "asks for 0 samples of 1"),
+        ({"counts": {1: 3}, "first_index": 2**63 - 2}, pathline.InvalidValue, "of indices below 2"),
         ({"counts": {}}, pathline.InvalidValue, "counts is empty"),
         ({"counts": {1: 3}, "condition": 1}, pathline.InvalidValue, "both given"),
         ({"counts": {1: 3}, "conditions": {"text": 1}}, pathline.InvalidValue, "both given"),

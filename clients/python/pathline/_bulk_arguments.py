@@ -70,6 +70,9 @@ class BulkArguments:
             if table is not None and name in members:
                 raise InvalidValue(f"{name} and a table of conditions are both given; give one of them", name)
         total = None if total is None else integer("total", total)
+        if table is not None and total not in (None, table.total):
+            raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave out total", "total")
+        total = total if table is None else table.total
         first = integer("first_index", members.get("first_index", 0))
         if not 0 <= first < SEED_LIMIT:
             raise InvalidValue(f"first_index={first} is not allowed; use an integer from 0 to 2**63 - 1", "first_index")
@@ -77,8 +80,6 @@ class BulkArguments:
             raise InvalidValue(
                 f"total={total} is not allowed; ask for 1 sample or more, of indices below 2**63", "total"
             )
-        if table is not None and total not in (None, table.total):
-            raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave out total", "total")
         if format not in (None, *formats):
             raise InvalidValue(f"format={format!r} is not allowed; use one of {', '.join(formats)}", "format")
         if format == "parquet":
@@ -90,7 +91,7 @@ class BulkArguments:
                 raise InvalidValue(f"{name}={number} is not allowed; use at least 1", name)
         if "seed" in members:
             members["seed"] = chosen_seed(members["seed"])
-        total, arrays = (total, _arrays_in(members)) if table is None else (table.total, {})
+        arrays = _arrays_in(members) if table is None else {}
         for option in {*NAMED, KNOWN} & set(members):  # the same for all requests, and part of the spec
             members[option] = {name: _as_list(value) for name, value in members[option].items()}
         return cls(model, total, table, format, shard_rows, workers, members, arrays)
