@@ -159,8 +159,8 @@ class JobStore:
 
     def clear(self, unfinished: Sequence[str]) -> None:
         """Remove unfinished files, which no call may be writing any more."""
-        with contextlib.suppress(OSError):
-            for name in unfinished:
+        for name in unfinished:
+            with contextlib.suppress(OSError):
                 self.remove(name)
 
 
