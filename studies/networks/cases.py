@@ -476,7 +476,7 @@ def matcha(repository: Path) -> Case:
 
 
 def smolvla(repository: Path) -> Case:
-    """Return an action expert that attends to the keys and values of a prefix, 5 MB a request."""
+    """Return an action expert that attends to the keys and values of a prefix, 4 MB a request."""
     module = load_example("robot_chunks")
     vars(module).update(WIDTH=256, LAYERS=8, HORIZON=50, ACTIONS=32)
     patches = 256
