@@ -43,23 +43,25 @@ class Router(APIRouter):
         super().__init__(generate_unique_id_function=lambda route: route.name, **settings)
         self._errors = errors or problems
 
-    def read(self, path: str, summary: str, *kinds: Kind, **more: Responses) -> Callable[[Endpoint], Endpoint]:
+    def read(
+        self, path: str, summary: str, *kinds: Kind, responses: Responses | None = None
+    ) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator that makes a function answer GET and HEAD at a path; the server leaves out HEAD's body.
 
         Args:
             path: of the route.
             summary: of what it does.
             kinds: errors that it may answer with.
-            more: `responses`, for answers that are no JSON.
+            responses: its answers, if they are no JSON.
         """
-        return self._adding(path, ("GET", "HEAD"), summary, kinds, **more)
+        return self._adding(path, ("GET", "HEAD"), summary, kinds, responses)
 
-    def act(self, path: str, summary: str, *kinds: Kind, **more: Responses) -> Callable[[Endpoint], Endpoint]:
-        """Return a decorator that makes a function answer POST at a path; arguments as for `read`."""
-        return self._adding(path, ("POST",), summary, kinds, **more)
+    def act(self, path: str, summary: str, *kinds: Kind) -> Callable[[Endpoint], Endpoint]:
+        """Return a decorator that makes a function answer POST with JSON at a path; arguments as for `read`."""
+        return self._adding(path, ("POST",), summary, kinds)
 
     def _adding(
-        self, path: str, methods: Sequence[str], summary: str, kinds: Sequence[Kind], **more: Responses
+        self, path: str, methods: Sequence[str], summary: str, kinds: Sequence[Kind], responses: Responses | None = None
     ) -> Callable[[Endpoint], Endpoint]:
         def add(endpoint: Endpoint) -> Endpoint:
             returned = endpoint.__annotations__["return"]
@@ -68,10 +70,10 @@ class Router(APIRouter):
             json: Responses = {200: {"model": returned, "content": {"application/json": answers}}}
             # Any: what an answer has is checked where it is built, by the type checker.
             kind: dict[str, Any] = {"response_model": Any} if is_json else {"response_class": Response}
-            responses = more.get("responses", json) | self._errors(*kinds)
+            described = (json if responses is None else responses) | self._errors(*kinds)
             if len(methods) > 1:  # OpenAPI would give both methods of one route the same id: this one only answers
                 self.add_api_route(path, endpoint, methods=[*methods], include_in_schema=False, **kind)
-            self.add_api_route(path, endpoint, methods=[methods[0]], summary=summary, responses=responses, **kind)
+            self.add_api_route(path, endpoint, methods=[methods[0]], summary=summary, responses=described, **kind)
             return endpoint
 
         return add
