@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from engine.job import SAMPLE, EngineFailed, Job, JobResult, Operation, TooLate
-from service.errors import REFUSALS, ClientGoneError, problem_of
+from service.errors import REFUSALS, ClientGoneError, check_limit, problem_of
 from service.http.context import Context, context_of
 from service.http.events import until_disconnect
 from service.http.negotiation import choose
@@ -145,7 +145,9 @@ async def make_job(
         ProblemError: 400 to 504, depending on the fields, the model and the limits.
     """
     service: Service = http.service
-    http.deadline = http.parsed + (request.timeout_s or service.settings.timeout_s)
+    limit_s = request.timeout_s or service.settings.timeout_s
+    check_limit("timeout_s", limit_s, service.settings.max_timeout_s)
+    http.deadline = http.parsed + limit_s
     lease = service.lease(request.model if isinstance(request, Named) else name, request.version, http.deadline)
     model = await lease.acquire()
     http.keep_lease(lease.release)

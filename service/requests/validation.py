@@ -80,8 +80,6 @@ def validate_sample(
         ProblemError: 422 with the field, its value and the allowed values; 406 if the format cannot represent the
             samples; 413 or 429 if there is no memory.
     """
-    if (request.timeout_s or 0.0) > settings.max_timeout_s:
-        check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     if request.first_index:
         check_indices(request)
     known = None if kind is None else kind.needs(model, encoder)
