@@ -128,8 +128,10 @@ class ArenaNetwork:
         """Add the conditions and constants of a job, once."""
         if self._conditions is not None:
             self._conditions.add(owner, job)
-        constants = job.known.constants() if self._pull is not None and job.known is not None else job.constants
-        if self._constants is not None and owner not in self._constants and constants is not None:
+        if self._constants is None or owner in self._constants:
+            return
+        constants = job.constants if self._pull is None or job.known is None else job.known.constants()
+        if constants is not None:
             index = np.arange(job.num_samples) if len(constants) > 1 else None
             self._constants.add(owner, job.num_samples, [{"constants": Distinct(constants, index)}], _PLAIN)
 
