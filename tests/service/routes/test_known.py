@@ -239,6 +239,17 @@ async def test_refusals(http: httpx.AsyncClient, changes: dict[str, Any], field:
     assert (await http.post("/v1/sample/stream", json=body)).status_code == 422
 
 
+async def test_an_answer_tells_whether_its_own_operation_is_deterministic(running: Any) -> None:
+    guided = {"known": {"values": [0.5, 0.0], "mask": [1, 0], "mode": "guided"}}
+    fixed = {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4-2"}
+    assert (await running.post(**fixed)).json()["deterministic"] is True
+    running.engine.deterministic = False  # of what is prepared from now on
+    assert (await running.post(**fixed, **guided)).json()["deterministic"] is False
+    events = (await running.http.post("/v1/sample/stream", json={**fixed, **guided})).text
+    assert events.count('"deterministic":false') == 2
+    assert (await running.post(**fixed)).json()["deterministic"] is True
+
+
 async def test_values_that_are_not_finite_matter_only_where_they_are_known(http: httpx.AsyncClient) -> None:
     expected = await sample(http)
     for values, status in (([0.5, math.nan, -1.25, math.inf], 200), ([math.nan, 0, -1.25, 0], 422)):
