@@ -82,14 +82,14 @@ def validate_sample(
     """
     if request.first_index:
         check_indices(request)
-    known = None if kind is None else kind.needs(model, encoder)
-    if known is None:
+    earlier = None if kind is None else kind.needs(model, encoder)
+    if earlier is None:
         request, sized_model, plan, needs = _needed(request, model, settings, encoder)
         if kind is not None and sized_model is model:
             kind.learn(model, plan, needs)
         model = sized_model
     else:
-        plan, needs = known
+        plan, needs = earlier
     n = request.num_samples
     if request.first_index and plan.batch:
         raise invalid(
