@@ -132,6 +132,11 @@ async def test_a_replay_needs_the_values_again(http: httpx.AsyncClient) -> None:
         assert response.json()["errors"][0]["field"] == field
     again = answer | {"known": KNOWN | {"resample": 2}}
     assert (await http.post("/v1/replay", json=again)).json()["digest_matches"] is True
+    by_text = await sample(http, solver="euler-4+resample=2", known=KNOWN)
+    refused = await http.post("/v1/replay", json=by_text | {"known": KNOWN})
+    assert "give known.resample = 2" in refused.json()["detail"]
+    again = by_text | {"known": KNOWN | {"resample": 2}}
+    assert (await http.post("/v1/replay", json=again)).json()["digest_matches"] is True
 
 
 async def test_values_are_data_where_each_number_is_one_of_the_state(http: httpx.AsyncClient) -> None:
