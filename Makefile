@@ -96,6 +96,7 @@ setup-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done $(VENV)/onnx
 	@sh tests/system/install.sh
 
 test-system: setup-system ## tests that need Debian's chromium, nginx and prometheus, kserve, lerobot, onnxruntime, Ray or TorchCFM (installs them; needs root)
+	@echo "test-system: all tests with real processes and pages, $(SYSTEM_WORKERS) at a time"
 	@$(BIN)/python -m pytest tests/system -n $(SYSTEM_WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
 
 lock: $(VENV)/.dev ## write the hashes of the image's packages, after changing constraints.txt

@@ -292,6 +292,8 @@ def main() -> int:
     try:
         url = f"http://127.0.0.1:{port}"
         while not _ready(url):
+            if service.poll() is not None:
+                return service.returncode
             time.sleep(0.2)
         print("| robots | known | answers | p50 ms | p99 ms | cut short | missed ticks | jerk at borders | elsewhere |")
         print("|---" * 9 + "|", flush=True)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pathline._bulk_arguments import BulkArguments
-from pathline.bulk_folder import BLOCK, FIELDS, JobSpec, Receipt, Summary
+from pathline._bulk_spec import BLOCK, FIELDS, JobSpec, Receipt, Summary
 from pathline.cli.arguments import add_field, flags_in
 from pathline.cli.arguments import options as options_of
 from pathline.errors import BulkConflict, InvalidValue

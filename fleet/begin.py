@@ -6,12 +6,13 @@ import csv
 import io
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pathline._bulk_arguments import BulkArguments
-from pathline.bulk_folder import JobSpec, RowConditions, shard_rows
+from pathline._bulk_conditions import RowConditions
+from pathline._bulk_spec import JobSpec
 from pathline.errors import BulkConflict
 
 from fleet.errors import CommandError, FleetError
@@ -94,31 +95,21 @@ def _new(arguments: BulkArguments, threads: int, settings: Settings) -> tuple[Jo
         for place, count in arrays.pieces():
             maker.check(arguments.request, arrays, place, count)
         first = maker.make(arguments.request, seed, first_index, 0, 1, conditions)
-        rows = arguments.shard_rows
-        if rows is None:
-            row_bytes = first.samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
-            rows = shard_rows(rate_of(maker, arguments.request, conditions), total, arguments.workers, row_bytes)
-        spec = JobSpec(
-            model=model,
-            version=version,
-            checkpoint=digest_of_card(card),
-            path=maker.model.path,
-            threads=threads,
-            noise=maker.model.card.noise_scheme,
-            request={**arguments.request, **start},
-            plan=digest_of_plan(job.plan),
-            seed=seed,
-            first_index=first_index,
-            total=total,
-            table="" if table is None else table.digest,
-            arrays=arrays.digests,
-            shape=first.samples.shape[1:],
-            dtype="float64" if first.samples.dtype == np.float64 else "float32",
-            format=arguments.format or FORMATS[0],
-            columns=tuple(column.described() for column in card.decoder.columns or ()) if decode else (),
-            shard_rows=rows,
-        )
-    return spec, conditions
+        rate = partial(rate_of, maker, arguments.request, conditions)
+        members = arguments.members(total, conditions, first.samples, rate) | {
+            "model": model,
+            "version": version,
+            "checkpoint": digest_of_card(card),
+            "path": maker.model.path,
+            "threads": threads,
+            "noise": maker.model.card.noise_scheme,
+            "request": {**arguments.request, **start},
+            "plan": digest_of_plan(job.plan),
+            "seed": seed,
+            "format": arguments.format or FORMATS[0],
+            "columns": tuple(column.described() for column in card.decoder.columns or ()) if decode else (),
+        }
+        return JobSpec(**members), conditions
 
 
 _NEEDS = "a table of conditions needs the columns condition and count"

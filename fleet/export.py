@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pathline.bulk_folder import JobSpec
+from pathline._bulk_spec import JobSpec
 
 from fleet.errors import CommandError, FleetError
 from fleet.store import Target

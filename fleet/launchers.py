@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from pathline.bulk_folder import JobSpec, Receipt
+from pathline._bulk_spec import JobSpec, Receipt
 from pathline.errors import BulkConflict
 
 from fleet.errors import CommandError, FleetError, TargetError

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pathline.bulk_folder import FIELDS, ConditionCounts, JobSpec, RowConditions, ShardRows, merged
+from pathline._bulk_conditions import ConditionCounts, RowConditions, merged
+from pathline._bulk_spec import FIELDS, JobSpec, ShardRows
 
 from engine.engine import Engine
 from engine.job import SAMPLE, EngineFailed, Job, JobProgress, Priority

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pathline.bulk_folder import JobSpec, ShardQueue
+from pathline._bulk_spec import JobSpec
+from pathline.bulk_folder import ShardQueue
 from tqdm import tqdm
 
 from fleet.errors import TargetError

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import IO, Any, Literal
 
 import numpy as np
-from pathline.bulk_folder import Folder, JobSpec, JobStore, ShardRows
+from pathline._bulk_spec import JobSpec, ShardRows
+from pathline.bulk_folder import Folder, JobStore
 from pathline.errors import BulkConflict
 
 from fleet.errors import CommandError, FleetError, TargetError, missing

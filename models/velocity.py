@@ -94,10 +94,10 @@ def forms(velocity: VelocityField) -> Iterator[VelocityField]:
 def rows_of(velocity: object, device: torch.device | str = "cpu") -> tuple[int, int | None]:
     """Return the fewest and the most rows that a field takes in one call on a device; None for no bound."""
     least, most = getattr(velocity, "rows", (1, None))
-    own = getattr(velocity, "cpu_rows", None)
-    if own is None or torch.device(device).type != "cpu":
+    on_cpu = getattr(velocity, "cpu_rows", None)
+    if on_cpu is None or torch.device(device).type != "cpu":
         return least, most
-    return least, own if most is None else min(own, most)
+    return least, on_cpu if most is None else min(on_cpu, most)
 
 
 class Wrapper(nn.Module, ABC):

@@ -10,15 +10,17 @@ from typing import Any
 
 from service.errors import Kind
 
-_recorded = Path(__file__).with_name
+_HERE = Path(__file__).parent
 
-
-ANSWERS: dict[str, dict[str, Any]] = json.loads(_recorded("recorded_answers.json").read_text("utf-8"))
+ANSWERS: dict[str, dict[str, Any]] = json.loads((_HERE / "recorded_answers.json").read_text("utf-8"))
 """Answers by method and path, and then by the name of the request."""
 
 
 def answers(method: str, path: str) -> dict[str, Any]:
-    """Return the answers of an endpoint by the name of the request, `answer` where it has none."""
+    """Return the answers of an endpoint by the name of the request, `answer` where it has none.
+
+    Answers of an endpoint that is new are recorded because it has an entry from now on.
+    """
     return ANSWERS.setdefault(f"{method} {path}", {})
 
 
@@ -79,7 +81,7 @@ pathline_requests_total{outcome="200",route="/v1/sample"} 3.0
 
 ERRORS: dict[Kind, Any] = {
     kind: problem
-    for problem in json.loads(_recorded("recorded_errors.json").read_text("utf-8")).values()
+    for problem in json.loads((_HERE / "recorded_errors.json").read_text("utf-8")).values()
     for kind in Kind
     if kind.type == problem["type"]
 }

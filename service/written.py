@@ -1,4 +1,4 @@
-"""Responses that are written as a whole: with exactly these headers, and one that may come before the body ends."""
+"""Responses with exactly the headers that they are given; one may be sent before the request's body has arrived."""
 
 import asyncio
 from collections.abc import Mapping

@@ -8,8 +8,8 @@ GRID is a grid's name, with its parameters in parentheses where it has any, or t
 of `start`, `controller` or `error_control`; `first_step=`, `max_step=` or `max_nfe=` with a number; or the schedule of
 a stochastic method, with its scale and temperature in parentheses unless they are 1: `sde-50+flow_grpo(0.7)`.
 `resample=` repeats the steps of a one-step method: `euler-50+resample=3`. Case and surrounding spaces do not matter;
-`rk4:20` and `rk4_20` are the same as `rk4-20`. This is the only place that reads or writes such text: other programs
-send it as it was typed, and show the `text` of a response.
+`rk4:20` and `rk4_20` are the same as `rk4-20`, and `sde-heun-25` as `sde_heun-25`. This is the only place that reads or
+writes such text: other programs send it as it was typed, and show the `text` of a response.
 """
 
 from __future__ import annotations
@@ -337,6 +337,7 @@ _TEXT = re.compile(
     rf"(?P<options>(?:\+[a-z_]+(?:={NUMBER}|\({NUMBER}(?:,{NUMBER})?\))?)*)"
 )
 _STEPS = re.compile(rf"^([a-z_][a-z0-9_]*)_({_WHOLE})(?=[/+]|$)")
+_PARTS = re.compile(r"^([a-z]\w*)-(\d*[a-z]\w*)")
 _OPTION = re.compile(rf"\+([a-z_]+)(=(?:{NUMBER})|\([^)]*\))?")
 
 
@@ -348,7 +349,7 @@ def read_solver(text: str) -> dict[str, Any]:
     """
     if not isinstance(text, str):
         catalogue.find(text)  # raises an error that lists the known names
-    plain = text.strip().lower().replace("sde-heun", "sde_heun")  # its name in prose
+    plain = _PARTS.sub(_with_underscore, text.strip().lower())
     match = _TEXT.fullmatch(_STEPS.sub(_with_hyphen, plain))
     if match is None:
         raise SolverError(
@@ -371,6 +372,11 @@ def read_solver(text: str) -> dict[str, Any]:
             raise SolverError("solver", f"solver {text!r} says {name} twice; leave one of them out")
         parsed[name] = setting
     return parsed
+
+
+def _with_underscore(match: re.Match[str]) -> str:
+    name = f"{match[1]}_{match[2]}"
+    return name if catalogue.has(name) else match[0]
 
 
 def _with_hyphen(match: re.Match[str]) -> str:

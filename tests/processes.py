@@ -166,6 +166,14 @@ def running(
             process.wait()
 
 
+def start(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[str]":
+    """Start a command in the root folder, in a session of its own; its output and errors come as text."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
 def stop(process: Process, seconds: float = 60, number: int = signal.SIGTERM) -> int:
     """Send a signal to a process, wait for its end, and return its exit status; kill it if it takes longer."""
     process.send_signal(number)

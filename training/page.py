@@ -142,14 +142,14 @@ def _groups(title: str, groups: Sequence[GroupReport]) -> Iterator[str]:
     yield _table(head, rows)
 
 
-def _correlations(found: Correlations) -> Iterator[str]:
+def _correlations(correlations: Correlations) -> Iterator[str]:
     yield "<h2>Correlations (Spearman's)</h2><div class=pair>"
-    for title, matrix in (("samples", found.samples), ("training rows", found.data)):
+    for title, matrix in (("samples", correlations.samples), ("training rows", correlations.data)):
         rows = [
             [escape(name), *(f"<td style='background:{_colour(value)}'>{value:.2f}" for value in row)]
-            for name, row in zip(found.columns, matrix, strict=True)
+            for name, row in zip(correlations.columns, matrix, strict=True)
         ]
-        table = _table(("", *map(escape, found.columns)), rows, "cell")
+        table = _table(("", *map(escape, correlations.columns)), rows, "cell")
         yield f"<figure><figcaption>{title}</figcaption>{table}</figure>"
     yield "</div>"
 

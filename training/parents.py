@@ -170,24 +170,20 @@ def _decoder(theirs: Decoder, own: Decoder) -> Decoder:
     """Return the model's decoder, whose rounded columns may take the values of the data too."""
     if theirs.config.columns is None or own.config.columns is None:
         return theirs
-    columns = [
-        old.model_copy(
-            update={
-                "kind": old.kind if new.kind != "number" and old.kind == new.kind else _wider(old, new),
-                "low": min(old.low, new.low),
-                "high": max(old.high, new.high),
-            }
-        )
-        for old, new in zip(theirs.config.columns, own.config.columns, strict=True)
-    ]
+    columns = [_wider(*pair) for pair in zip(theirs.config.columns, own.config.columns, strict=True)]
     decoder = Decoder(theirs.config.model_copy(update={"columns": tuple(columns)}))
     decoder.load_state_dict(theirs.state_dict())
     return decoder
 
 
-def _wider(old: ColumnCard, new: ColumnCard) -> Any:
-    """Return the kind of a column that has the values of both."""
-    return "number" if "number" in (old.kind, new.kind) else "whole"
+def _wider(old: ColumnCard, new: ColumnCard) -> ColumnCard:
+    """Return a column of the model that has the values of the data, too."""
+    kinds = {old.kind, new.kind}
+    kind = old.kind if len(kinds) == 1 else "number" if "number" in kinds else "whole"
+    places = [column.decimals for column in (old, new) if column.kind == "number"]
+    decimals = None if None in places else max((n for n in places if n is not None), default=None)
+    limits = {"low": min(old.low, new.low), "high": max(old.high, new.high)}
+    return old.model_copy(update={"kind": kind, "decimals": decimals, **limits})
 
 
 def _conditions(

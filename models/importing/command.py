@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, get_args
 from urllib.request import ProxyHandler, Request, build_opener
@@ -35,7 +36,6 @@ from models.velocity import FieldKind
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs to be imported and served."""
-
 
 _NOTICED_S = 8.0
 """Seconds in which a running service has noticed a new model, even if it is busy."""
@@ -187,22 +187,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def refusal(name: str) -> list[str]:
-    """Return lines on whether the running service, if there is one, refuses the program just imported."""
+    """Return lines on whether the running service refuses the program just imported; general ones if none answers."""
     port = os.environ.get("PATHLINE_PORT", "").strip() or "8000"
     url = (os.environ.get("PATHLINE_URL", "").strip() or f"http://127.0.0.1:{port}").rstrip("/")
     key = os.environ.get("PATHLINE_API_KEY", "").strip()
-    asked = Request(f"{url}/v1/models/{name}", headers={"Authorization": f"Bearer {key}"} if key else {})  # noqa: S310
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     general = f"it holds a program, which a service refuses unless it was started with {ALLOW}=true"
     until = time.monotonic() + _NOTICED_S
     while True:
         try:
-            with build_opener(ProxyHandler({})).open(asked, timeout=_NOTICED_S) as response:
+            request = Request(f"{url}/v1/models/{name}", headers=headers)  # noqa: S310
+            with build_opener(ProxyHandler({})).open(request, timeout=_NOTICED_S) as response:
                 document = json.load(response)
             if document["status"] == "served":
                 return [f"the service at {url} serves it"]
             if reasons := [fault["reason"] for fault in document["unavailable"] if ALLOW in fault["reason"]]:
                 return [f"the service at {url} refuses it: {reasons[0]}", f"stop it, and start it with {ALLOW}=true"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             if getattr(error, "code", None) != HTTPStatus.NOT_FOUND:  # nothing listens, or it is something else
                 return [general]
         if time.monotonic() > until:  # it has another repository, or is slow

@@ -50,9 +50,8 @@ _NAMES = frozenset(
     diagonal expand expand_as flatten flip gather hstack index index_put index_select lift_fresh lift_fresh_copy
     mT masked_scatter meshgrid movedim narrow numpy_T pad permute pixel_shuffle pixel_unshuffle reflection_pad1d
     reflection_pad2d reflection_pad3d repeat repeat_interleave replication_pad2d replication_pad3d reshape reshape_as
-    roll scatter
-    scatter_add scatter_reduce select select_scatter slice slice_scatter split split_with_sizes squeeze stack swapaxes
-    tile to transpose tril triu type_as unbind unflatten unsqueeze view view_as vstack
+    roll scatter scatter_add scatter_reduce select select_scatter slice slice_scatter split split_with_sizes squeeze
+    stack swapaxes tile to transpose tril triu type_as unbind unflatten unsqueeze view view_as vstack
 
     arange eye full full_like linspace new_full new_ones new_zeros one_hot ones ones_like scalar_tensor zeros zeros_like
     """.split()  # noqa: SIM905  (a list of strings would take a hundred lines)

@@ -34,7 +34,7 @@ MAX_BYTES = 4 << 30
 FEW, MANY = 4, 16
 """Products of a multiple of so many rows have rows with the same bits, with one thread of torch and with several."""
 _LARGE = 1 << 20  # numbers of weights whose reading takes the time
-_HAS_ONEDNN = torch.backends.mkldnn.is_available()
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 Dtypes = Mapping[str, torch.dtype]
 
@@ -305,7 +305,8 @@ def _multiplied(function: Callable[..., Tensor], place: int) -> Callable[..., Te
 
     Kernels compute products of few rows by other instructions, and so with other bits, than those of many. A network
     with products of one row a sample (of an embedding of times, say) would otherwise pay for whole rows of padding.
-    Large weights go to oneDNN, which reads them hardly slower for two rows than others for one.
+    Large weights go to oneDNN, which reads them hardly slower for two rows than others for one. Its operation is
+    private to torch: a build without it computes these products like all others. Rows are tested either way.
     """
 
     def product(multiple: int, *arguments: Any, **named: Any) -> Tensor:

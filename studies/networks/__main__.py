@@ -1,6 +1,6 @@
 """`python -m studies.networks [NAME ...]`: networks that people bring, served, beside plain loops of their libraries.
 
-Each network of `cases.py` is imported and served by a process with one thread. Eight requests that differ (seed,
+Each network of `CASES` is imported and served by a process with one thread. Eight requests that differ (seed,
 conditions, shape) are sent one by one and at once, and drawn in this process by the library's own sampler, also with
 one thread, in turn.
 
@@ -33,8 +33,15 @@ import torch
 from numpy.typing import NDArray
 from pathline._request import sample_request
 
-from studies.networks.cases import CASES, Case
+from studies.networks.case import Case
+from studies.networks.of_diffusers import dit, edm, flux, sd3, unet2d
+from studies.networks.others import egnn, large, matcha, sbi, smolvla, torchcfm
 from studies.serving.servers import Running, server
+
+CASES: dict[str, Callable[[Path], Case]] = {
+    each.__name__: each for each in (torchcfm, sd3, flux, dit, unet2d, matcha, smolvla, sbi, edm, egnn, large)
+}
+"""What imports a network into a repository, by name."""
 
 REQUESTS, ROUNDS = 8, 5
 

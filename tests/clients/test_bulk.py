@@ -21,7 +21,7 @@ import pathline
 import pytest
 import torch
 from pathline import AsyncClient, BulkConflict, BulkIncomplete, Client
-from pathline.bulk_folder import JobSpec
+from pathline._bulk_spec import JobSpec
 
 from fleet.__main__ import main
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
@@ -160,6 +160,7 @@ def test_a_model_that_has_changed_is_refused(client: Client, service: FakeServic
         ({"total": 10, "num_steps": 3}, TypeError, "did you mean 'steps'"),
         ({"total": 10, "counts": {1: 3}}, pathline.InvalidValue, "the counts add up to 3"),
         ({"counts": {1: 0}}, pathline.InvalidValue, "asks for 0 samples of 1"),
+        ({"counts": {1: 3}, "first_index": 2**63 - 2}, pathline.InvalidValue, "of indices below 2"),
         ({"counts": {}}, pathline.InvalidValue, "counts is empty"),
         ({"counts": {1: 3}, "condition": 1}, pathline.InvalidValue, "both given"),
         ({"counts": {1: 3}, "conditions": {"text": 1}}, pathline.InvalidValue, "both given"),
@@ -342,6 +343,25 @@ def test_counts_of_conditions_are_those_of_a_table(
     assert main(["export", str(tmp_path / "sdk"), str(tmp_path / "all.npz")]) == 0
     with np.load(tmp_path / "all.npz") as exported:
         assert exported["labels"].tolist() == [recorded[0]] * 70 + [recorded[1]] * 30
+
+
+@pytest.mark.parametrize("negative", [2, np.int64(2), "eel"])
+def test_a_negative_condition_is_for_all_samples_of_a_table(
+    negative: Any, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"solver": "rk4-4", "seed": 5, "guidance": 2.0, "negative": {"condition": negative}}
+
+    async def both() -> tuple[pathline.BulkResult, np.ndarray]:
+        async with in_process(repository) as client:
+            job = await client.bulk("pets", counts={0: 70, 1: 30}, to=tmp_path / "sdk", shard_rows=64, **options)
+            return job, (await client.sample("pets", 100, condition=[0] * 70 + [1] * 30, **options)).samples
+
+    job, samples = asyncio.run(both())
+    np.testing.assert_array_equal(np.concatenate([np.load(path) for path in job.files]), samples)
+    (tmp_path / "wanted.csv").write_text("condition,count\n0,70\n1,30\n")
+    command = ("sample", "pets", "--conditions", tmp_path / "wanted.csv", "--seed", 5, "--solver", "rk4-4")
+    guidance = ("--guidance", 2, "--negative", negative, "--to", tmp_path / "fleet")
+    assert fleet(repository, monkeypatch, capsys, *command, *guidance) == job.fingerprint
 
 
 @pytest.fixture

@@ -14,18 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pathline.bulk_folder import (
-    Folder,
-    JobSpec,
-    JobStore,
-    Npy,
-    Parquet,
-    Receipt,
-    ShardRows,
-    Summary,
-    fingerprint,
-    shard_rows,
-)
+from pathline._bulk_spec import JobSpec, Receipt, ShardRows, Summary, fingerprint, shard_rows
+from pathline.bulk_folder import Folder, JobStore, Npy, Parquet
 from pathline.errors import BulkConflict, InvalidValue
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)

@@ -221,6 +221,28 @@ def test_known_values(client: Client, served: str, tmp_path: Path) -> None:
         client.sample("gaussian", 1, known=[1])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("mask", [[1, 0], [[1, 0], [0, 1]] * 3], ids=["one mask", "a mask for each"])
+@pytest.mark.parametrize("form", [np.array, list], ids=["array", "list"])
+def test_pages_take_apart_known_values_of_each_sample(client: Client, mask: list[Any], form: Any) -> None:
+    known = {"values": form([[k / 8, -k / 8] for k in range(6)]), "mask": form(mask)}
+    options: dict[str, Any] = {"solver": "rk4-5", "seed": 3}
+    whole = client.sample("gaussian", 6, known=known, **options).samples
+    assert whole[4, 0] == 0.5
+    pages = client.iter_samples("gaussian", 6, 4, known=known, **options)
+    np.testing.assert_array_equal(np.concatenate([page.samples for page in pages]), whole)
+    if len(mask) == 6:
+        shared = {"values": form([0.5, -0.5]), "mask": form(mask)}
+        pages = client.iter_samples("gaussian", 6, 4, known=shared, **options)
+        whole = client.sample("gaussian", 6, known=shared, **options).samples
+        np.testing.assert_array_equal(np.concatenate([page.samples for page in pages]), whole)
+
+
+def test_known_values_of_all_samples_may_have_as_many_numbers_as_there_are_samples(client: Client) -> None:
+    known = {"values": [0.5, 0.0], "mask": [1, 0]}
+    pages = client.iter_samples("gaussian", 2, 1, known=known, solver="rk4-5", seed=3)
+    assert [page.samples[0, 0] for page in pages] == [0.5, 0.5]
+
+
 def test_a_budget_and_the_frontier(
     served: str, repository: Path, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:

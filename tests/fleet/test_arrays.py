@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pathline.bulk_folder import StoredArray, digest_of_array, write_array
+from pathline._bulk_conditions import StoredArray, digest_of_array, write_array
 
 from fleet.launchers import Worker
 from fleet.store import Target

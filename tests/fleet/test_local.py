@@ -17,8 +17,7 @@ from fleet.store import Target
 from service.settings import Settings
 from tests.fleet.conftest import Fleet
 from tests.fleet.pretended import never_done, pretend
-
-ROOT = Path(__file__).parents[2]
+from tests.processes import start
 
 
 def test_a_worker_that_dies_is_replaced_and_its_shard_is_retried(
@@ -72,18 +71,9 @@ ABORTS = "import atexit, os, runpy; atexit.register(os.abort); runpy.run_module(
 """`python -m fleet` in a Python that would abort while it is finalized, as libraries of object stores may."""
 
 
-def start(repository: Path, *arguments: str) -> subprocess.Popen[str]:
+def begin(repository: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PATHLINE_MODELS_DIR": str(repository)}
-    command = [sys.executable, "-c", ABORTS, "sample", *arguments, "--quiet"]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return start([sys.executable, "-c", ABORTS, "sample", *arguments, "--quiet"], environment)
 
 
 def await_receipts(folder: Path, many: int, process: subprocess.Popen[str]) -> None:
@@ -98,7 +88,7 @@ def test_ctrl_c_leaves_a_job_that_can_be_resumed(
     assert fleet("sample", "net", to="memory://whole", **job | {"shard_rows": 640}) == 0
     whole = capsys.readouterr().out.split()[-1]
     arguments = [part for name, value in job.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    stopped = start(repository, "net", "--to", str(tmp_path), *arguments)
+    stopped = begin(repository, "net", "--to", str(tmp_path), *arguments)
     await_receipts(tmp_path, 3, stopped)
     os.killpg(stopped.pid, signal.SIGINT)  # as a terminal does, to the worker too
     _, errors = stopped.communicate()

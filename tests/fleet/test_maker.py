@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from pathline.bulk_folder import JobSpec
+from pathline._bulk_spec import JobSpec
 
 from fleet.errors import CommandError
 from fleet.maker import Maker

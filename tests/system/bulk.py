@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.__main__ import main
-from tests.processes import ROOT
+from tests.processes import ROOT, start
 
 PYTHON = ROOT / ".venv" / "fleet" / "bin" / "python"
 JOB = ("moons", "--seed", "5", "--total", str(64 * 40), "--solver", "rk4-2000", "--shard-rows", "64")
@@ -19,15 +19,7 @@ JOB = ("moons", "--seed", "5", "--total", str(64 * 40), "--solver", "rk4-2000", 
 
 def begin(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
     assert PYTHON.is_file(), f"{PYTHON} is missing; run: make test-system"
-    return subprocess.Popen(
-        [str(PYTHON), "-m", "fleet", *arguments, "--quiet"],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return start([str(PYTHON), "-m", "fleet", *arguments, "--quiet"], environment)
 
 
 def fleet(environment: dict[str, str], *arguments: str, code: int = 0) -> str:

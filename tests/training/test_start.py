@@ -110,3 +110,23 @@ def test_the_option_and_what_contradicts_it(parent: Path, tmp_path: Path, capsys
         load_recipe(CONFIGS / "moons.toml", {"student": {"checkpoint": "x"}, "start": {"checkpoint": "x"}})
     assert main(["fit", "moons", "--from", str(tmp_path / "none")]) == 2
     assert "start.checkpoint: " in capsys.readouterr().err
+
+
+def test_a_column_has_as_many_decimals_as_the_rows_of_the_model_and_of_the_data(tmp_path: Path, options: Options):
+    def table(name: str, *columns: str) -> Path:
+        lines = [",".join(column.format(k % 7) for column in columns) for k in range(90)]
+        (tmp_path / name).write_text("\n".join(["a,b,c,d", *lines]))
+        return tmp_path / name
+
+    def of(path: Path, **changes: Any) -> Recipe:
+        data = {"path": str(path), "name": "vectors"}
+        return recipe_of(path, **{"data": data, **changes})
+
+    first = fit(of(table("first.csv", "{}.5", "{}.25", "{}", "{}.5")), options)
+    second = table("second.csv", "{}.125", "{}.5", "{}.5", "{}.0123456789012")
+    recipe = pin_parent(pin(of(second, name="more", start={"checkpoint": str(first)})))
+    columns = prepare(recipe).decoder.config.columns or ()
+    assert [column.decimals for column in read_card(first).decoder.columns or ()] == [1, 2, None, 1]
+    assert [(column.kind, column.decimals) for column in columns] == [
+        ("number", 3), ("number", 2), ("number", 1), ("number", None)
+    ]  # fmt: skip

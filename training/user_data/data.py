@@ -177,7 +177,7 @@ def _transformed(columns: Sequence[ColumnCard], train: NDArray[np.float64]) -> l
         "learned by logarithm, so that no sample is negative": logs,
         "learned by quantiles, as tails are long or there are several peaks": quantiles,
     }
-    undo = '--no-transform (data.transforms = "none") learns all columns as they are'
+    undo = '--no-transform (data.transforms = "none") transforms no columns but those named'
     return [f"{what}: {listed(names)}; {undo}" for what, names in how.items() if names]
 
 

@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,8 +30,8 @@ _INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
 
 _CODE = re.compile(r"[+-]?0\d+", re.ASCII)
 
-_UNIT = re.compile(r"(?P<name>\S.*?)\s*\[(?P<unit>[^\[\]]+)\]")
-"""The name of a column with its unit, as in price [EUR]."""
+_UNIT = re.compile(r"(?P<name>\S.*?)\s*\[(?!\s*\d+\s*\])(?P<unit>[^\[\]]+)\]")
+"""The name of a column with its unit, as in price [EUR]; a whole number is an index, as in x[0]."""
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 
@@ -192,9 +193,7 @@ def _table(path: Path, config: VectorsData) -> _Table:
             )
     if not _has_header(path, rows, lines[0], config):
         return _Table(path, [str(number) for number in range(len(rows[0]))], rows, lines)
-    parts = [_UNIT.fullmatch(cell.strip()) for cell in rows[0]]
-    header = [part["name"] if part else cell.strip() for part, cell in zip(parts, rows[0], strict=True)]
-    units = {part["name"]: part["unit"] for part in parts if part}
+    header, units = _names_and_units(rows[0])
     if len(rows) == 1:
         raise DataError(f"data {path} has column names and no rows; one row per sample is needed")
     table = _without_index(
@@ -214,6 +213,15 @@ def _table(path: Path, config: VectorsData) -> _Table:
         note = f"line {lines[0]} ({','.join(header)}) was read as column names"
         return replace(table, notes=(*table.notes, note))
     return table
+
+
+def _names_and_units(cells: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the names of the columns, and the units of those that have one; brackets stay where names need them."""
+    parts = [_UNIT.fullmatch(cell.strip()) for cell in cells]
+    names = [part["name"] if part else cell.strip() for part, cell in zip(parts, cells, strict=True)]
+    count = Counter(names)
+    units = {part["name"]: part["unit"].strip() for part in parts if part and count[part["name"]] == 1}
+    return [name if name in units else cell.strip() for name, cell in zip(names, cells, strict=True)], units
 
 
 def _check_separator(path: Path, rows: list[list[str]], lines: list[int], separator: str) -> None:

@@ -19,28 +19,17 @@ import numpy as np
 
 from pathline._bar import Follow, following
 from pathline._bulk_arguments import BulkArguments, Counts
+from pathline._bulk_conditions import Arrays, ConditionCounts, RowConditions, merged
+from pathline._bulk_spec import BLOCK, JobSpec, Receipt, ShardRows
 from pathline._calls import Calls
 from pathline._conditions import ONE
 from pathline._events import Progress
 from pathline._fields import BulkOptions
 from pathline._flow import Do, Flow, Together, Wait
-from pathline._request import chosen_seed, integer, sample_request
+from pathline._request import chosen_seed, sample_request
 from pathline._results import SampleResult
 from pathline._typed import typed, understood
-from pathline.bulk_folder import (
-    BLOCK,
-    Arrays,
-    ConditionCounts,
-    Folder,
-    JobSpec,
-    JobStore,
-    Receipt,
-    RowConditions,
-    ShardQueue,
-    ShardRows,
-    merged,
-    shard_rows,
-)
+from pathline.bulk_folder import Folder, JobStore, ShardQueue
 from pathline.errors import (
     APIError,
     BulkConflict,
@@ -194,13 +183,14 @@ class BulkJob:
 
     def _paged(self, first: int, most: int) -> Flow[SampleResult]:
         """Request one page of rows."""
+        spec = self.spec
         while True:
             rows, begin = min(self._page.rows, most), time.monotonic()
-            members = merged(self.spec.request, self._conditions, first, rows)
+            members = merged(spec.request, self._conditions, first, rows)
+            members |= {"version": spec.version, "seed": spec.seed, "first_index": spec.first_index + first}
             try:
-                result = yield from self._calls.sampled(
-                    _request(self.spec, first, rows, members, self._timeout_s, self._calls.url)
-                )
+                request = _request(spec.model, rows, members, self._timeout_s, self._calls.url)
+                result = yield from self._calls.sampled(request)
             except (InvalidRequest, DeadlineExceeded) as error:
                 if not (_too_many(error) and self._page.refused(rows)):
                     raise
@@ -210,7 +200,7 @@ class BulkJob:
                     raise
                 yield Wait(min(error.retry_after_s or 1.0, _PATIENCE_S))
                 continue
-            _refuse_changed(self.spec, result)
+            _refuse_changed(spec, result)
             if rows < most:
                 self._page.took(rows, time.monotonic() - begin)
             return result
@@ -280,12 +270,9 @@ def _refuse_changed(spec: JobSpec, result: SampleResult) -> None:
             )
 
 
-def _request(
-    spec: JobSpec, first: int, rows: int, members: Mapping[str, Any], timeout_s: float | None, url: str
-) -> Any:
-    options = {"version": spec.version, **members, "seed": spec.seed, "trace": "none"}
-    options |= {"first_index": spec.first_index + first, "priority": "bulk", "timeout_s": timeout_s}
-    return sample_request(spec.model, rows, options, url)
+def _request(model: str, rows: int, members: Mapping[str, Any], timeout_s: float | None, url: str) -> Any:
+    options = {**members, "trace": "none", "priority": "bulk", "timeout_s": timeout_s}
+    return sample_request(model, rows, options, url)
 
 
 def bulk(
@@ -377,38 +364,22 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments, trie
 def _fitted(calls: Calls, arguments: BulkArguments, model: str, total: int, version: int | None) -> Flow[Arrays]:
     if not arguments.arrays:
         return Arrays({}, total)
-    return arguments.fitted(total, (yield from calls.conditions(model, version, arguments.options.get("timeout_s"))))
+    takes, _ = yield from calls.shapes(model, version, arguments.options.get("timeout_s"))
+    return arguments.fitted(total, takes)
 
 
 def _new(
     calls: Calls, arguments: BulkArguments, model: str, total: int, conditions: RowConditions | None
 ) -> Flow[JobSpec]:
-    spec = JobSpec(
-        model=model,
-        version=0,
-        checkpoint="",
-        path="",
-        threads=0,  # decided by the service, as are the numbers of the solver
-        noise="",
-        request=arguments.request,
-        plan="",
-        seed=chosen_seed(arguments.options.get("seed")),
-        first_index=integer("first_index", arguments.options.get("first_index", 0)),
-        total=total,
-        table=conditions.digest if isinstance(conditions, ConditionCounts) else "",
-        arrays=conditions.digests if isinstance(conditions, Arrays) else {},
-        shape=(),
-        dtype="float32",
-        format=arguments.format or "npy",
-        shard_rows=arguments.shard_rows or -(-total // BLOCK) * BLOCK,  # measured below
-    )
+    seed, first_index = chosen_seed(arguments.options.get("seed")), arguments.options.get("first_index", 0)
     timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, total)
     rows, version = min(BLOCK, most), arguments.options.get("version")
     while True:  # more and more of the first rows, until they take long enough to measure the service's speed
         started = time.monotonic()
-        members = {**merged(spec.request, conditions, 0, rows), "version": version}
+        members = merged(arguments.request, conditions, 0, rows)
+        members |= {"version": version, "seed": seed, "first_index": first_index}
         try:
-            first: SampleResult = yield from calls.sampled(_request(spec, 0, rows, members, timeout_s, calls.url))
+            first: SampleResult = yield from calls.sampled(_request(model, rows, members, timeout_s, calls.url))
         except (InvalidRequest, DeadlineExceeded) as error:
             if not _too_many(error) or rows == _LEAST_PAGE:
                 raise
@@ -423,17 +394,18 @@ def _new(
             break
         rows = min(4 * rows, most)
     info = yield from calls.model(model)
-    row_bytes = first.samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
-    rate, least_bytes = rows / seconds, max(row_bytes, 1)
     with understood("the description of the model"):
-        decided = {
+        members = {
+            **arguments.members(total, conditions, first.samples, lambda: rows / seconds),
+            "model": model,
             "version": first.version,
             "checkpoint": first.checkpoint,
             "path": info.served(first.version).get("path") or "",
+            "threads": 0,  # decided by the service, as are the numbers of the solver
             "noise": first.extra.get("noise", ""),
-            "shape": first.samples.shape[1:],
-            "dtype": str(first.samples.dtype),
+            "plan": "",
+            "seed": seed,
+            "format": arguments.format or "npy",
             "columns": list(first.extra.get("columns") or ()),
-            "shard_rows": arguments.shard_rows or shard_rows(rate, spec.total, arguments.workers, least_bytes),
         }
-        return typed(JobSpec, {**vars(spec), **decided})
+        return typed(JobSpec, members)

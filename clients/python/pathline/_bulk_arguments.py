@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pathline._conditions import NAMED, shape_of
+from pathline._bulk_conditions import Arrays, ConditionCounts, RowConditions
+from pathline._bulk_spec import BLOCK, FIELDS, JobSpec, shard_rows
+from pathline._conditions import KNOWN, NAMED, shape_of
 from pathline._fields import BulkOptions
 from pathline._plot import needed
 from pathline._request import SEED_LIMIT, chosen_seed, integer, plain_options
-from pathline.bulk_folder import BLOCK, FIELDS, FORMATS, Arrays, ConditionCounts, JobSpec
+from pathline.bulk_folder import FORMATS
 from pathline.errors import InvalidValue
 
 Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
@@ -29,7 +31,8 @@ class BulkArguments:
         model, total, format, shard_rows, workers: As for `Client.bulk`.
         table: The table of conditions, if there is one.
         options: The options of the request, as JSON has them.
-        arrays: The numbers among the named conditions, by ``conditions.NAME`` and ``negative.NAME``.
+        arrays: The numbers among the named conditions, by ``conditions.NAME`` and ``negative.NAME``; none with a table,
+            beside which they are for all samples.
     """
 
     model: str | None
@@ -62,16 +65,14 @@ class BulkArguments:
             ImportError: The format is Parquet and pyarrow is not installed.
         """
         members = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
-        if "known" in members:  # the same for all requests, and part of the spec
-            members["known"] = {
-                name: value.tolist() if isinstance(value, np.ndarray) else value
-                for name, value in members["known"].items()
-            }
         table = None if counts is None else _table(counts)
         for name in ("condition", "conditions"):
             if table is not None and name in members:
                 raise InvalidValue(f"{name} and a table of conditions are both given; give one of them", name)
         total = None if total is None else integer("total", total)
+        if table is not None and total not in (None, table.total):
+            raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave out total", "total")
+        total = total if table is None else table.total
         first = integer("first_index", members.get("first_index", 0))
         if not 0 <= first < SEED_LIMIT:
             raise InvalidValue(f"first_index={first} is not allowed; use an integer from 0 to 2**63 - 1", "first_index")
@@ -79,8 +80,6 @@ class BulkArguments:
             raise InvalidValue(
                 f"total={total} is not allowed; ask for 1 sample or more, of indices below 2**63", "total"
             )
-        if table is not None and total not in (None, table.total):
-            raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave out total", "total")
         if format not in (None, *formats):
             raise InvalidValue(f"format={format!r} is not allowed; use one of {', '.join(formats)}", "format")
         if format == "parquet":
@@ -92,8 +91,10 @@ class BulkArguments:
                 raise InvalidValue(f"{name}={number} is not allowed; use at least 1", name)
         if "seed" in members:
             members["seed"] = chosen_seed(members["seed"])
-        total = total if table is None else table.total
-        return cls(model, total, table, format, shard_rows, workers, members, _arrays_in(members))
+        arrays = _arrays_in(members) if table is None else {}
+        for option in {*NAMED, KNOWN} & set(members):  # the same for all requests, and part of the spec
+            members[option] = {name: _as_list(value) for name, value in members[option].items()}
+        return cls(model, total, table, format, shard_rows, workers, members, arrays)
 
     @property
     def request(self) -> dict[str, Any]:
@@ -126,6 +127,29 @@ class BulkArguments:
                 )
             fitted[key] = array if more else array[None]
         return Arrays(fitted, total)
+
+    def members(
+        self, total: int, conditions: RowConditions | None, samples: np.ndarray, rate: Callable[[], float]
+    ) -> dict[str, Any]:
+        """Return the members of a new job's spec that follow from the arguments.
+
+        Args:
+            total: Number of samples.
+            conditions: Those of the job.
+            samples: Its first ones.
+            rate: Returns the rows per second of one worker, if the size of shards depends on it.
+        """
+        row_bytes = samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
+        return {
+            "request": self.request,
+            "first_index": self.options.get("first_index", 0),
+            "total": total,
+            "table": conditions.digest if isinstance(conditions, ConditionCounts) else "",
+            "arrays": conditions.digests if isinstance(conditions, Arrays) else {},
+            "shape": samples.shape[1:],
+            "dtype": str(samples.dtype),
+            "shard_rows": self.shard_rows or shard_rows(rate(), total, self.workers, row_bytes),
+        }
 
     def refuse_other(self, spec: JobSpec, arrays: Arrays, **more: Any) -> None:
         """Check that a job matches the arguments, the arrays among them, and more members.
@@ -175,6 +199,10 @@ def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
         if option in options and not options[option]:
             del options[option]
     return arrays
+
+
+def _as_list(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:

@@ -129,8 +129,8 @@ class Calls:
             total: How many samples in all.
             batch: How many at a time.
             progress: As for `sample`, for all pages together.
-            **options: See `SampleOptions`; one `seed` serves all pages, conditions may have one value for each of the
-                `total` samples, `x0` cannot be paged, and `error_control="batch"` needs one page.
+            **options: See `SampleOptions`; one `seed` serves all pages, conditions and known values may have one value
+                for each of the `total` samples, `x0` cannot be paged, and `error_control="batch"` needs one page.
 
         Raises:
             PathlineError: See `pathline.errors`.
@@ -140,7 +140,7 @@ class Calls:
 
     def _paged(self, pages: Pages, progress: bool | Follow | None) -> Flow[None]:
         if pages.depends_on is not None:
-            pages.split((yield from self.conditions(*pages.depends_on)))
+            pages.split(*(yield from self.shapes(*pages.depends_on)))
         with following(progress or (lambda _: None)) as tell:
             done, forecast = 0, _events.Forecast()
             for request in pages:
@@ -282,8 +282,13 @@ class Calls:
         """Return the service's description of one model."""
         return self._get(_path_of(name), _info.model_of)
 
-    def conditions(self, name: str, version: int | None, timeout_s: float | None = None) -> Flow[Mapping[str, Any]]:
-        """Return the conditions of a version by name; a version that was never loaded is loaded first."""
+    def shapes(
+        self, name: str, version: int | None, timeout_s: float | None = None
+    ) -> Flow[tuple[Mapping[str, Any], list[Any]]]:
+        """Return the conditions of a version by name, and the shapes of one sample and of its state.
+
+        A version that was never loaded is loaded first.
+        """
         info = yield from self.model(name)
         version = info.version if version is None else version
         if version is not None and not info.served(version):
@@ -292,10 +297,11 @@ class Calls:
                 yield from self.sampled(sample_request(name, 1, options, self.url))
             info = yield from self.model(name)
         with understood(f"the description of {name}"):
-            takes = info.served(version).get("conditions") or {}
+            served = info.served(version)
+            takes, card = served.get("conditions") or {}, served.get("card") or {}
             for entry in takes.values():
                 member_of(entry, "shape", "list")
-        return takes
+            return takes, [card[shape] for shape in ("data_shape", "event_shape") if shape in card]
 
     def frontier(self, name: str, version: int | None = None) -> Flow[_frontier.Frontier]:
         """Return the cost of each measured solver on a model, and its distance from the exact end of the path.

@@ -1,8 +1,8 @@
-"""Conditions of many samples: one value for all of them, or one for each, of which a request has its own part."""
+"""Conditions and known values: one for all samples, or one for each of them, of which a request has its own part."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 ONE = "condition"
@@ -10,6 +10,9 @@ ONE = "condition"
 
 NAMED = ("conditions", "negative")
 """Options that hold conditions by name; `condition` and `negative` may also hold the only one."""
+
+KNOWN = "known"
+"""Option that holds known values and their mask."""
 
 
 def shape_of(takes: Mapping[str, Any], name: str) -> list[int | str] | None:
@@ -26,27 +29,46 @@ def shape_of(takes: Mapping[str, Any], name: str) -> list[int | str] | None:
 
 
 def may_differ(options: Mapping[str, Any], total: int) -> list[tuple[str, str]]:
-    """Return the option and the name of each condition with as many entries as there are samples."""
+    """Return the option and the name of each array with as many entries as there are samples."""
     places = []
-    for option in (ONE, *NAMED):
+    for option in (ONE, *NAMED, KNOWN):
         content = options.get(option)
         values = content.items() if isinstance(content, Mapping) else [("", content)]
-        places += [
-            (option, name) for name, value in values if value is not None and _axes(value) and len(value) == total
-        ]
+        places += [(option, name) for name, value in values if value is not None and _lengths(value)[:1] == (total,)]
     return places
 
 
 def differ(
-    options: Mapping[str, Any], places: list[tuple[str, str]], takes: Mapping[str, Any]
+    options: Mapping[str, Any],
+    places: Sequence[tuple[str, str]],
+    takes: Mapping[str, Any],
+    shapes: Sequence[Sequence[int | str]],
 ) -> list[tuple[str, str]]:
-    """Return those of some places that hold one value for each sample."""
-    axes = {(option, name): _axes(options[option][name] if name else options[option]) for option, name in places}
-    shapes = {name: shape_of(takes, name or ONE) for _, name in places}
-    return [place for place in places if (shape := shapes[place[1]]) is not None and axes[place] == len(shape) + 1]
+    """Return those of some places that hold one value for each sample.
+
+    Args:
+        options: The options of a request.
+        places: As `may_differ` returns them.
+        takes: Conditions of the model by name, as the service describes them.
+        shapes: Shapes of one sample and of its state, with names for free axes; known values have one of them.
+    """
+    values = _lengths((options.get(KNOWN) or {}).get("values"))
+    own = (KNOWN, "values") in places and not any(_has_shape(values, shape) for shape in shapes)
+
+    def axes_of(option: str, name: str) -> int | None:
+        """Return the number of axes of the value for one sample; None if the model takes no such condition."""
+        if option == KNOWN:
+            return len(values) - own
+        shape = shape_of(takes, name or ONE)
+        return None if shape is None else len(shape)
+
+    axes = {
+        (option, name): len(_lengths(options[option][name] if name else options[option])) for option, name in places
+    }
+    return [place for place in places if (one := axes_of(*place)) is not None and axes[place] == one + 1]
 
 
-def slice_of(options: Mapping[str, Any], places: list[tuple[str, str]], rows: slice) -> dict[str, Any]:
+def slice_of(options: Mapping[str, Any], places: Sequence[tuple[str, str]], rows: slice) -> dict[str, Any]:
     """Return options with only some of the values at these places."""
     part = dict(options)
     for option, name in places:
@@ -54,11 +76,17 @@ def slice_of(options: Mapping[str, Any], places: list[tuple[str, str]], rows: sl
     return part
 
 
-def _axes(value: Any) -> int:
-    """Return the number of axes of an array or of nested lists."""
+def _has_shape(lengths: Sequence[int], shape: Sequence[int | str]) -> bool:
+    return len(lengths) == len(shape) and all(
+        isinstance(size, str) or size == length for length, size in zip(lengths, shape, strict=True)
+    )
+
+
+def _lengths(value: Any) -> tuple[int, ...]:
+    """Return the lengths of the axes of an array or, by their first entries, of nested lists."""
     if hasattr(value, "__array__"):
-        return len(value.shape)
-    axes = 0
+        return tuple(value.shape)
+    lengths = ()
     while isinstance(value, (list, tuple)):
-        axes, value = axes + 1, value[0] if value else None
-    return axes
+        lengths, value = (*lengths, len(value)), value[0] if value else None
+    return lengths

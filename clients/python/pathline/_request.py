@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from pathline._conditions import NAMED, differ, may_differ, slice_of
+from pathline._conditions import KNOWN, NAMED, differ, may_differ, slice_of
 from pathline._fields import FIELDS, OTHER_NAMES, ReplayOptions, SolverOptions
 from pathline.errors import InvalidValue
 
@@ -69,7 +69,7 @@ class Budget:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-_WITH_ARRAYS = (*NAMED, "known")
+_WITH_ARRAYS = (*NAMED, KNOWN)
 """Options that are objects with arrays by name."""
 
 _SAMPLE = tuple(name for name in FIELDS if name not in ("model", "num_samples"))
@@ -209,7 +209,7 @@ class Pages:
         self._url = url
         self._model, self._options = model, {**options, "seed": chosen_seed(options.get("seed"))}
         self._start = integer("first_index", options.get("first_index") or 0)
-        self._places = list[tuple[str, str]]()  # of conditions with one value for each sample
+        self._places = list[tuple[str, str]]()  # of arrays with one value for each sample
         self._page(0)  # so that a bad value is reported here
 
     def __iter__(self) -> Iterator[Request]:
@@ -217,7 +217,7 @@ class Pages:
 
     @property
     def depends_on(self) -> tuple[str, int | None] | None:
-        """The model and the version that decide whether conditions are for one sample each; None if it is clear."""
+        """The model and the version that decide which arrays are for one sample each; None if it is clear."""
         unclear = self.total > self._batch and may_differ(self._options, self.total)
         return (self._model, self._options.get("version")) if unclear else None
 
@@ -229,9 +229,9 @@ class Pages:
                 f"pages of {self._batch}; use error_control='sample', or batch={self.total}"
             )
 
-    def split(self, takes: Mapping[str, Any]) -> None:
-        """Take apart conditions with one value for each sample, given the conditions of the model."""
-        self._places = differ(self._options, may_differ(self._options, self.total), takes)
+    def split(self, takes: Mapping[str, Any], shapes: Sequence[Sequence[int | str]]) -> None:
+        """Take apart what has one value for each sample; `takes` and `shapes` of the model are as for `differ`."""
+        self._places = differ(self._options, may_differ(self._options, self.total), takes, shapes)
 
     def pin(self, version: int, solver: str | None = None) -> None:
         """Request this version from now on, and this solver if a budget chose it."""
@@ -264,7 +264,7 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
     members = {}
     for name, value in options.items():
         if name in _WITH_ARRAYS and value is not None and not isinstance(value, Mapping):
-            example = "'values': y, 'mask': mask" if name == "known" else "'text': [0.1, 0.2]"
+            example = "'values': y, 'mask': mask" if name == KNOWN else "'text': [0.1, 0.2]"
             kind = type(value).__name__
             raise TypeError(f"{name} is a {kind}; use a dict with a value for each name, such as {name}={{{example}}}")
         if value is not None:

@@ -1,6 +1,7 @@
 """`python -m models import` on the command line."""
 
 import json
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -77,6 +78,28 @@ def test_a_program_is_said_to_be_refused_by_the_service_that_runs(
         assert rest == (["stop it, and start it with PATHLINE_ALLOW_PROGRAMS=true"] if "refuses it" in line else [])
         server.shutdown()
     assert refusal("net")[0].startswith("it holds a program"), "nothing listens"
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://127.0.0.1:port", "http://["])
+def test_an_address_that_is_none_is_no_fault_of_the_import(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_URL", url)
+    assert refusal("net")[0].startswith("it holds a program, which a service refuses unless")
+
+
+def test_nor_is_a_server_that_does_not_speak_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"SSH-2.0-other\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        monkeypatch.setenv("PATHLINE_URL", f"http://127.0.0.1:{other.getsockname()[1]}")
+        assert refusal("net")[0].startswith("it holds a program, which a service refuses unless")
+        thread.join()
 
 
 def test_dependent_noise_is_declared_in_the_card(command: list[str], tmp_path: Path) -> None:

@@ -249,6 +249,17 @@ def test_a_program_is_called_with_one_row_where_many_have_the_same_bits(
     torch.testing.assert_close(whole, plain(x, t).detach(), rtol=1e-5, atol=1e-5)
 
 
+def test_large_products_are_right_without_onednn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    plain, x, t = Heavy().eval(), torch.randn(20, 2, 8, 8), torch.rand(20)
+    checkpoint = load(take(export(plain, (x, t), tmp_path / "net.pt2"), tmp_path, declared=OURS).path)
+    monkeypatch.setattr("models.program.steps._HAS_ONEDNN", False)
+    call = field_rows(checkpoint.velocity, (2, 8, 8), torch.float32, max_rows=8)
+    whole = call(x, t)
+    assert torch.equal(call(x[3:4], t[3:4]), whole[3:4])
+    torch.testing.assert_close(whole, plain(x, t).detach(), rtol=1e-5, atol=1e-5)
+
+
 def test_our_numbers_of_types_are_those_of_torch() -> None:
     from torch._export.serde import schema, serialize
 

@@ -34,6 +34,23 @@ def test_bad_tables_are_explained_with_the_line_that_an_editor_shows(tmp_path: P
         read(tmp_path / "bad.csv", content)
 
 
+@pytest.mark.parametrize(
+    ("header", "names", "units"),
+    [
+        ("price [EUR],rooms", ("price", "rooms"), {"price": "EUR"}),
+        ("rate [1/s], share[ % ]", ("rate", "share"), {"rate": "1/s", "share": "%"}),
+        ("x[0],x[1]", ("x[0]", "x[1]"), {}),
+        ("speed [m/s],speed [km/h]", ("speed [m/s]", "speed [km/h]"), {}),
+        ("price [EUR],price", ("price [EUR]", "price"), {}),
+    ],
+)
+def test_a_unit_in_brackets_is_no_part_of_the_name_where_that_stays_one(
+    tmp_path: Path, header: str, names: tuple[str, ...], units: dict[str, str]
+):
+    table = read(tmp_path / "t.csv", f"{header}\n1.5,2\n3,4\n")
+    assert (tuple(table.names), dict(table.units)) == (names, units)
+
+
 def test_blank_lines_blanks_and_a_byte_order_mark_do_no_harm(tmp_path: Path):
     found = read(tmp_path / "t.csv", "\ufeffa, b\n\n 1 ,2\n3,4\n")
     np.testing.assert_array_equal(found.samples, [[1, 2], [3, 4]])

@@ -99,7 +99,7 @@ def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleRe
     if arguments.json:
         samples = {} if shown is None else {"samples": numbers(shown.samples)}
         written = {"output": str(arguments.output)} if arguments.output else {}
-        _print_json({**tally.describe(), **written, **samples, **(tally.transitions() if shown else {})})
+        _print_json({**tally.describe(), **written, **samples, **(tally.log_densities() if shown else {})})
     elif shown is not None:
         show(str(shown))
         show(_sketch(shown))

@@ -69,7 +69,7 @@ def write_json(file: IO[bytes], tally: Tally) -> None:
     for number, page in enumerate(tally.pages()):
         rows = json.dumps(numbers(page.samples), allow_nan=False, separators=(",", ":"))[1:-1]
         file.write((('{"samples":[' if number == 0 else ",\n") + rows).encode())
-    meta = json.dumps(tally.describe() | tally.transitions(), allow_nan=False)
+    meta = json.dumps(tally.describe() | tally.log_densities(), allow_nan=False)
     file.write(b"],\n" + meta[1:].encode() + b"\n")
 
 

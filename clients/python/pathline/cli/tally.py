@@ -54,9 +54,10 @@ class Tally:
             whole["shape"] = [self._done, *metas[0]["shape"][1:]]
         return {**metas[0], **whole, "failed": self.failed, "latency": latency}
 
-    def transitions(self) -> dict[str, Any]:
+    def log_densities(self) -> dict[str, Any]:
         """Return the log-densities of steps as nested lists, null where not finite; empty without them."""
-        return {name: numbers(np.concatenate(self._arrays[name])) for name in ("log_prob",) if name in self._arrays}
+        pages = self._arrays.get("log_prob")
+        return {} if pages is None else {"log_prob": numbers(np.concatenate(pages))}
 
     def entries(self) -> dict[str, np.ndarray]:
         """Return the arrays of an npz file other than the samples."""
