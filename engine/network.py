@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from models.condition_values import Distinct
 from models.forms.form import Form
 from models.forms.rows import RowCaller, StoredRows, field_rows
 from models.guidance import Guidance, Term, combined
-from solvers.derived import PullbackField
+from solvers.derived import pulled_rows
 from solvers.known_values import corrected, error_of
 from solvers.lanes import Finished, Lanes
 
@@ -99,10 +100,10 @@ class ArenaNetwork:
 
     def _pullback(self, checkpoint: Checkpoint, shape: tuple[int, ...]) -> RowCaller:
         """Calls of [x, u] -> u dv/dx for known values, and room for these."""
-        derived, place = PullbackField(shape), self._device.device
-        self._constants = JobRows({"constants": RowStore((2 * derived.width + 1,), self._dtype, place)})
-        rows, more = (2 * derived.width,), {"derive": derived, "examples": derived.examples}
-        return field_rows(checkpoint.velocity, rows, self._dtype, place, _DERIVED_ROWS_AT_ONCE, self._takes, **more)
+        dtype, place = self._dtype, self._device.device
+        self._constants = JobRows({"constants": RowStore((2 * prod(shape) + 1,), dtype, place)})
+        rows = _DERIVED_ROWS_AT_ONCE
+        return field_rows(checkpoint.velocity, (2, *shape), dtype, place, rows, self._takes, derive=pulled_rows)
 
     @property
     def deterministic(self) -> bool:
@@ -120,7 +121,7 @@ class ArenaNetwork:
         with torch.inference_mode():
             self.call(x, t, *conditions)
             if self._pull is not None:
-                self._pull(x.flatten(1).repeat(1, 2), t, *conditions)
+                self._pull(torch.stack((x, x), dim=1), t, *conditions)
             self._device.finish()
         return self._device.seconds() - begin
 
@@ -128,8 +129,10 @@ class ArenaNetwork:
         """Add the conditions and constants of a job, once."""
         if self._conditions is not None:
             self._conditions.add(owner, job)
-        constants = job.known.constants() if self._pull is not None and job.known is not None else job.constants
-        if self._constants is not None and owner not in self._constants and constants is not None:
+        if self._constants is None or owner in self._constants:
+            return
+        constants = job.constants if self._pull is None or job.known is None else job.known.constants()
+        if constants is not None:
             index = np.arange(job.num_samples) if len(constants) > 1 else None
             self._constants.add(owner, job.num_samples, [{"constants": Distinct(constants, index)}], _PLAIN)
 
@@ -191,22 +194,21 @@ class ArenaNetwork:
 
     def _velocities(self, x: Tensor, t: Tensor, owner: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
         """The velocities of lanes, given the job of each and its sample in that job."""
+        rows = None if self._conditions is None else self._conditions.of(owner, index, t)
         if self._constants is None:
-            rows = None if self._conditions is None else self._conditions.of(owner, index, t)
             return self._combined(self.call, rows, x, t)
         [stored] = self._constants.stored(self._constants.lines(owner, index)[1])
         constants = stored.rows()
-        rows = None if self._conditions is None else self._conditions.of(owner, index, t)
         if self._pull is None:
             v = self._combined(self.call, rows, torch.cat((x, constants), dim=1), t)
             return v[:, : self.event_shape[0]].contiguous()
         v = self._combined(self.call, rows, x, t)
         error = error_of(x, t, v, constants)
         # The guided velocity is a weighted sum of velocities, so its product is that of theirs.
-        product = self._combined(self._pull, rows, torch.cat((x.flatten(1), error.flatten(1)), dim=1), t)
+        product = self._combined(self._pull, rows, torch.stack((x, error), dim=1), t)[:, 0]
         further = 0 if rows is None or rows.of is None else len(rows.of)
         self.rows += len(x) * (PULLED_ROWS - 1) + further * (PULLED_ROWS - 2)
-        return corrected(v, t, error, product[:, : v[0].numel()].reshape(v.shape), constants)
+        return corrected(v, t, error, product, constants)
 
     def _combined(self, call: RowCaller, rows: CallRows | None, x: Tensor, t: Tensor) -> Tensor:
         """Call a field for states, once for each term of their guidance, and combine these."""

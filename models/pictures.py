@@ -5,6 +5,7 @@ The same data gives the same bytes. Pillow and NumPy draw it, so that a server n
 
 import io
 import math
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,15 +57,24 @@ def check(samples: int, shape: Sequence[int]) -> None:
         PictureError: the shape is neither a picture nor a point in the plane.
         TooManyError: the sheet would be too large.
     """
-    if tuple(shape) == (2,):
-        return
-    height, width, _ = _layout(shape)
-    limit = MAX_PIXELS // ((height + _GAP) * (width + _GAP))
-    if samples > limit:
+    if samples > (limit := most(shape)):
+        height, width, _ = _layout(shape)
         raise TooManyError(
             f"num_samples = {samples} is over the {limit} pictures of {height} x {width} that one sheet may hold; "
             "ask for fewer and page with first_index"
         )
+
+
+def most(shape: Sequence[int]) -> int:
+    """Return the most samples of a shape that one sheet holds; a scatter plot holds any number of points.
+
+    Raises:
+        PictureError: the shape is neither a picture nor a point in the plane.
+    """
+    if tuple(shape) == (2,):
+        return sys.maxsize
+    height, width, _ = _layout(shape)
+    return MAX_PIXELS // ((height + _GAP) * (width + _GAP))
 
 
 def max_bytes(samples: int, shape: Sequence[int]) -> int:

@@ -37,7 +37,6 @@ HASH = r"^sha256:[0-9a-f]{64}$"
 Digest = Annotated[str, Field(pattern=HASH)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
-
 _NOT_SENT = ("name", "plan", "text", "resample")
 """Members of a solver that are not those of a request; how often it repeats a step is said by `known`."""
 
@@ -168,8 +167,9 @@ def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
         found["guidance"] = np.frombuffer(text + b"".join(_hash_of(own).tobytes() for own in job.own), dtype=np.uint8)
     if job.known is not None:
         text = f"{job.operation.name} {job.known.max_weight!r} {job.plan.spec.resample}"
-        each = {name: Distinct(tensor) for name, tensor in vars(job.known).items() if isinstance(tensor, torch.Tensor)}
-        found["known"] = np.concatenate((np.frombuffer(text.encode(), dtype=np.uint8), _hash_of(each)))
+        tensors = {"values": job.known.values, "weights": job.known.weights}
+        own = {name: Distinct(tensor) for name, tensor in tensors.items() if tensor is not None}
+        found["known"] = np.concatenate((np.frombuffer(text.encode(), dtype=np.uint8), _hash_of(own)))
     if job.x0 is not None:
         found["x0"] = job.x0.numpy()
     return found

@@ -217,37 +217,18 @@ class JacobianField:
         return torch.cat((torch.zeros_like(places), places, t[:, None], row[:, None].to(noise.dtype)), dim=1)
 
 
-@dataclass(frozen=True)
-class PullbackField:
-    """The product e J with the Jacobian J = dv/dx at x: rows [x, e], whose first numbers become e J.
+def pulled_rows(velocity: Callable[..., Tensor], rows: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+    """Return rows [e J, 0] for rows [x, e], both (rows, 2, *event), with the Jacobian J = dv/dx at x.
 
-    Attributes:
-        event_shape: shape of x.
+    Args:
+        velocity, t, condition: see `DerivedField`.
+        rows: states x, each followed by a direction e.
     """
-
-    event_shape: tuple[int, ...]
-
-    @property
-    def width(self) -> int:
-        """See `DerivedField`."""
-        return math.prod(self.event_shape)
-
-    @property
-    def constants(self) -> int:
-        """See `DerivedField`."""
-        return self.width
-
-    def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate rows [x, e]; see `DerivedField`."""
-        with torch.inference_mode(False), torch.no_grad():
-            place, e = (each.reshape(-1, *self.event_shape) for each in x.clone().split(self.width, dim=1))
-            _, pull = pullback(_bound(velocity, condition), place, t.clone())
-            product = pull(e).flatten(1)
-            return torch.cat((product, torch.zeros_like(product)), dim=1)
-
-    def examples(self, noise: Tensor) -> Tensor:
-        """See `DerivedField`."""
-        return noise
+    with torch.inference_mode(False), torch.no_grad():
+        x, e = rows.clone().unbind(1)
+        _, pull = pullback(_bound(velocity, condition), x, t.clone())
+        product = pull(e)
+        return torch.stack((product, torch.zeros_like(product)), dim=1)
 
 
 def _bound(velocity: Callable[..., Tensor], condition: Any) -> Velocity:

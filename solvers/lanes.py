@@ -132,7 +132,6 @@ class Lanes:
         self.log = StepLog()
         self.saved: list[SavedStates] = []
         self.saving = 0  # admissions with save times
-        self._pinned = 0  # lanes with known values
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
         self._room = np.zeros(0, dtype=LANE)
@@ -174,7 +173,7 @@ class Lanes:
             plain(room)[:before] = plain(self.records)
             self._room, self.records = room, room[:before]
         words, owners, indices = plain(self._room), self._room["owner"], self._room["index"]
-        tickets, saved, pinned = list[_Ticket](), list[SavedStates](), 0
+        tickets, saved = list[_Ticket](), list[SavedStates]()
         with ExitStack() as undo:
             last = before
             for admission in admissions:
@@ -193,7 +192,6 @@ class Lanes:
                     start, known, t = admission.x0, admission.known, admission.plan.t_span[0]
                     self._room["pin"][first:last] = places = self.states.pin(start, known, t)
                     undo.callback(self.states.unpin, places)
-                    pinned += last - first
                 if admission.plan.times is None:
                     self._room["log"][first:last] = places = self.log.open(last - first)
                     undo.callback(self.log.free, places)
@@ -209,7 +207,6 @@ class Lanes:
             self._next_ticket += 1
             self.saving += ticket.save_at is not None
         self.saved += saved
-        self._pinned += pinned
 
     def _widen(self, slots: int) -> None:
         if slots > self.bank.slots:
@@ -338,9 +335,8 @@ class Lanes:
             return None
         out = clocks.take_out(plain(self.records), gone, stay).view(LANE)[:, 0]
         self.records = self._room[: len(stay)]
-        if self._pinned and len(places := out["pin"][out["pin"] >= 0]):
-            self.states.unpin(places)
-            self._pinned -= len(places)
+        if len(self.states.pins):
+            self.states.unpin(out["pin"][out["pin"] >= 0])
         x = self.states.take(gone, stay)
         if not self._flat:
             x = x.reshape(-1, *self.event_shape)

@@ -23,7 +23,7 @@ from models.checkpoint.report import REPORT_FILE
 from models.decoder import Decoder
 from models.guidance import Guided
 from models.noise import noise
-from models.pictures import draw
+from models.pictures import draw, most
 from models.regular import write_atomically
 from selection.error import Field, solve
 from solvers import SolverSpec, Status
@@ -255,9 +255,11 @@ def sheet(sets: Mapping[str, Samples], classes: int, rows: int = 2) -> bytes:
     Args:
         sets: pictures (n, height, width), or in colour (n, 3, height, width), from 0 to 1, and the class of each, (n,).
         classes: number of classes.
-        rows: number of pictures per class in each set; a missing one is a crossed box.
+        rows: number of pictures per class in each set, fewer if they are large; a missing one is a crossed box.
     """
-    columns, blocks = min(classes, MAX_CLASSES), []
+    fit = most(next(iter(sets.values()))[0].shape[1:]) // len(sets)
+    columns = max(1, min(classes, MAX_CLASSES, fit))
+    rows, blocks = max(1, min(rows, fit // columns)), []
     for pictures, labels in sets.values():
         block = np.full((rows, columns, *pictures.shape[1:]), np.nan)
         for label in range(columns):

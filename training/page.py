@@ -45,8 +45,9 @@ def page(title: str, report: SampleReport, drawn: Draw, data: DataSet, real: boo
         data: what they were compared with.
         real: whether pictures of the held-out data may be shown.
     """
+    shown = _PICTURES if len(data.decoder.data_shape) > 1 else None  # decoded pictures may be large; of rows, all count
     samples, held_out = (
-        data.decoder.decode(torch.from_numpy(np.asarray(states, np.float32))).double().numpy()
+        data.decoder.decode(torch.from_numpy(np.asarray(states[:shown], np.float32))).double().numpy()
         for states in (drawn.states, data.reference)
     )
     parts = [
@@ -161,10 +162,12 @@ def _colour(value: float) -> str:
 def _sheets(samples: NDArray[np.float64], held_out: NDArray[np.float64], data: DataSet, real: bool) -> Iterator[str]:
     """Yield sheets of samples and of real pictures, or scatter plots of points in the plane; nothing for other data."""
     try:
-        pictures.check(1, samples.shape[1:])
+        most = pictures.most(samples.shape[1:])
     except pictures.PictureError:
         return
-    count = min(len(samples), len(held_out), _PICTURES if samples.ndim > 2 else len(samples))
+    count = min(len(samples), len(held_out), most)
+    if not count:
+        return
     yield "<h2>Samples beside real data</h2><div class=pair>"
     for title, shown in (("samples", samples), ("unseen data", held_out)) if real else (("samples", samples),):
         drawing = base64.b64encode(pictures.draw(shown[:count], data.decoder.config.clip)).decode()

@@ -91,7 +91,6 @@ def sized_data(
             "samples", "samples must be a list of at least one sample, in the form in which responses give them"
         )
     check_limit("samples", len(samples), settings.max_samples, " samples")
-    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     shape = model.card.data_shape if request.decode else model.card.event_shape
     return len(samples), *sized(request, model, len(samples), {"samples": (samples, shape)})
 

@@ -146,7 +146,6 @@ def validate_diagnose(
     n, times = request.num_samples, len(request.times)
     check_limit("num_samples", n, settings.max_samples)
     check_limit("times", times, settings.max_saved, " times")
-    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
     checked, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
     refuse_corrections(checked)

@@ -118,7 +118,7 @@ async def log_prob(
     """Find the log-density of data: solve for x and log p together, from data back to noise."""
     encoder = ENCODERS[http.media_type]
     valid = await pipeline.make_job(http, request, validate_log_prob, encoder, name, in_thread=True)
-    deterministic = await pipeline.ready(http, valid) and valid.states.deterministic
+    deterministic = valid.model.deterministic and valid.states.deterministic
     result = await pipeline.solve(http, valid.job)
     worst = await asyncio.to_thread(_worst, result, len(valid.states.x))
     pipeline.count(http, valid.job, worst)

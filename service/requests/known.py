@@ -17,7 +17,7 @@ from service.requests.solver import refuse_average
 from solvers.known_values import KnownValues
 from solvers.plan import Plan
 
-_TRUTHS = frozenset({int, float, bool})
+_NUMBERS = frozenset({int, float})
 
 _REACHED = 1e-3
 """Most difference between a known value and that of the sample, as a share of one more than the value."""
@@ -35,10 +35,14 @@ def check_known(
         raise invalid("log_prob", "log_prob is for paths without known values, which change their steps; leave it out")
     start, end = plan.t_span
     if not start < end:
-        raise invalid("t_span", f"known values are for spans from noise to data, not from {start:g} to {end:g}")
+        raise invalid(
+            "t_span", f"known values are for spans from noise to data, not from {start:g} to {end:g}; leave known out"
+        )
     if (axis := model.card.centred) is not None:
         raise invalid(
-            "known", f"model {model.name!r} has states of mean zero along axis {axis}, which known values would move"
+            "known",
+            f"model {model.name!r} has states of mean zero along axis {axis}, which known values would move; leave "
+            "known out",
         )
     resample = plan.spec.resample
     if known.mode == "guided":
@@ -77,8 +81,8 @@ def known_of(known: KnownRequest, n: int, model: ModelVersion, decode: bool) -> 
             weights outside [0, 1], and for a decoder without an inverse.
     """
     rows, *shape = _shape(known, n, model, decode)
-    weights = _numbers("known.mask", known.mask)
-    values = np.broadcast_to(_numbers("known.values", known.values), (rows, *shape))
+    weights = _numbers("known.mask", known.mask, _NUMBERS | {bool})
+    values = np.broadcast_to(_numbers("known.values", known.values, _NUMBERS), (rows, *shape))
     if not ((weights >= 0) & (weights <= 1)).all():
         raise invalid("known.mask", "known.mask holds a number that is not from 0 (unknown) to 1 (known)")
     if known.mode == "replace" and not np.isin(weights, (0, 1)).all():
@@ -102,7 +106,7 @@ def _states(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return values (rows, *event), NaN where they are unknown, and the weights of guidance."""
     inside, data = weights > 0, decode and model.numberwise
-    filled = torch.from_numpy(np.where(inside, values, 0.0)).to(model.data_dtype if data else model.dtype)
+    states = filled = torch.from_numpy(np.where(inside, values, 0.0)).to(model.data_dtype if data else model.dtype)
     if data and not model.plain:
         try:
             encode, _ = model.inverse
@@ -112,17 +116,18 @@ def _states(
                 f"data cannot be turned into states of model {model.name!r}: {error}; send states, with decode false",
             ) from None
         with torch.inference_mode():
-            given, filled = filled, encode(filled).to(model.dtype)
+            states = encode(filled).to(model.dtype)
             if not guided:
-                _check_reached(given, model.decode(filled), inside)
+                _check_reached(filled, model.decode(states), inside)
     shape = (len(values), *model.event_shape)
-    filled, mask = filled.reshape(shape).clone(), torch.from_numpy(inside.reshape(shape))
-    if not filled[mask].isfinite().all():
+    states, mask = states.reshape(shape).clone(), torch.from_numpy(inside.reshape(shape))
+    if not states[mask].isfinite().all():
         raise invalid(
-            "known.values", "known.values holds a number that is not finite where known.mask says it is known"
+            "known.values",
+            "known.values holds a number that is not finite where known.mask says it is known; mask it out",
         )
-    filled[~mask] = math.nan
-    return filled, torch.from_numpy(weights.reshape(shape).copy()).to(model.dtype) if guided else None
+    states[~mask] = math.nan
+    return states, torch.from_numpy(weights.reshape(shape).copy()).to(model.dtype) if guided else None
 
 
 def _check_reached(values: torch.Tensor, decoded: torch.Tensor, inside: NDArray[np.bool_]) -> None:
@@ -168,17 +173,15 @@ def _lengths(value: Any) -> tuple[int, ...]:
     return value.shape if isinstance(value, np.ndarray) else outline(value)
 
 
-def _numbers(name: str, value: Any) -> NDArray[np.float64]:
-    """Return an array as it was sent in npz, or nested lists; booleans are numbers in a mask."""
+def _numbers(name: str, value: Any, kinds: frozenset[type]) -> NDArray[np.float64]:
+    """Return an array as it was sent in npz, or nested lists of numbers of these types."""
     if isinstance(value, np.ndarray):
-        if value.dtype.kind == "b" and name == "known.values":
+        if value.dtype.kind == "b" and bool not in kinds:
             raise invalid(name, f"{name} holds booleans; it must hold numbers")
         return value.astype(np.float64)
     if not isinstance(value, list | tuple):
         raise invalid(name, f"{name} is {shown(value)}; it must be a list of numbers")
     try:
-        return to_floats(
-            value, outline(value), name, kinds=_TRUTHS if name == "known.mask" else frozenset({int, float})
-        )
+        return to_floats(value, outline(value), name, kinds=kinds)
     except NestedError as error:
         raise invalid(name, str(error)) from None

@@ -9,6 +9,7 @@ response from the result.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from engine.job import SAMPLE, EngineFailed, Job, JobResult, Operation, TooLate
-from service.errors import REFUSALS, ClientGoneError, problem_of
+from service.errors import REFUSALS, ClientGoneError, check_limit, problem_of
 from service.http.context import Context, context_of
 from service.http.events import until_disconnect
 from service.http.negotiation import choose
@@ -145,7 +146,9 @@ async def make_job(
         ProblemError: 400 to 504, depending on the fields, the model and the limits.
     """
     service: Service = http.service
-    http.deadline = http.parsed + (request.timeout_s or service.settings.timeout_s)
+    limit_s = request.timeout_s or service.settings.timeout_s
+    check_limit("timeout_s", limit_s, service.settings.max_timeout_s)
+    http.deadline = http.parsed + limit_s
     lease = service.lease(request.model if isinstance(request, Named) else name, request.version, http.deadline)
     model = await lease.acquire()
     http.keep_lease(lease.release)
@@ -153,18 +156,17 @@ async def make_job(
     arguments = (request, model, service.settings, encoder, http)
     in_thread = in_thread or http.large
     valid = await asyncio.to_thread(validate, *arguments) if in_thread else validate(*arguments)
-    if valid.job.sizes or valid.job.operation is not SAMPLE:
-        await ready(http, valid)
+    if (valid.job.sizes or valid.job.operation is not SAMPLE) and not await ready(http, valid, valid.job.operation):
+        valid = replace(valid, model=replace(valid.model, deterministic=False))  # its own arena is not
     http.drop_body()
     http.solver = valid.job.plan.name
     return valid
 
 
-async def ready(http: Context, valid: Validated, operation: Operation | None = None) -> bool:
-    """Prepare an operation, by default that of the job; return whether its responses are deterministic."""
-    job, registry = valid.job, http.service.registry
-    deadline = job.deadline or time.monotonic()
-    return await registry.ready(valid.model, operation or job.operation, deadline, job.sizes)
+async def ready(http: Context, valid: Validated, operation: Operation) -> bool:
+    """Prepare an operation for the sizes of a job; return whether its responses are deterministic."""
+    deadline = valid.job.deadline or time.monotonic()
+    return await http.service.registry.ready(valid.model, operation, deadline, valid.job.sizes)
 
 
 def submit(http: Context, job: Job, loop: asyncio.AbstractEventLoop) -> asyncio.Future[JobResult]:

@@ -80,18 +80,16 @@ def validate_sample(
         ProblemError: 422 with the field, its value and the allowed values; 406 if the format cannot represent the
             samples; 413 or 429 if there is no memory.
     """
-    if (request.timeout_s or 0.0) > settings.max_timeout_s:
-        check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     if request.first_index:
         check_indices(request)
-    known = None if kind is None else kind.needs(model, encoder)
-    if known is None:
+    earlier = None if kind is None else kind.needs(model, encoder)
+    if earlier is None:
         request, sized_model, plan, needs = _needed(request, model, settings, encoder)
         if kind is not None and sized_model is model:
             kind.learn(model, plan, needs)
         model = sized_model
     else:
-        plan, needs = known
+        plan, needs = earlier
     n = request.num_samples
     if request.first_index and plan.batch:
         raise invalid(

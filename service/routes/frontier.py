@@ -162,7 +162,6 @@ def _validate(
     """Check a request, reserve its memory and make the job of the reference; arguments as in `validate_sample`."""
     n = request.num_samples
     check_limit("num_samples", n, settings.max_samples)
-    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
     if n < LEAST_SAMPLES:
         raise invalid(

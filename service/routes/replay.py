@@ -145,10 +145,10 @@ def _validate(
         check_promise()
     text = valid.job.plan.settings["text"]
     if answer.solver.get("text", text) != text:
-        said = shown(answer.solver["text"])
-        raise invalid(
-            "solver", f"its text is {said}, but its members are those of {text}; send it as the answer has it"
-        )
+        said, repeats = shown(answer.solver["text"]), answer.solver.get("resample", 1)
+        again = request.known is not None and repeats != valid.job.plan.spec.resample
+        advice = f"give known.resample = {shown(repeats)}" if again else "send it as the answer has it"
+        raise invalid("solver", f"its text is {said}, but its members are those of {text}; {advice}")
     arrays = arrays_of(valid.job)
     for name, digest in answer.request.hashes.items():
         if name not in arrays or digest_of(arrays[name]) != digest:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.engine import Engine
 from engine.job import (
+    GUIDED,
     SAMPLE,
     Draining,
     EngineFailed,
@@ -26,6 +27,7 @@ from engine.job import (
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from solvers import integrate
+from solvers.known_values import KnownValues
 from tests.service.waiting import eventually
 
 from .conftest import Field, Observed, Settings, job
@@ -282,6 +284,19 @@ def test_memory_that_suffices_for_slices_only_costs_nobody_anything(
 
     field.hook = hook
     assert same(engine.submit(job(40, solver="rk4", steps=5)).result(60), expected)
+
+
+def test_what_guides_a_job_in_slices_is_stored_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, calls, constants = 2 * engine.prepare("net", 1, GUIDED).budget, list[int](), KnownValues.constants
+
+    def counted(known: KnownValues) -> Tensor:
+        calls.append(len(known.values))
+        return constants(known)
+
+    monkeypatch.setattr(KnownValues, "constants", counted)
+    known = KnownValues(torch.linspace(-1.0, 1.0, 2 * n).reshape(n, 2), torch.tensor([1.0, 0.5]).expand(n, -1))
+    result = engine.submit(job(n, solver="euler", steps=2, known=known, operation=GUIDED)).result(60)
+    assert (calls, set(result.status)) == ([n], {"success"})
 
 
 def test_jobs_that_were_to_be_admitted_together_are_admitted_once(

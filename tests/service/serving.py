@@ -35,6 +35,13 @@ async def calling_models(repository: Path, **settings: Any) -> AsyncIterator[htt
         yield http
 
 
+async def sampled(http: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request for samples, which must not be refused."""
+    response = await http.post("/v1/sample", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
 @contextmanager
 def serving(repository: Path, **settings: object) -> Iterator[tuple[str, Process]]:
     """Run ``python -m service`` on a free port until the block ends; yield its URL and its process."""

@@ -12,6 +12,7 @@ from solvers.derived import (
     hutchinson_divergence,
     jacobian,
     pullback,
+    pulled_rows,
 )
 from solvers.errors import SolverError
 
@@ -83,6 +84,14 @@ def test_fields_are_evaluated_in_inference_mode_with_conditions_and_scale_with_t
     assert found.shape == noise.shape
     doubled = field(lambda x, t: 2 * (x @ A.T) + t[:, None], query.clone(), t.clone())
     torch.testing.assert_close(found.clone(), doubled)
+
+
+def test_pulled_rows_are_products_with_the_matrix():
+    with torch.inference_mode():
+        rows, condition = torch.stack((X, PROBES[0]), dim=1), torch.full((5, 1), 2.0).double()
+        product = pulled_rows(linear, rows, T.clone(), condition)
+    torch.testing.assert_close(product[:, 0].clone(), 2 * PROBES[0] @ A)
+    assert torch.equal(product[:, 1], torch.zeros(5, 3).double())
 
 
 def test_a_velocity_of_another_shape_is_refused():

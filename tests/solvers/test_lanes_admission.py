@@ -15,17 +15,21 @@ from solvers.lanes import Admission, Lanes
 from tests.solvers.support import Ended, gaussian, run, same_bits
 
 SAVE = np.array([0.0, 0.5, 1.0])
+KNOWN = torch.tensor([[torch.nan, 0.5]])
 
 
 def admissions() -> list[Admission]:
-    """Return two plans, and two methods under error control, one of which saves its start."""
+    """Return two plans, and two methods under error control; two save their start, and two have known values."""
     x0 = torch.randn(9, 2, generator=torch.Generator().manual_seed(0))
     solves = [resolve(), resolve(solver="rk4", steps=5), resolve(solver="tsit5"), resolve(solver="euler", steps=8)]
-    return [Admission(solve, x0[k : k + 3], k + 1, k, SAVE if k > 1 else None) for k, solve in enumerate(solves)]
+    return [
+        Admission(solve, x0[k : k + 3], k + 1, k, SAVE if k > 1 else None, known=KNOWN if k % 2 else None)
+        for k, solve in enumerate(solves)
+    ]
 
 
 def resident() -> Admission:
-    return Admission(resolve(solver="bosh3"), torch.ones(2, 2), owner=9, save_at=SAVE)
+    return Admission(resolve(solver="bosh3"), torch.ones(2, 2), owner=9, save_at=SAVE, known=KNOWN)
 
 
 Place = Callable[[Lanes], tuple[Any, str]]
@@ -34,6 +38,8 @@ PLACES: dict[str, Place] = {
     "times": lambda lanes: (lanes.bank, "hold_times"),
     "both": lambda lanes: (lanes.bank, "hold"),
     "log": lambda lanes: (lanes.log, "open"),
+    "pins": lambda lanes: (lanes.states, "pin"),
+    "room for pins": lambda lanes: (lanes.states, "_set_pins"),
     "saved": lambda lanes: (lanes.states, "start_of"),
     "room": lambda lanes: (lanes.states, "_grow"),
     "states": lambda lanes: (lanes.states, "_fitting"),
@@ -61,7 +67,8 @@ def held(lanes: Lanes) -> tuple[Any, ...]:
     users = [{key: one.users for key, one in table.items()} for table in (bank._rows, bank._grids)]
     spaces = [sum(length for _, length in space.free) - space.size for space in (bank._row_space, bank._time_space)]
     counts = len(lanes), len(lanes.states.x), len(lanes.states.k), len(lanes.saved), lanes.saving, len(lanes._tickets)
-    return users, spaces, counts, len(log._free) - len(log.arrays[1]), lanes.owner.tolist()
+    pinned = len(lanes.states.pins) - len(lanes.states._free_pins)
+    return users, spaces, counts, len(log._free) - len(log.arrays[1]), pinned, lanes.owner.tolist()
 
 
 def same(found: dict[tuple[int, int], Ended], expected: dict[tuple[int, int], Ended]) -> bool:

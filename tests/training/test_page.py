@@ -90,3 +90,14 @@ def test_pictures_are_beside_real_ones_unless_these_are_private():
         shown = Tags(page("shapes v1", report, samples, data, real))
         assert len(shown.images) == 1 + real
         assert ("unseen data" in shown.text) is real
+
+
+def test_of_large_pictures_the_sheets_have_fewer():
+    side = 1024
+    decoder = Decoder.pca(torch.zeros(side**2), torch.ones(2, side**2), torch.ones(2), (side, side), (0.0, 1.0))
+    data, samples = (
+        data_of(RNG.normal(size=(60, 2)), RNG.normal(size=(20, 2)), decoder),
+        drawn(RNG.normal(size=(20, 2))),
+    )
+    shown = Tags(page("maps v1", report_on(samples, data, 0), samples, data, real=False))
+    assert len(shown.images) == 1

@@ -33,3 +33,8 @@ def test_a_sheet_of_grey_pictures_is_grey_and_has_a_block_for_each_set():
     )
     assert one.ndim == 2
     assert two.shape == (2 * one.shape[0] - 2, one.shape[1])
+
+
+def test_of_large_pictures_a_sheet_has_fewer():
+    pictures = (np.zeros((40, 512, 512), np.float32), np.arange(40) % 20)
+    assert _pixels(sheet(dict.fromkeys("abcde", pictures), classes=20)).shape == (5 * 514 + 2, 12 * 514 + 2)

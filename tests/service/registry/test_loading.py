@@ -64,6 +64,14 @@ async def test_a_load_keeps_to_the_deadline_and_takes_no_thread_of_answers(runni
     assert len(gate.loaded) == 1  # it continued with no request waiting
 
 
+async def test_a_time_limit_over_that_of_the_service_loads_nothing(running: Any, gate: Gate) -> None:
+    gate.open.set()
+    answer = await running.post(**FIXED, version=1, timeout_s=601)
+    assert answer.status_code == 422
+    assert [fault["field"] for fault in answer.json()["errors"]] == ["timeout_s"]
+    assert not gate.loaded
+
+
 async def test_the_time_limit_of_a_job_includes_its_loading(running: Any, gate: Gate) -> None:
     before = time.monotonic()
     answer = asyncio.ensure_future(running.post(**FIXED, version=1, timeout_s=100))

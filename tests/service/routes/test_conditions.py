@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
-from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
@@ -36,12 +34,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, max_frequency=4.0, condition=condition))
         save(root, name, model, Decoder.identity((2,)), dataset={}, training={}, seed=0)
     return root
-
-
-@pytest.fixture(scope="module")
-async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with calling_models(root) as http:
-        yield http
 
 
 async def ask(http: httpx.AsyncClient, model: str, **body: Any) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import math
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from models.decoder import Decoder
 from models.noise import noise
 from models.velocity import FieldKind
 from solvers import integrate
-from tests.service.serving import calling_models
+from tests.service.serving import sampled
 
 pytestmark = pytest.mark.anyio
 
@@ -54,16 +53,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with calling_models(root) as http:
-        yield http
-
-
 async def sample(http: httpx.AsyncClient, **changes: Any) -> dict[str, Any]:
-    response = await http.post("/v1/sample", json=BODY | changes)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return await sampled(http, BODY | changes)
 
 
 @pytest.mark.parametrize("known", [KNOWN, KNOWN | {"resample": 2}, SOFT], ids=["replace", "resample", "guided"])
@@ -131,6 +122,11 @@ async def test_a_replay_needs_the_values_again(http: httpx.AsyncClient) -> None:
         assert response.status_code == 422, response.text
         assert response.json()["errors"][0]["field"] == field
     again = answer | {"known": KNOWN | {"resample": 2}}
+    assert (await http.post("/v1/replay", json=again)).json()["digest_matches"] is True
+    by_text = await sample(http, solver="euler-4+resample=2", known=KNOWN)
+    refused = await http.post("/v1/replay", json=by_text | {"known": KNOWN})
+    assert "give known.resample = 2" in refused.json()["detail"]
+    again = by_text | {"known": KNOWN | {"resample": 2}}
     assert (await http.post("/v1/replay", json=again)).json()["digest_matches"] is True
 
 
@@ -237,6 +233,17 @@ async def test_refusals(http: httpx.AsyncClient, changes: dict[str, Any], field:
     [error] = response.json()["errors"]
     assert (error["field"], words in error["message"]) == (field, True), error
     assert (await http.post("/v1/sample/stream", json=body)).status_code == 422
+
+
+async def test_an_answer_tells_whether_its_own_operation_is_deterministic(running: Any) -> None:
+    guided = {"known": {"values": [0.5, 0.0], "mask": [1, 0], "mode": "guided"}}
+    fixed = {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4-2"}
+    assert (await running.post(**fixed)).json()["deterministic"] is True
+    running.engine.deterministic = False  # of what is prepared from now on
+    assert (await running.post(**fixed, **guided)).json()["deterministic"] is False
+    events = (await running.http.post("/v1/sample/stream", json={**fixed, **guided})).text
+    assert events.count('"deterministic":false') == 2
+    assert (await running.post(**fixed)).json()["deterministic"] is True
 
 
 async def test_values_that_are_not_finite_matter_only_where_they_are_known(http: httpx.AsyncClient) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
-from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
@@ -29,12 +27,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1))
     save(root, "net", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
     return root
-
-
-@pytest.fixture(scope="module")
-async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with calling_models(root) as http:
-        yield http
 
 
 async def test_it_is_a_factor_of_the_noise_and_is_recorded(http: httpx.AsyncClient) -> None:

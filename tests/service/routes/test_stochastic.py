@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from models.decoder import Decoder
 from models.noise import noise
 from models.velocity import FieldKind
 from solvers import integrate
-from tests.service.serving import calling_models
+from tests.service.serving import sampled
 
 pytestmark = pytest.mark.anyio
 
@@ -44,16 +43,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with calling_models(root) as http:
-        yield http
-
-
 async def sample(http: httpx.AsyncClient, **changes: Any) -> dict[str, Any]:
-    response = await http.post("/v1/sample", json=BODY | changes)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return await sampled(http, BODY | changes)
 
 
 @pytest.mark.parametrize("solver", ["sde-6", "sde_heun-4"])
