@@ -22,6 +22,7 @@ def _calls(workload: str, requests: int) -> dict[str, Any]:
 
 def _counted(workload: str, requests: int, most: dict[str, tuple[int, int]]) -> dict[str, Any]:
     """Count up to three times: a machine that is busy wakes threads late, and they call some functions more."""
+    calls: dict[str, Any] = {}
     for _ in range(3):
         calls = _calls(workload, requests)
         if all(calls[side]["python"] <= python and calls[side]["c"] <= c for side, (python, c) in most.items()):
