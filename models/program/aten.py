@@ -65,17 +65,13 @@ class OperationError(ValueError):
     """An operation is unknown, or not allowed in a program."""
 
 
-def _number(value: Any) -> int | float:
-    if not isinstance(value, int | float | torch.SymInt):
-        raise OperationError(f"arithmetic of sizes takes numbers, not {type(value).__name__}")
-    return value  # pyright: ignore[reportReturnType]  (a symbolic size of an export behaves as an int)
-
-
 def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Arithmetic of numbers whose results fit into 64 bits."""
 
-    def call(*values: Any) -> Any:
-        numbers = [_number(value) for value in values]
+    def call(*numbers: Any) -> Any:
+        for number in numbers:
+            if not isinstance(number, int | float | torch.SymInt):
+                raise OperationError(f"arithmetic of sizes takes numbers, not {type(number).__name__}")
         if function is operator.pow and all(isinstance(number, int) for number in numbers):
             base, exponent = numbers
             if exponent > 63 and abs(base) > 1:  # before it is computed: that can take hours
@@ -88,23 +84,17 @@ def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_NUMBERS: dict[str, Callable[..., Any]] = {
+_SIZES: dict[str, Callable[..., Any]] = {
     f"_operator.{name}": _bounded(getattr(operator, name))
     for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pow", "eq", "ne", "lt", "le", "gt", "ge")
-}
-_SIZES: dict[str, Callable[..., Any]] = {
+} | {
     "torch.ops.aten.sym_size.int": lambda x, dim: x.shape[dim],
     "torch.ops.aten.sym_numel.default": lambda x: x.numel(),
 }
+"""Sizes and arithmetic of them."""
 
-
-_TRAINING = (
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_functional",
-    "_batch_norm_with_update",
-    "_batch_norm_with_update_functional",
-    "native_batch_norm",
-    "native_dropout",
+_TRAINING = re.compile(
+    "(_native_batch_norm_legit|_batch_norm_with_update)(_functional)?|native_batch_norm|native_dropout"
 )
 """Operations of networks in training mode."""
 
@@ -129,9 +119,8 @@ def operation(target: str) -> Callable[..., Any]:
     Raises:
         OperationError: programs may not use it; the message says why.
     """
-    plain = _NUMBERS.get(target) or _SIZES.get(target)
-    if plain is not None:
-        return plain
+    if target in _SIZES:
+        return _SIZES[target]
     parts = _TARGET.fullmatch(target)
     if parts is None:
         raise OperationError(f"operation {target[:100]!r} is not an ATen operation; {_remedy(target)}")
@@ -145,7 +134,9 @@ def operation(target: str) -> Callable[..., Any]:
             f"operation {target} changes its arguments; call eval() on the network and export with run_decompositions()"
         )
     if name not in _NAMES or any(argument.name == "generator" for argument in function._schema.arguments):
-        training = "; the network is in training mode: call eval() on it before the export" * (name in _TRAINING)
+        training = "; the network is in training mode: call eval() on it before the export" * bool(
+            _TRAINING.fullmatch(name)
+        )
         raise OperationError(
             f"operation {target} is not among those that a program may use (see docs/import.md){training}"
         )
@@ -163,38 +154,26 @@ def _checked(function: Any, check: Callable[..., None] | None) -> Callable[..., 
     """
     arguments = function._schema.arguments
     names = [argument.name for argument in arguments]
-    kinds = {argument.name for argument in arguments if _KIND.fullmatch(str(argument.real_type))}
+    kinds = [argument.name for argument in arguments if _KIND.fullmatch(str(argument.real_type))]
     if not kinds and check is None:
         return function
 
-    places = [(name, names.index(name)) for name in kinds]
-    plain = min((place for _, place in places), default=0)  # so many arguments have no kind among them
-
     def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) <= plain and not kwargs and check is None:
-            return function(*args)
-        for name, place in places:
-            value = kwargs.get(name) if place >= len(args) else args[place]
-            if isinstance(value, int | float | torch.SymInt):
+        values = {**dict(zip(names, args, strict=False)), **kwargs}
+        for name in kinds:
+            if isinstance(value := values.get(name), int | float | torch.SymInt):
                 raise OperationError(f"{name} is the number {value}; it must be a type or a format by name")
         if check is not None:
-            check(**{**dict(zip(names, args, strict=False)), **kwargs})
+            check(**values)
         return function(*args, **kwargs)
 
     call._schema, call.is_view = function._schema, function.is_view  # type: ignore[attr-defined]
     return call
 
 
-def _at_rest(train: bool = False, **_: Any) -> None:
-    if train:
+def _not_in_training(train: bool = False, training: bool = False, dropout_p: float = 0.0, **_: Any) -> None:
+    if train or training:
         raise OperationError("the program was exported in training mode; call eval() on the network first")
-
-
-def _not_in_training(training: bool = False, **_: Any) -> None:
-    _at_rest(training)
-
-
-def _without_dropout(dropout_p: float = 0.0, **_: Any) -> None:
     if dropout_p:
         raise OperationError("attention has dropout; call eval() on the network before the export")
 
@@ -246,13 +225,13 @@ def _no_truncated_integers(self: Any, rounding_mode: str | None = None, **_: Any
 
 
 _CHECKS: dict[str, Callable[..., None]] = {
-    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _at_rest),
-    "scaled_dot_product_attention": _without_dropout,
+    **dict.fromkeys(
+        ("dropout", "feature_dropout", "alpha_dropout", "batch_norm", "scaled_dot_product_attention"), _not_in_training
+    ),
     "_native_batch_norm_legit_no_training": _sizes_of_statistics,
     "native_group_norm": _sizes_of_groups,
     **dict.fromkeys((name for name in _NAMES if name.startswith("upsample_")), _known_scales),
     **dict.fromkeys(("_fft_c2c", "_fft_c2r", "_fft_r2c"), _dimensions),
-    "batch_norm": _not_in_training,
     "grid_sampler_2d": _known_modes,
     "div": _no_truncated_integers,
 }

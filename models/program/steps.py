@@ -328,11 +328,11 @@ def _convolved(function: Callable[..., Tensor], dimensions: int) -> Callable[...
         if not _is_plain(x) or named or not x.numel() or x.ndim != dimensions + 2:
             return function(x, weight, *more, **named)
         bias, stride, padding, dilation, groups = (*more, *(None, 1, 0, 1, 1)[len(more) :])
-        lengths = [each if isinstance(each, list) else [each] for each in (padding, stride, dilation)]
-        lengths = [each * dimensions if len(each) == 1 else each for each in lengths]
+        lengths = [length if isinstance(length, list) else [length] for length in (padding, stride, dilation)]
+        lengths = [length * dimensions if len(length) == 1 else length for length in lengths]
         if dimensions == 1:
             x, weight = x.unsqueeze(2), weight.unsqueeze(2)
-            lengths = [[neutral, *each] for neutral, each in zip((0, 1, 1), lengths, strict=True)]
+            lengths = [[neutral, *length] for neutral, length in zip((0, 1, 1), lengths, strict=True)]
         v = torch.ops.aten.mkldnn_convolution.default(x.contiguous(), weight, bias, *lengths, groups)
         return v.squeeze(2) if dimensions == 1 else v
 
