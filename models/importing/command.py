@@ -25,7 +25,6 @@ from models.conditions import NamedCondition
 from models.conventions import Predicts
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
-from models.importing.parts import PreludeSource
 from models.importing.preview import preview
 from models.importing.statistics import NORMALISATIONS, Affine, of_actions, of_conditions, read_statistics
 from models.importing.weights import Imported, import_program, import_weights
@@ -210,7 +209,6 @@ def _declared(options: argparse.Namespace) -> Declared:
 def _program(options: argparse.Namespace, statistics: Mapping[str, Affine], **shared: Any) -> Imported:
     if options.prelude is None and (options.prelude_inputs or options.prelude_outputs):
         raise ForeignError("--prelude-inputs and --prelude-outputs need --prelude, the program")
-    prelude = options.prelude and PreludeSource(options.prelude, options.prelude_inputs, options.prelude_outputs)
     names = [*(options.inputs or ()), *(options.prelude_inputs or ())]
     stated = _with_arrays(read_config(options.conditions, "--conditions"))
     return import_program(
@@ -223,7 +221,9 @@ def _program(options: argparse.Namespace, statistics: Mapping[str, Affine], **sh
         conditions=of_conditions(statistics, names, stated),
         nulls=dict(map(_null, options.null)),
         row_by_row=options.row_by_row,
-        prelude=prelude,
+        prelude=options.prelude,
+        prelude_inputs=options.prelude_inputs,
+        prelude_outputs=options.prelude_outputs,
         axes=read_config(options.axes, "--axes"),
         kind=_FIELDS[options.field],
         centred=options.noise_centred,

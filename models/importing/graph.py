@@ -15,7 +15,7 @@ from torch import Tensor
 from models.importing.archive import COMPLEX_TYPES, SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
 from models.importing.free_sizes import FreeSizes, multiple_of
-from models.program.aten import OperationError, operation
+from models.program.aten import operation
 from models.program.steps import MAX_STEPS, names_in
 from models.shapes import Shape
 
@@ -208,7 +208,7 @@ class Graph:
             return None
         try:
             operation(target)
-        except OperationError as error:
+        except ValueError as error:
             raise ForeignError(f"{self.path}: node {number}: {error}") from None
         args = [self._value(entry["arg"]) for entry in node["inputs"] if entry.get("kind") != 2]
         kwargs = {entry["name"]: self._value(entry["arg"]) for entry in node["inputs"] if entry.get("kind") == 2}

@@ -61,24 +61,20 @@ LARGEST = 2**63
 """Integers of a program are smaller than this, and not below its negative."""
 
 
-class OperationError(ValueError):
-    """An operation is unknown, or not allowed in a program."""
-
-
 def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Arithmetic of numbers whose results fit into 64 bits."""
 
     def call(*numbers: Any) -> Any:
         for number in numbers:
             if not isinstance(number, int | float | torch.SymInt):
-                raise OperationError(f"arithmetic of sizes takes numbers, not {type(number).__name__}")
+                raise ValueError(f"arithmetic of sizes takes numbers, not {type(number).__name__}")
         if function is operator.pow and all(isinstance(number, int) for number in numbers):
             base, exponent = numbers
             if exponent > 63 and abs(base) > 1:  # before it is computed: that can take hours
-                raise OperationError(f"{base} to the power of {exponent} does not fit into 64 bits")
+                raise ValueError(f"{base} to the power of {exponent} does not fit into 64 bits")
         result = function(*numbers)
         if isinstance(result, int) and not -LARGEST <= result < LARGEST:
-            raise OperationError("an integer does not fit into 64 bits")
+            raise ValueError("an integer does not fit into 64 bits")
         return result
 
     return call
@@ -117,33 +113,29 @@ def operation(target: str) -> Callable[..., Any]:
     """Return the function named by a target of an exported graph.
 
     Raises:
-        OperationError: programs may not use it; the message says why.
+        ValueError: programs may not use it; the message says why.
     """
     if target in _SIZES:
         return _SIZES[target]
     parts = _TARGET.fullmatch(target)
     if parts is None:
-        raise OperationError(f"operation {target[:100]!r} is not an ATen operation; {_remedy(target)}")
+        raise ValueError(f"operation {target[:100]!r} is not an ATen operation; {_remedy(target)}")
     name, overload = parts.groups()
     packet = getattr(torch.ops.aten, name, None)
     if packet is None or overload not in packet.overloads():
-        raise OperationError(f"operation {target} is unknown to torch {torch.__version__}")
+        raise ValueError(f"operation {target} is unknown to torch {torch.__version__}")
     function = getattr(packet, overload)
     if function._schema.is_mutable:
-        raise OperationError(
+        raise ValueError(
             f"operation {target} changes its arguments; call eval() on the network and export with run_decompositions()"
         )
     if name not in _NAMES or any(argument.name == "generator" for argument in function._schema.arguments):
         training = "; the network is in training mode: call eval() on it before the export" * bool(
             _TRAINING.fullmatch(name)
         )
-        raise OperationError(
-            f"operation {target} is not among those that a program may use (see docs/import.md){training}"
-        )
+        raise ValueError(f"operation {target} is not among those that a program may use (see docs/import.md){training}")
     if overload.startswith("prim_") or not all("Tensor" in str(result.type) for result in function._schema.returns):
-        raise OperationError(
-            f"operation {target} makes no tensors, or belongs to TorchScript; use _operator for numbers"
-        )
+        raise ValueError(f"operation {target} makes no tensors, or belongs to TorchScript; use _operator for numbers")
     return _checked(function, _CHECKS.get(name))
 
 
@@ -162,7 +154,7 @@ def _checked(function: Any, check: Callable[..., None] | None) -> Callable[..., 
         values = {**dict(zip(names, args, strict=False)), **kwargs}
         for name in kinds:
             if isinstance(value := values.get(name), int | float | torch.SymInt):
-                raise OperationError(f"{name} is the number {value}; it must be a type or a format by name")
+                raise ValueError(f"{name} is the number {value}; it must be a type or a format by name")
         if check is not None:
             check(**values)
         return function(*args, **kwargs)
@@ -173,9 +165,9 @@ def _checked(function: Any, check: Callable[..., None] | None) -> Callable[..., 
 
 def _not_in_training(train: bool = False, training: bool = False, dropout_p: float = 0.0, **_: Any) -> None:
     if train or training:
-        raise OperationError("the program was exported in training mode; call eval() on the network first")
+        raise ValueError("the program was exported in training mode; call eval() on the network first")
     if dropout_p:
-        raise OperationError("attention has dropout; call eval() on the network before the export")
+        raise ValueError("attention has dropout; call eval() on the network before the export")
 
 
 def _sizes_of_statistics(input: Any, **arguments: Any) -> None:  # noqa: A002  (ATen's name)
@@ -184,12 +176,12 @@ def _sizes_of_statistics(input: Any, **arguments: Any) -> None:  # noqa: A002  (
     for name in ("weight", "bias", "running_mean", "running_var"):
         tensor = arguments.get(name)
         if tensor is not None and tuple(tensor.shape) != (channels,):
-            raise OperationError(f"{name} has shape {list(tensor.shape)}, and there are {channels} channels")
+            raise ValueError(f"{name} has shape {list(tensor.shape)}, and there are {channels} channels")
 
 
 def _sizes_of_groups(input: Any, N: int, C: int, HxW: int, **_: Any) -> None:  # noqa: A002  (ATen's names)
     if input.numel() != N * C * HxW or input.shape[:2] != (N, C):
-        raise OperationError(f"states have shape {list(input.shape)}, not {N} rows of {C} channels of {HxW}")
+        raise ValueError(f"states have shape {list(input.shape)}, not {N} rows of {C} channels of {HxW}")
 
 
 def _known_scales(**arguments: Any) -> None:
@@ -201,27 +193,27 @@ def _known_scales(**arguments: Any) -> None:
         scales, arguments["output_size"], arguments["self"].shape[-len(scales) :], strict=False
     ):
         if scale is not None and not (scale > 0 and before * scale - 1 < size <= before * scale + 1):
-            raise OperationError(f"a scale of {scale} does not lead from {before} to {size}")
+            raise ValueError(f"a scale of {scale} does not lead from {before} to {size}")
 
 
 def _dimensions(self: Any, dim: list[int], last_dim_size: int | None = None, **_: Any) -> None:
     """Transforms trust their dimensions and the length of the result."""
     if not dim or len(set(dim)) < len(dim) or not all(0 <= axis < self.ndim for axis in dim):
-        raise OperationError(f"dimensions {dim} of a transform of {self.ndim}")
+        raise ValueError(f"dimensions {dim} of a transform of {self.ndim}")
     if last_dim_size is not None and self.shape[dim[-1]] != last_dim_size // 2 + 1:
-        raise OperationError(f"{self.shape[dim[-1]]} frequencies do not make {last_dim_size} numbers")
+        raise ValueError(f"{self.shape[dim[-1]]} frequencies do not make {last_dim_size} numbers")
 
 
 def _known_modes(interpolation_mode: int, padding_mode: int, **_: Any) -> None:
     """With another mode the kernel writes nothing."""
     if interpolation_mode not in (0, 1, 2) or padding_mode not in (0, 1, 2):
-        raise OperationError(f"modes of sampling are {interpolation_mode} and {padding_mode}; they are 0, 1 or 2")
+        raise ValueError(f"modes of sampling are {interpolation_mode} and {padding_mode}; they are 0, 1 or 2")
 
 
 def _no_truncated_integers(self: Any, rounding_mode: str | None = None, **_: Any) -> None:
     """The smallest integer divided by -1 ends the process, unless rounding is down."""
     if rounding_mode == "trunc" and not self.is_floating_point():
-        raise OperationError("integers are divided with rounding to zero; round down (//) instead")
+        raise ValueError("integers are divided with rounding to zero; round down (//) instead")
 
 
 _CHECKS: dict[str, Callable[..., None]] = {

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from models.conditions import DTYPES
 from models.frozen import Frozen, Sparse
 from models.messages import first_line
-from models.program.aten import OperationError, operation
+from models.program.aten import operation
 from models.velocity import VelocityError, rows_of
 
 CAST_DTYPES = {**DTYPES, "complex64": torch.complex64, "complex128": torch.complex128}
@@ -125,7 +125,7 @@ class StepsConfig(Sparse):
         for number, step in enumerate(self.steps):
             try:
                 operation(step.op)
-            except OperationError as error:
+            except ValueError as error:
                 raise ValueError(f"step {number}: {error}") from None
             arguments = [*step.args, *step.kwargs.values()]
             if step.op.startswith("_operator.") and not all(isinstance(a, int | float | dict) for a in arguments):
