@@ -149,9 +149,9 @@ async def make_job(
     limit_s = request.timeout_s or service.settings.timeout_s
     check_limit("timeout_s", limit_s, service.settings.max_timeout_s)
     http.deadline = http.parsed + limit_s
-    lease = service.lease(request.model if isinstance(request, Named) else name, request.version, http.deadline)
-    model = await lease.acquire()
+    lease = await service.lease(request.model if isinstance(request, Named) else name, request.version, http.deadline)
     http.keep_lease(lease.release)
+    model = lease.model
     http.model, http.fallback_from = model.name, lease.fallback_from
     arguments = (request, model, service.settings, encoder, http)
     in_thread = in_thread or http.large
