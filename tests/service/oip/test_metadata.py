@@ -42,7 +42,7 @@ async def test_a_model(shared: Any) -> None:
     ],
 )
 async def test_a_conditional_model(running: Any, condition: Any, expected: dict[str, Any]) -> None:
-    async with running.service.lease("moons", None) as served:
+    with await running.service.lease("moons", None) as served:
         pass
     card: Card = served.card.model_copy(update={"conditions": {"condition": condition}})
     object.__setattr__(served, "card", card)
@@ -50,7 +50,7 @@ async def test_a_conditional_model(running: Any, condition: Any, expected: dict[
 
 
 async def test_data_in_float64_of_a_float32_model(running: Any) -> None:
-    async with running.service.lease("moons", None) as served:
+    with await running.service.lease("moons", None) as served:
         pass
     decoder = served.card.decoder.model_copy(update={"dtype": "float64"})
     object.__setattr__(served, "card", served.card.model_copy(update={"decoder": decoder}))
