@@ -52,12 +52,11 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
     from models.checkpoint.card import CheckpointError
     from selection import measure
     from selection.error import NoErrors
-    from selection.frontier import FrontierError
 
     for name in _unfinished(models_dir):
         try:
             lines = measure.run(folders.versions(models_dir, name)[-1], seconds=MEASURE_S, until_error=MEASURE_TO)
-        except (CheckpointError, FrontierError, NoErrors) as error:  # a model without a frontier can be served too
+        except (CheckpointError, NoErrors) as error:  # a model without a frontier can be served too
             lines = [f"no frontier measured: {error}"]
         for line in lines:
             print(f"{name}: {line}", flush=True)

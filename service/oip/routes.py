@@ -114,14 +114,14 @@ async def statistics_of_all(request: Request) -> Statistics:
 async def metadata(request: Request, name: str, version: int | None) -> ModelMetadata:
     """Return inputs and outputs, loading the model if needed."""
     service = service_of(request)
-    async with service.lease(name, version) as model:
-        return description.metadata(model, service.registry.describe(name)["versions"])
+    with await service.lease(name, version) as model:
+        return description.metadata(model, list(service.registry.entry(name).versions))
 
 
 @_read_of_model("/config", "Configuration")
 async def config(request: Request, name: str, version: int | None) -> ModelConfig:
     """Return inputs and outputs as a configuration of Triton, loading the model if needed."""
-    async with service_of(request).lease(name, version) as model:
+    with await service_of(request).lease(name, version) as model:
         return description.configuration(model)
 
 
@@ -130,7 +130,7 @@ async def statistics(request: Request, name: str, version: int | None) -> Statis
     """Return counts and times of a model, all versions together, as Triton's tools read them."""
     await ready(request, name, version)
     service = service_of(request)
-    named = version if version is not None else service.registry.describe(name)["serving"]
+    named = version if version is not None else service.registry.entry(name).current or 0
     return {"model_stats": [description.statistics(service, name, named)]}
 
 
@@ -221,9 +221,9 @@ async def _drawn(http: Context, name: str, version: int | None, request: InferRe
         return sample, select_outputs(request, sample).encoder
 
     sample, encoder = await asyncio.to_thread(made) if http.large else made()
-    valid = await pipeline.make_job(http, sample, validate_sample, encoder)
+    valid = await pipeline.make_job(http, sample, validate_sample, encoder=encoder)
     response = await pipeline.draw(http, valid)
-    return await pipeline.respond(http, response, encoder, {"x-pathline-seed": str(valid.job.seed)})
+    return await pipeline.respond(http, valid, response, {"x-pathline-seed": str(valid.job.seed)})
 
 
 router.routes += [*_index.routes, *_infer.routes]

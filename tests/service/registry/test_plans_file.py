@@ -12,7 +12,7 @@ from engine.arena import Arena
 from engine.device import Device
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
-from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan, write_plans
+from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan
 from service.app import create_app
 from service.registry.registry import Registry
 from service.settings import Settings
@@ -30,7 +30,7 @@ def plan(steps: int) -> StoredPlan:
 
 def write(folder: Path, *steps: int, **changes: Any) -> None:
     content = Plans(weights_sha256=read_card(folder).weights_sha256, plans=tuple(map(plan, steps)))
-    write_plans(folder, content.model_copy(update=changes))
+    content.model_copy(update=changes).write(folder)
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def root(repository: Path, tmp_path: Path) -> Path:
 
 
 def tuned(models: Registry) -> tuple[list[str], str]:
-    found = models.summary("moons")
-    served = models.describe("moons")["served"][0]
+    found = models.entry("moons").summary()
+    served = models.entry("moons").describe()["served"][0]
     assert (served["tuned"], served["tuned_fault"]) == (found["tuned"], found["tuned_fault"])
     return found["tuned"], found["tuned_fault"]
 
@@ -81,7 +81,7 @@ def test_plans_that_cannot_be_used_leave_the_model_served(
     assert read_card(folder).weights_sha256 in fault
     assert str(root) not in fault
     assert "is served without its tuned plans: plans.json: belongs to other weights" in caplog.text
-    assert models.summary("moons")["status"] == "served"
+    assert models.entry("moons").summary()["status"] == "served"
     write(folder, 5)
     models.refresh()
     assert tuned(models) == (["tuned-5"], "")
