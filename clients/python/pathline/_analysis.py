@@ -1,6 +1,6 @@
 """What a service can tell about a model beside samples: one result and one operation for each endpoint.
 
-A new one is a result, a function that asks for it, and a line of `Analysis`; both clients then have the method.
+A new one is a result, a function that asks for it, and a line of `Operations`; both clients then have the method.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathline import _plot
 from pathline._calls import Calls
 from pathline._decode import built
 from pathline._fields import DiagnoseOptions, EncodeOptions, LogProbOptions
-from pathline._flow import Flow, operation
 from pathline._results import ArrayResult, Failure, Latency
 from pathline._typed import member_of
 
@@ -92,7 +91,7 @@ class EncodeResult(OperationResult):
         return f"noise of {len(self.x0)} samples"
 
 
-def encode(calls: Calls, model: str, samples: Any, **options: Unpack[EncodeOptions]) -> Flow[EncodeResult]:
+async def encode(calls: Calls, model: str, samples: Any, **options: Unpack[EncodeOptions]) -> EncodeResult:
     """Find the noise behind data; ``sample(model, x0=result.x0)`` gives the data back.
 
     Args:
@@ -103,7 +102,9 @@ def encode(calls: Calls, model: str, samples: Any, **options: Unpack[EncodeOptio
     Raises:
         PathlineError, TypeError, InvalidValue: As for `sample`.
     """
-    return calls.operate("encode", model, {"samples": samples}, options, EncodeOptions, partial(built, EncodeResult))
+    return await calls.operate(
+        "encode", model, {"samples": samples}, options, EncodeOptions, partial(built, EncodeResult)
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,7 +132,7 @@ class LogProbResult(OperationResult):
         return {**super()._facts(), "result": f"{self._what()}{mean} ({self.divergence.get('method', '?')})"}
 
 
-def log_prob(calls: Calls, model: str, samples: Any, **options: Unpack[LogProbOptions]) -> Flow[LogProbResult]:
+async def log_prob(calls: Calls, model: str, samples: Any, **options: Unpack[LogProbOptions]) -> LogProbResult:
     """Compute the log-density of data under a model.
 
     Args:
@@ -143,7 +144,7 @@ def log_prob(calls: Calls, model: str, samples: Any, **options: Unpack[LogProbOp
     Raises:
         PathlineError, TypeError, InvalidValue: As for `sample`.
     """
-    return calls.operate(
+    return await calls.operate(
         "log_prob", model, {"samples": samples}, options, LogProbOptions, partial(built, LogProbResult)
     )
 
@@ -191,9 +192,9 @@ class DiagnoseResult(OperationResult):
         return f"{len(self.eigenvalues)} samples at {len(self.times)} times"
 
 
-def diagnose(
+async def diagnose(
     calls: Calls, model: str, num_samples: int | None = None, **options: Unpack[DiagnoseOptions]
-) -> Flow[DiagnoseResult]:
+) -> DiagnoseResult:
     """Compute the Jacobian of the velocity along paths from noise to data.
 
     Args:
@@ -207,18 +208,10 @@ def diagnose(
     """
     x0 = options.get("x0")
     own = {"num_samples": len(x0) if num_samples is None and x0 is not None else num_samples}
-    return calls.operate("diagnose", model, own, options, DiagnoseOptions, _diagnosis)
+    return await calls.operate("diagnose", model, own, options, DiagnoseOptions, _diagnosis)
 
 
 def _diagnosis(entries: Mapping[str, np.ndarray], meta: Any) -> DiagnoseResult:
     eigenvalues = member_of(entries, "eigenvalues_real") + 1j * member_of(entries, "eigenvalues_imag")
     times = np.array(member_of(meta, "times"), np.float64)
     return built(DiagnoseResult, entries, meta, times=times, eigenvalues=eigenvalues)
-
-
-class Analysis:
-    """These operations as methods of a client."""
-
-    encode = operation(encode)
-    log_prob = operation(log_prob)
-    diagnose = operation(diagnose)

@@ -25,7 +25,6 @@ from pathline._calls import Calls
 from pathline._conditions import ONE
 from pathline._events import Progress
 from pathline._fields import BulkOptions
-from pathline._flow import Do, Flow, Together, Wait
 from pathline._request import chosen_seed, sample_request
 from pathline._results import SampleResult
 from pathline._typed import typed, understood
@@ -129,7 +128,12 @@ class BulkJob:
     ) -> None:
         policy = calls.retry
         if policy.max_attempts > 1:  # retries are not turned off
-            policy = policy.at_least(_ATTEMPTS, _PATIENCE_S)
+            policy = replace(
+                policy,
+                max_attempts=max(_ATTEMPTS, policy.max_attempts),
+                max_total_s=max(_PATIENCE_S, policy.max_total_s),
+                connect_s=max(_PATIENCE_S, policy.connect_s),
+            )
         self.spec, self._folder, self._conditions, self._names = spec, folder, conditions, names
         self._calls, self._timeout_s = replace(calls, retry=policy), arguments.options.get("timeout_s")
         self._page, self._lock = _Page(), threading.Lock()
@@ -147,17 +151,17 @@ class BulkJob:
         """Report progress to a function from now on."""
         self._tell = tell
 
-    def worker(self) -> Flow[None]:
+    async def worker(self) -> None:
         """Make shards until none is left."""
         while not self._stopped and (shard := self._queue.take()) is not None:
             try:
-                yield from self._shard(shard)
+                await self._shard(shard)
             except PathlineError as error:
                 if not _passes(error):
                     raise
-                yield Do(lambda shard=shard, reason=str(error): self._queue.retry(shard, reason))
+                await self._calls.io.do(lambda shard=shard, reason=str(error): self._queue.retry(shard, reason))
 
-    def _shard(self, shard: int) -> Flow[None]:
+    async def _shard(self, shard: int) -> None:
         first, rows = self.spec.range(shard)
         samples = np.empty((rows, *self.spec.shape), self.spec.dtype)
         nfe, status, deterministic = np.empty(rows, np.int32), np.empty(rows, object), True
@@ -166,7 +170,7 @@ class BulkJob:
             while done < rows:
                 if self._stopped:
                     return
-                result = yield from self._paged(first + done, rows - done)
+                result = await self._paged(first + done, rows - done)
                 part = slice(done, done + len(result))
                 samples[part], nfe[part] = result.samples, result.nfe_per_sample
                 status[part], deterministic = result.status_per_sample, deterministic and result.deterministic
@@ -179,9 +183,9 @@ class BulkJob:
         recorded = None if table is None else table.recorded(first, rows, self._names, self.spec.dtype)
         content = ShardRows(first, samples, nfe, status.astype(np.str_), recorded)
         receipt = Receipt.of(self.spec, shard, content, deterministic, time.monotonic() - begin)
-        yield Do(lambda: self._folder.commit(self.spec, content, receipt))
+        await self._calls.io.do(lambda: self._folder.commit(self.spec, content, receipt))
 
-    def _paged(self, first: int, most: int) -> Flow[SampleResult]:
+    async def _paged(self, first: int, most: int) -> SampleResult:
         """Request one page of rows."""
         spec = self.spec
         while True:
@@ -190,7 +194,7 @@ class BulkJob:
             members |= {"version": spec.version, "seed": spec.seed, "first_index": spec.first_index + first}
             try:
                 request = _request(spec.model, rows, members, self._timeout_s, self._calls.url)
-                result = yield from self._calls.sampled(request)
+                result = await self._calls.sampled(request)
             except (InvalidRequest, DeadlineExceeded) as error:
                 if not (_too_many(error) and self._page.refused(rows)):
                     raise
@@ -198,7 +202,7 @@ class BulkJob:
             except Unavailable as error:
                 if error.slug != "overloaded":  # else other requests come first; this is not a failed attempt
                     raise
-                yield Wait(min(error.retry_after_s or 1.0, _PATIENCE_S))
+                await self._calls.io.sleep(min(error.retry_after_s or 1.0, _PATIENCE_S))
                 continue
             _refuse_changed(spec, result)
             if rows < most:
@@ -214,13 +218,13 @@ class BulkJob:
             fields = {"rows": done, "total": total, "rows_per_s": rate}
             self._tell(Progress(0, 0.0, done / total, left, fields))
 
-    def result(self) -> Flow[BulkResult]:
+    async def result(self) -> BulkResult:
         """Return the totals over all receipts.
 
         Raises:
             BulkIncomplete: Shards were given up; the others are done.
         """
-        summary = yield Do(lambda: self._folder.summary(self.spec))
+        summary = await self._calls.io.do(lambda: self._folder.summary(self.spec))
         if failed := self._queue.failed:
             (shard, why), *others = sorted(failed.items())
             more = f", and {len(others)} more" if others else ""
@@ -229,7 +233,7 @@ class BulkJob:
                 "call again to make the rest",
                 failed,
             )
-        if left := (yield Do(self._queue.left)):
+        if left := (await self._calls.io.do(self._queue.left)):
             raise BulkIncomplete(
                 f"{self._folder.address}: {left} receipts were removed while the job ran; call again to make their "
                 "shards"
@@ -275,7 +279,7 @@ def _request(model: str, rows: int, members: Mapping[str, Any], timeout_s: float
     return sample_request(model, rows, options, url)
 
 
-def bulk(
+async def bulk(
     calls: Calls,
     model: str,
     total: int | None = None,
@@ -288,7 +292,7 @@ def bulk(
     shard_rows: int | None = None,
     progress: bool | Follow | None = None,
     **options: Unpack[BulkOptions],
-) -> Flow[BulkResult]:
+) -> BulkResult:
     """Draw any number of samples into a folder, or resume the job in it.
 
     Row k of the job is sample ``first_index + k`` of the seed. The folder has the layout of
@@ -321,14 +325,14 @@ def bulk(
     if not isinstance(model, str):
         raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     arguments = BulkArguments.of(model, total, counts, format, shard_rows, workers, tries, options)
-    job = yield from _begin(calls, to, arguments, tries)
+    job = await _begin(calls, to, arguments, tries)
     with following(progress or (lambda _: None)) as tell:
         job.follow(tell)
-        yield Together([job.worker() for _ in range(workers)], job.stop)
-    return (yield from job.result())
+        await calls.io.together([job.worker() for _ in range(workers)], job.stop)
+    return await job.result()
 
 
-def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments, tries: int) -> Flow[BulkJob]:
+async def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments, tries: int) -> BulkJob:
     """Start a job, or resume the one in a folder.
 
     Raises:
@@ -340,37 +344,35 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments, trie
     if "://" in str(to):
         raise InvalidValue(f"to={str(to)!r} is not a local folder; use `python -m fleet sample` for stores")
     folder = Folder(JobStore(Path(to).expanduser().absolute()))  # another working directory changes nothing
-    spec = yield Do(folder.spec)
+    spec = await calls.io.do(folder.spec)
     if spec is None:
         if arguments.model is None or arguments.total is None:
             raise InvalidValue("a new job needs total, or counts", "total")
         version = arguments.options.get("version")
-        arrays = yield from _fitted(calls, arguments, arguments.model, arguments.total, version)
+        arrays = await _fitted(calls, arguments, arguments.model, arguments.total, version)
         started = arguments.table or (arrays if arrays.sources else None)
-        spec = yield from _new(calls, arguments, arguments.model, arguments.total, started)
-        yield Do(lambda: folder.create(spec, started))
+        spec = await _new(calls, arguments, arguments.model, arguments.total, started)
+        await calls.io.do(lambda: folder.create(spec, started))
     elif not spec.by_client:
         raise BulkConflict(f"{to} holds a job of `python -m fleet sample`; resume it with that, or choose a new folder")
     else:
-        arguments.refuse_other(spec, (yield from _fitted(calls, arguments, spec.model, spec.total, spec.version)))
-    conditions = yield Do(lambda: folder.conditions(spec))
-    served = (
-        (yield from calls.model(spec.model)).served(spec.version) if isinstance(conditions, ConditionCounts) else {}
-    )
+        arguments.refuse_other(spec, (await _fitted(calls, arguments, spec.model, spec.total, spec.version)))
+    conditions = await calls.io.do(lambda: folder.conditions(spec))
+    served = (await calls.model(spec.model)).served(spec.version) if isinstance(conditions, ConditionCounts) else {}
     names = ((served.get("conditions") or {}).get(ONE) or {}).get("names") or ()
     return BulkJob(calls, folder, spec, conditions, arguments, tries, names)
 
 
-def _fitted(calls: Calls, arguments: BulkArguments, model: str, total: int, version: int | None) -> Flow[Arrays]:
+async def _fitted(calls: Calls, arguments: BulkArguments, model: str, total: int, version: int | None) -> Arrays:
     if not arguments.arrays:
         return Arrays({}, total)
-    takes, _ = yield from calls.shapes(model, version, arguments.options.get("timeout_s"))
+    takes, _ = await calls.shapes(model, version, arguments.options.get("timeout_s"))
     return arguments.fitted(total, takes)
 
 
-def _new(
+async def _new(
     calls: Calls, arguments: BulkArguments, model: str, total: int, conditions: RowConditions | None
-) -> Flow[JobSpec]:
+) -> JobSpec:
     seed, first_index = chosen_seed(arguments.options.get("seed")), arguments.options.get("first_index", 0)
     timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, total)
     rows, version = min(BLOCK, most), arguments.options.get("version")
@@ -379,7 +381,7 @@ def _new(
         members = merged(arguments.request, conditions, 0, rows)
         members |= {"version": version, "seed": seed, "first_index": first_index}
         try:
-            first: SampleResult = yield from calls.sampled(_request(model, rows, members, timeout_s, calls.url))
+            first: SampleResult = await calls.sampled(_request(model, rows, members, timeout_s, calls.url))
         except (InvalidRequest, DeadlineExceeded) as error:
             if not _too_many(error) or rows == _LEAST_PAGE:
                 raise
@@ -393,7 +395,7 @@ def _new(
         if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
-    info = yield from calls.model(model)
+    info = await calls.model(model)
     with understood("the description of the model"):
         members = {
             **arguments.members(total, conditions, first.samples, lambda: rows / seconds),

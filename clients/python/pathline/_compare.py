@@ -13,9 +13,9 @@ import numpy as np
 
 from pathline import _plot
 from pathline._calls import Calls
+from pathline._events import MEDIA_TYPE
 from pathline._fields import FrontierOptions
 from pathline._files import save
-from pathline._flow import Flow
 from pathline._frontier import FrontierPoint
 from pathline._page import page_url
 from pathline._request import Request, operation_request
@@ -195,7 +195,7 @@ def _cells(row: ComparisonRow) -> tuple[str, ...]:
     )
 
 
-def compare(
+async def compare(
     calls: Calls,
     model: str,
     solvers: Sequence[str] | None = None,
@@ -203,7 +203,7 @@ def compare(
     *,
     progress: Callable[[Mapping[str, Any]], None] | None = None,
     **options: Unpack[FrontierOptions],
-) -> Flow[Comparison]:
+) -> Comparison:
     """Measure solvers on a model, from the same noise, and say which one it needs.
 
     The service measures them one after another, and joins them with what was measured beforehand.
@@ -225,18 +225,15 @@ def compare(
         raise ValueError(f"solvers={solvers!r} is not allowed; use a list such as ['rk4-20', 'dopri5@1e-5']")
     own = {"solvers": None if solvers is None else list(solvers), "num_samples": num_samples}
     request = operation_request("frontier", model, own, options, FrontierOptions, calls.url)
-    return _compared(calls, request, progress)
-
-
-def _compared(calls: Calls, request: Request, progress: Callable[[Mapping[str, Any]], None] | None) -> Flow[Comparison]:
     documents = dict[str, Mapping[str, Any]]()
 
-    def tell(name: str, document: Mapping[str, Any]) -> None:
+    def note(event: tuple[str, Mapping[str, Any]]) -> None:
+        name, document = event
         documents[name] = document
         if name == "point" and progress is not None:
             progress(document)
 
-    yield from calls.told(request, tell)
+    await calls.follow(request, MEDIA_TYPE, lambda name, document: (name, document), note)
     return _comparison(request, documents, calls.url)
 
 

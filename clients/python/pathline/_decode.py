@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pathline._request import Request
-from pathline._response import MAX_BYTES
 from pathline._results import (
     ArrayResult,
     Failure,
@@ -26,6 +25,7 @@ from pathline._results import (
     Trace,
 )
 from pathline._typed import member_of, parsed, typed, understood
+from pathline._wire import MAX_BYTES
 from pathline.errors import ProtocolError
 
 T = TypeVar("T")

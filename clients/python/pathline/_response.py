@@ -16,37 +16,10 @@ import httpx
 from pathline import errors
 from pathline._route import Route
 from pathline._typed import parsed
-from pathline._wire import MAX_BYTES
 
 _LONGEST_TEXT = 10_000  # characters of a server's text that an error shows
-_MAX_ERROR_BYTES = 1 << 20
+MAX_ERROR_BYTES = 1 << 20
 _SHOWN = 200  # characters of an unexpected body that a message quotes
-
-
-class Intake:
-    """Bounds the bytes of one response, as unpacked; an error is short.
-
-    Args:
-        response: Its head has arrived.
-    """
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._url, self._left = response.request.url, MAX_BYTES if response.is_success else _MAX_ERROR_BYTES
-        self._most = self._left
-
-    def add(self, part: bytes) -> bytes:
-        """Count bytes that arrived, and return them.
-
-        Raises:
-            ProtocolError: They are too many.
-        """
-        self._left -= len(part)
-        if self._left < 0:
-            raise errors.ProtocolError(
-                f"{self._url} sent more than {self._most:,} bytes; ask for fewer samples at a time, with iter_samples "
-                "or bulk"
-            )
-        return part
 
 
 def printable(text: str) -> str:

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pathline._calls import DEFAULT_URL, VERSION
 from pathline._conditions import ONE
 from pathline._fields import FIELDS
 from pathline._request import nearest
+from pathline._route import DEFAULT_URL, VERSION
 from pathline.cli.output import FORMATS
 from pathline.cli.server import COMMANDS
 from pathline.errors import InvalidValue

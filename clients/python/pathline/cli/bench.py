@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pathline._async_client import AsyncClient
 from pathline._bar import Bar
+from pathline._clients import AsyncClient
 from pathline._request import draw_seed
 from pathline._retry import RetryPolicy
 from pathline.errors import PathlineError

@@ -16,7 +16,7 @@ import numpy as np
 
 from pathline._answers import answers_in
 from pathline._bar import Bar
-from pathline._client import Client
+from pathline._clients import Client
 from pathline._files import numbers, replacing
 from pathline._info import ModelInfo
 from pathline._response import printable
