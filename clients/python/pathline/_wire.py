@@ -108,10 +108,17 @@ class Arrival:
         return size
 
 
-class _Stream(httpcore.NetworkStream):
-    def __init__(self, inner: httpcore.NetworkStream) -> None:
+class _Watched:
+    """A connection; what is not read or written is that of httpcore."""
+
+    def __init__(self, inner: Any) -> None:
         self._inner, self._arrival = inner, Arrival()
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Stream(_Watched):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         return self._arrival.add(self._inner.read(max_bytes, self._arrival.left(timeout)))
 
@@ -119,20 +126,11 @@ class _Stream(httpcore.NetworkStream):
         self._arrival.begin()
         self._inner.write(buffer, timeout)
 
-    def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+    def start_tls(self, *args: Any, **kwargs: Any) -> _Stream:
         return _Stream(self._inner.start_tls(*args, **kwargs))
 
-    def close(self) -> None:
-        self._inner.close()
 
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
-
-
-class _AsyncStream(httpcore.AsyncNetworkStream):
-    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
-        self._inner, self._arrival = inner, Arrival()
-
+class _AsyncStream(_Watched):
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         return self._arrival.add(await self._inner.read(max_bytes, self._arrival.left(timeout)))
 
@@ -140,14 +138,8 @@ class _AsyncStream(httpcore.AsyncNetworkStream):
         self._arrival.begin()
         await self._inner.write(buffer, timeout)
 
-    async def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
+    async def start_tls(self, *args: Any, **kwargs: Any) -> _AsyncStream:
         return _AsyncStream(await self._inner.start_tls(*args, **kwargs))
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
 
 
 def watched(transport: T) -> T:
@@ -155,10 +147,10 @@ def watched(transport: T) -> T:
     pool: Any = transport._pool
     connect = pool._network_backend.connect_tcp
 
-    def connected(*args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+    def connected(*args: Any, **kwargs: Any) -> _Stream:
         return _Stream(connect(*args, **kwargs))
 
-    async def connected_async(*args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
+    async def connected_async(*args: Any, **kwargs: Any) -> _AsyncStream:
         return _AsyncStream(await connect(*args, **kwargs))
 
     is_async = isinstance(transport, httpx.AsyncHTTPTransport)
