@@ -1,4 +1,8 @@
-"""Launchers make the shards of a job; `fleet.run` decides which, and handles failures."""
+"""Launchers make the shards of a job, up to `slots` at a time; `fleet.run` decides which, and handles failures.
+
+All have the same methods: `begin` starts a shard, `wait` waits for events, for a second at most, and reports them, and
+`close` stops all workers immediately.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pathline._bulk_spec import JobSpec, Receipt
 from pathline.errors import BulkConflict
@@ -24,6 +28,7 @@ from service.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from fleet.maker import Maker
+    from fleet.ray_jobs import OnRay
 
 
 @dataclass(frozen=True)
@@ -45,27 +50,6 @@ class Event:
 
 
 Tell = Callable[[Event], None]
-
-
-class Launcher(Protocol):
-    """Makes shards, several at a time."""
-
-    @property
-    def slots(self) -> int:
-        """Number of shards that can be made at the same time."""
-        ...
-
-    def begin(self, shard: int) -> None:
-        """Start to make a shard; at most `slots` at a time."""
-        ...
-
-    def wait(self, tell: Tell) -> None:
-        """Wait for events, for a second at most, and report them."""
-        ...
-
-    def close(self) -> None:
-        """Stop all workers immediately."""
-        ...
 
 
 def ended(shard: int, error: BaseException) -> Event:
@@ -98,7 +82,7 @@ class Worker:
         """
         spec, maker = self._loaded()
         begin = time.monotonic()
-        rows = maker.make_shard(spec, shard, self._conditions, tell)
+        rows = maker.make(*spec.range(shard), tell)
         receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
         self.target.commit(spec, rows, receipt)
 
@@ -121,8 +105,7 @@ class Worker:
 
         if self._spec is None or self._maker is None:
             self._spec = self.target.job()
-            self._conditions = self.target.conditions(self._spec)
-            self._maker = Maker.of(self._spec, self._settings, self._conditions, self._device)
+            self._maker = Maker.of(self._spec, self._settings, self.target.conditions(self._spec), self._device)
         return self._spec, self._maker
 
 
@@ -150,6 +133,8 @@ class InProcess:
 
 Entry = Callable[[Connection, str, dict[str, Any], str], None]
 """The main function of a worker process: (pipe to the driver, address, options of its file system, device)."""
+
+Launcher: TypeAlias = "InProcess | Local | OnRay"
 
 _STOP_S = 5.0
 
