@@ -5,7 +5,6 @@ A new one is a result, a function that asks for it, and a line of `Operations`; 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from pathline import _plot
 from pathline._calls import Calls
 from pathline._decode import built
 from pathline._fields import DiagnoseOptions, EncodeOptions, LogProbOptions
-from pathline._results import ArrayResult, Failure, Latency
+from pathline._results import ArrayResult
 from pathline._typed import member_of
 
 if TYPE_CHECKING:
@@ -27,47 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["DiagnoseResult", "EncodeResult", "LogProbResult"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class OperationResult(ArrayResult):
-    """Base of these results; their arrays are fields, the main one first.
+    """Base of these results; numbers of samples that did not reach the end are NaN.
 
     Attributes:
-        nfe: Sequential velocity evaluations of the slowest sample.
         network_rows: Rows of all network calls.
-        status: ``"success"`` if that of all samples is, else the worst.
-        failed: The samples that did not reach the end; their numbers are NaN.
-        latency: Where the time went.
-        model: Name of the model.
-        version: Its version.
-        checkpoint: Digest of its files.
-        solver: The solver as it was used.
-        deterministic: Whether the service promises the same bits for the same request.
     """
 
-    nfe: int
     network_rows: int
-    status: str
-    failed: tuple[Failure, ...]
-    latency: Latency
-    model: str
-    version: int
-    checkpoint: str
-    solver: Mapping[str, Any]
-    deterministic: bool
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays by name, the main one first; those that the service has not sent are left out."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self._what()} of {self.model} v{self.version} by {self.solver_text}, "
-            f"nfe={self.nfe}, status={self.status})"
-        )
-
-    @abstractmethod
-    def _what(self) -> str:
-        """Return what the arrays are, and how many."""
 
     def _facts(self) -> dict[str, str]:
         failed = f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""
@@ -75,7 +42,7 @@ class OperationResult(ArrayResult):
         return {"result": self._what(), "nfe": nfe, "status": self.status + failed, "latency": str(self.latency)}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class EncodeResult(OperationResult):
     """The noise behind data.
 
@@ -107,7 +74,7 @@ async def encode(calls: Calls, model: str, samples: Any, **options: Unpack[Encod
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class LogProbResult(OperationResult):
     """Log-densities of data.
 
@@ -149,7 +116,7 @@ async def log_prob(calls: Calls, model: str, samples: Any, **options: Unpack[Log
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class DiagnoseResult(OperationResult):
     """Jacobians along the paths of n samples at m times; NaN at times that a sample did not reach.
 
