@@ -22,10 +22,9 @@ from pathline._info import ModelInfo
 from pathline._response import printable
 from pathline._results import SampleResult
 from pathline._table import text_table
-from pathline.cli.arguments import conditions, known_values, options
-from pathline.cli.bench import measure
-from pathline.cli.output import FORMATS, note, show
-from pathline.cli.tally import Tally
+from pathline.cli.arguments import options
+from pathline.cli.bench import measure, text_of
+from pathline.cli.output import FORMATS, Tally, note, show
 
 _FIRST, _WIDE = 10, 12
 """Samples shown as a table, and most columns of one."""
@@ -41,9 +40,7 @@ def sample(arguments: argparse.Namespace) -> int:
     """Draw samples and write them to a file, or show those of one request."""
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
-        file = (
-            opened.enter_context(replacing(path)) if path else None
-        )  # opened before any request, in case it cannot be written
+        file = opened.enter_context(replacing(path)) if path else None  # before any request: it may not be possible
         batch = (arguments.batch or _page(arguments.num_samples)) if file else arguments.num_samples
         follow = opened.enter_context(Bar()).follow
         pages = client.iter_samples(
@@ -71,9 +68,7 @@ def replay(arguments: argparse.Namespace) -> int:
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None
-        members = {"force": arguments.force, "timeout_s": arguments.timeout_s, **conditions(arguments)}
-        members["known"] = known_values(arguments)
-        results = [client.replay(answer, **members) for answer in answers]
+        results = [client.replay(answer, force=arguments.force, **options(arguments)) for answer in answers]
         tally = Tally(iter(results), sum(map(len, results)))
         if file:
             FORMATS[path.suffix.lower()](file, tally)
@@ -228,10 +223,10 @@ def bench(arguments: argparse.Namespace) -> int:
             )
         )
     if arguments.json:
-        _print_json(report.to_dict())
+        _print_json(report)
     else:
-        show(str(report))
-    return 1 if report.errors else 0
+        show(text_of(report))
+    return 1 if report["errors"] else 0
 
 
 def _print_json(content: Any) -> None:
