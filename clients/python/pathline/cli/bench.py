@@ -12,7 +12,7 @@ import numpy as np
 
 from pathline._bar import Bar
 from pathline._clients import AsyncClient
-from pathline._request import draw_seed
+from pathline._request import chosen_seed
 from pathline._retry import RetryPolicy
 from pathline.errors import PathlineError
 
@@ -64,7 +64,7 @@ async def measure(
     Raises:
         PathlineError: The first request, a warm-up that is not counted, failed.
     """
-    seed = draw_seed() if seed is None else seed
+    seed = chosen_seed(seed)
     begun_at = int(options.get("first_index", 0))
     latencies: list[float] = []
     errors: Counter[str] = Counter()
