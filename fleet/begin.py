@@ -80,16 +80,16 @@ def await_job(target: Target, seconds: float = _WAIT_S) -> JobSpec:
         time.sleep(0.5)
 
 
-def _new(arguments: BulkArguments, threads: int, settings: Settings) -> tuple[JobSpec, RowConditions | None]:
+def _new(arguments: BulkArguments, threads: int, settings: Settings) -> tuple[JobSpec, RowConditions]:
     model, total, seed = arguments.model, arguments.total, arguments.options.get("seed")
     if model is None or total is None or seed is None:
         asked = {"a model": model, "--total": total, "--seed": seed}
         raise CommandError(f"a new job needs {', '.join(name for name, value in asked.items() if value is None)}")
-    first_index, table = arguments.options.get("first_index", 0), arguments.table
+    first_index = arguments.options.get("first_index", 0)
     version, card = find(settings, model, arguments.options.get("version"))
     decode = arguments.request.get("decode", True)
     arrays = arguments.fitted(total, _taken(card))
-    conditions: RowConditions | None = arrays if arrays.sources else table
+    conditions = arguments.table or arrays
     place = {"seed": seed, "first_index": first_index}
     with closing(Maker(settings, model, version, threads, arguments.request, conditions, **place)) as maker:
         _, job = maker.job()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pathline._bulk_conditions import ConditionCounts, RowConditions, merged
+from pathline._bulk_conditions import Arrays, RowConditions, merged
 from pathline._bulk_spec import FIELDS, JobSpec, ShardRows
 
 from engine.engine import Engine
@@ -42,6 +42,8 @@ _LIMITS: dict[str, Any] = {
 """No limits: they protect a service from its clients, but here the job's owner also runs it."""
 
 _UNUSABLE = (UnknownModel, UnknownVersion, RepositoryError, CheckpointError)
+
+_NO_CONDITIONS = Arrays({}, 0)
 
 _NPY = "application/x-npy"
 
@@ -70,7 +72,7 @@ class Maker:
         name, version: of the model.
         threads: CPU threads of the network.
         request: fields of a sample request, the same for all rows.
-        conditions: those that are not in the request, if there are any.
+        conditions: those that are not in the request.
         seed, first_index: row k of the job is sample `first_index` + k of the seed.
         device: overrides the device of the settings.
 
@@ -91,7 +93,7 @@ class Maker:
         version: int,
         threads: int,
         request: Mapping[str, Any],
-        conditions: RowConditions | None = None,
+        conditions: RowConditions = _NO_CONDITIONS,
         *,
         seed: int = 0,
         first_index: int = 0,
@@ -111,7 +113,7 @@ class Maker:
             raise
 
     @classmethod
-    def of(cls, spec: JobSpec, settings: Settings, conditions: RowConditions | None = None, device: str = "") -> Maker:
+    def of(cls, spec: JobSpec, settings: Settings, conditions: RowConditions, device: str = "") -> Maker:
         """Return a maker of the rows of a job, with those of its conditions that are not in its request.
 
         Raises:
@@ -169,10 +171,9 @@ class Maker:
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
-        takes, recorded = self.model.request_conditions, None
-        if isinstance(self._conditions, ConditionCounts):
-            entry = None if takes is None else takes.entries.get(ONE)
-            recorded = self._conditions.recorded(first, rows, (entry and entry.names) or (), self.model.card.dtype)
+        takes = self.model.request_conditions
+        entry = None if takes is None else takes.entries.get(ONE)
+        recorded = self._conditions.recorded(first, rows, (entry and entry.names) or (), self.model.card.dtype)
         return ShardRows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)
 
     def _prepare(self, job: Job) -> None:

@@ -181,7 +181,7 @@ class Target(Folder):
             raise BulkConflict(f"{self.address}: holds no job; check the address")
         return spec
 
-    def create(self, spec: JobSpec, conditions: RowConditions | None) -> None:
+    def create(self, spec: JobSpec, conditions: RowConditions) -> None:
         """Create a job, with a Zarr array if that is its format; raise a TargetError if that is not possible."""
         if spec.format == "zarr":
             with self.store.reaching("write"):

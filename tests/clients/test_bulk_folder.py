@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pathline._bulk_conditions import Arrays
 from pathline._bulk_spec import JobSpec, Receipt, ShardRows, Summary, fingerprint, shard_rows
 from pathline.bulk_folder import FORMATS, Folder, JobStore
 from pathline.errors import BulkConflict, InvalidValue
@@ -69,7 +70,7 @@ def test_a_parquet_shard_names_the_columns_of_its_samples() -> None:
 def folder(tmp_path: Path) -> Folder:
     """A complete job of five shards, in a folder whose name is a pattern."""
     folder = Folder(JobStore(tmp_path / "run[1]"))
-    folder.create(SPEC, None)
+    folder.create(SPEC, Arrays({}, SPEC.total))
     for shard in range(SPEC.shards):
         first, count = SPEC.range(shard)
         made = ShardRows(first, ROWS[first : first + count], np.full(count, 4, np.int32), np.full(count, "success"))

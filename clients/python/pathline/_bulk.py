@@ -19,7 +19,7 @@ import numpy as np
 
 from pathline._bar import Follow, following
 from pathline._bulk_arguments import BulkArguments, Counts
-from pathline._bulk_conditions import Arrays, ConditionCounts, RowConditions, merged
+from pathline._bulk_conditions import Arrays, RowConditions, merged
 from pathline._bulk_spec import BLOCK, JobSpec, Receipt, ShardRows
 from pathline._calls import Calls
 from pathline._conditions import ONE
@@ -111,7 +111,7 @@ class BulkJob:
         calls: Calls,
         folder: Folder,
         spec: JobSpec,
-        conditions: RowConditions | None,
+        conditions: RowConditions,
         *,
         names: Sequence[str],
         tries: int,
@@ -161,8 +161,7 @@ class BulkJob:
         except BaseException:
             self._advance(-done)
             raise
-        table = self._conditions if isinstance(self._conditions, ConditionCounts) else None
-        recorded = None if table is None else table.recorded(first, rows, self._names, self._spec.dtype)
+        recorded = self._conditions.recorded(first, rows, self._names, self._spec.dtype)
         content = ShardRows(first, samples, nfe, status.astype(np.str_), recorded)
         receipt = Receipt.of(self._spec, shard, content, deterministic, time.monotonic() - begin)
         await self._calls.io.do(lambda: self._folder.commit(self._spec, content, receipt))
@@ -314,7 +313,7 @@ async def bulk(
     folder = Folder(JobStore(Path(to).expanduser().absolute()))  # another working directory changes nothing
     spec = await _begin(calls, folder, arguments)
     conditions = await calls.io.do(lambda: folder.conditions(spec))
-    served = (await calls.model(spec.model)).served(spec.version) if isinstance(conditions, ConditionCounts) else {}
+    served = (await calls.model(spec.model)).served(spec.version) if spec.table else {}
     names = ((served.get("conditions") or {}).get(ONE) or {}).get("names") or ()
     with following(progress or (lambda _: None)) as tell:
         timeout_s = options.get("timeout_s")
@@ -338,7 +337,7 @@ async def _begin(calls: Calls, folder: Folder, arguments: BulkArguments) -> JobS
             raise InvalidValue("a new job needs total, or counts", "total")
         version = arguments.options.get("version")
         arrays = await _fitted(calls, arguments, arguments.model, arguments.total, version)
-        conditions = arguments.table or (arrays if arrays.sources else None)
+        conditions = arguments.table or arrays
         spec = await _new(calls, arguments, arguments.model, arguments.total, conditions)
         await calls.io.do(lambda: folder.create(spec, conditions))
     elif spec.by_client:
@@ -357,9 +356,7 @@ async def _fitted(calls: Calls, arguments: BulkArguments, model: str, total: int
     return arguments.fitted(total, takes)
 
 
-async def _new(
-    calls: Calls, arguments: BulkArguments, model: str, total: int, conditions: RowConditions | None
-) -> JobSpec:
+async def _new(calls: Calls, arguments: BulkArguments, model: str, total: int, conditions: RowConditions) -> JobSpec:
     seed, first_index = chosen_seed(arguments.options.get("seed")), arguments.options.get("first_index", 0)
     timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, total)
     rows, version = min(BLOCK, most), arguments.options.get("version")

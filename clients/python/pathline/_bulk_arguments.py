@@ -129,7 +129,7 @@ class BulkArguments:
         return Arrays(fitted, total)
 
     def members(
-        self, total: int, conditions: RowConditions | None, samples: np.ndarray, rate: Callable[[], float]
+        self, total: int, conditions: RowConditions, samples: np.ndarray, rate: Callable[[], float]
     ) -> dict[str, Any]:
         """Return the members of a new job's spec that follow from the arguments.
 
@@ -139,7 +139,7 @@ class BulkArguments:
             samples: Its first ones.
             rate: Returns the rows per second of one worker, if the size of shards depends on it.
         """
-        row_bytes = samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
+        row_bytes = samples[0].nbytes + conditions.row_bytes
         return {
             "request": self.request,
             "first_index": self.options.get("first_index", 0),

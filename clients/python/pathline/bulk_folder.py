@@ -195,17 +195,15 @@ class Folder:
         except ValueError as error:
             raise BulkConflict(f"{self.address}/{_JOB}: is not a job of this release: {one_line(error)}") from None
 
-    def conditions(self, spec: JobSpec) -> RowConditions | None:
-        """Return the job's table or arrays of conditions, if it has any.
+    def conditions(self, spec: JobSpec) -> RowConditions:
+        """Return the job's table or arrays of conditions.
 
         Raises:
             BulkConflict: They differ from those that the job began with.
             OSError: They cannot be read.
         """
-        if spec.arrays:
-            return Arrays({name: self._array(name, digest) for name, digest in spec.arrays.items()}, spec.total)
         if not spec.table:
-            return None
+            return Arrays({name: self._array(name, digest) for name, digest in spec.arrays.items()}, spec.total)
         [content] = self.store.read([_CONDITIONS])
         with contextlib.suppress(ValueError, LookupError, TypeError):
             members = parsed(content)
@@ -228,12 +226,12 @@ class Folder:
                 return array
         raise BulkConflict(f"{self.address}/{place}: {_CHANGED}")
 
-    def create(self, spec: JobSpec, conditions: RowConditions | None) -> None:
+    def create(self, spec: JobSpec, conditions: RowConditions) -> None:
         """Create a job in this folder; the spec is written last. Raise an OSError if that is not possible."""
         if isinstance(conditions, ConditionCounts):
             members = {"condition": list(conditions.conditions), "count": list(conditions.counts)}
             self._write_json(_CONDITIONS, members)
-        elif conditions is not None:
+        else:
             for name, source in conditions.sources.items():
                 self.store.write(f"{_ARRAYS}/{name}.npy", lambda file, source=source: write_array(source, file))
         self._write_json(_JOB, spec.plain(), indent=2)
