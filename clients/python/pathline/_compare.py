@@ -17,9 +17,8 @@ from pathline._events import MEDIA_TYPE
 from pathline._fields import FrontierOptions
 from pathline._files import save
 from pathline._frontier import FrontierPoint
-from pathline._page import page_url
 from pathline._request import Request, operation_request
-from pathline._table import html_table, text_table
+from pathline._show import html_table, page_url, percent, text_table
 from pathline._typed import member_of, typed, understood
 
 if TYPE_CHECKING:
@@ -176,23 +175,11 @@ class Comparison:
 _HEAD = ("solver", "nfe", "p50", "p95", "interval of p95", "worst", "failed", "ms", "measured")
 
 
-def percent(value: float) -> str:
-    """Return a share as text, such as `0.74 %`."""
-    return f"{100 * value:.0f} %" if value >= 1 else f"{100 * value:.2g} %"
-
-
 def _cells(row: ComparisonRow) -> tuple[str, ...]:
     source = f"{'before' if row.stored else 'now'}, {row.samples} samples{'' if row.own_conditions else ' *'}"
-    return (
-        *(row.solver, str(row.nfe_most), percent(row.p50), percent(row.p95)),
-        *(
-            f"{percent(row.p95_low)} to {percent(row.p95_high)}",
-            percent(row.worst),
-            str(row.failed),
-            f"{row.ms:.3g}",
-            source,
-        ),
-    )
+    interval = f"{percent(row.p95_low)} to {percent(row.p95_high)}"
+    errors = (percent(row.p50), percent(row.p95), interval, percent(row.worst))
+    return (row.solver, str(row.nfe_most), *errors, str(row.failed), f"{row.ms:.3g}", source)
 
 
 async def compare(

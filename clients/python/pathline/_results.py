@@ -14,8 +14,8 @@ import numpy as np
 
 from pathline import _plot
 from pathline._files import save
-from pathline._page import page_url
 from pathline._plot import draw
+from pathline._show import page_url
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -21,7 +21,7 @@ from pathline._files import numbers, replacing
 from pathline._info import ModelInfo
 from pathline._response import printable
 from pathline._results import SampleResult
-from pathline._table import text_table
+from pathline._show import text_table
 from pathline.cli.arguments import options
 from pathline.cli.bench import measure, text_of
 from pathline.cli.output import FORMATS, Tally, note, show
