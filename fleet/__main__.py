@@ -91,7 +91,7 @@ def sample(options: argparse.Namespace) -> int:
     if not options.quiet:
         print(_opening(spec, target, new), file=sys.stderr, flush=True)
     try:
-        queue = run(spec, target, _launcher(options, spec, settings), options.tries, mine, options.quiet)
+        queue = run(spec, target, _launcher(options, spec, target, settings), options.tries, mine, options.quiet)
     except KeyboardInterrupt:
         print(f"fleet: stopped; resume with: python -m fleet sample --to {options.to}", file=sys.stderr)
         return _STOPPED
@@ -113,10 +113,10 @@ def _index(workers: int) -> int:
     return int(text)
 
 
-def _launcher(options: argparse.Namespace, spec: JobSpec, settings: Settings) -> Launcher:
+def _launcher(options: argparse.Namespace, spec: JobSpec, target: Target, settings: Settings) -> Launcher:
     from fleet.maker import devices
 
-    store = Target(options.to).store
+    store = target.store
     if options.on == "ray":
         from fleet.ray_jobs import OnRay
 
