@@ -20,7 +20,7 @@ from pathline._bulk_conditions import Arrays, RowConditions, merged
 from pathline._bulk_spec import FIELDS, JobSpec, ShardRows
 
 from engine.engine import Engine
-from engine.job import SAMPLE, EngineFailed, Job, JobProgress, Priority
+from engine.job import SAMPLE, EngineFailed, Job, Priority
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
@@ -163,7 +163,7 @@ class Maker:
         """
         valid, job = self.job(first, rows)
         if tell is not None:
-            job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
+            job = replace(job, on_progress=lambda progress: tell(min(rows, int(progress.share * rows))), progress_s=0.2)
         try:
             if job.sizes or job.operation is not SAMPLE:
                 self._prepare(job)
@@ -193,10 +193,6 @@ class Maker:
     def reserve(self, size: int, conditions: int = 0) -> Hold:
         """Reserve memory as a request does; a job has no limit of its own."""
         return self._ledger.take(size, self.deadline)
-
-
-def _rows_of(progress: JobProgress, rows: int) -> int:
-    return min(rows, int(progress.share * rows))
 
 
 def digest_of_card(card: Card) -> str:

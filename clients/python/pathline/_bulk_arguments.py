@@ -93,7 +93,10 @@ class BulkArguments:
             members["seed"] = chosen_seed(members["seed"])
         arrays = _arrays_in(members) if table is None else {}
         for option in {*NAMED, KNOWN} & set(members):  # the same for all requests, and part of the spec
-            members[option] = {name: _as_list(value) for name, value in members[option].items()}
+            members[option] = {
+                name: value.tolist() if isinstance(value, np.ndarray) else value
+                for name, value in members[option].items()
+            }
         return cls(model, total, table, format, shard_rows, workers, members, arrays)
 
     @property
@@ -192,21 +195,14 @@ def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
     arrays = {}
     for option in NAMED:
         for name, value in list((options.get(option) or {}).items()):
-            array = value if isinstance(value, np.ndarray) else _as_array(f"{option}.{name}", value)
+            try:
+                array = np.asarray(value)
+            except ValueError:
+                message = f"{option}.{name} has lists of different lengths"
+                raise InvalidValue(message, f"{option}.{name}") from None
             if array.dtype.kind in "biuf":
                 arrays[f"{option}.{name}"] = array
                 del options[option][name]
         if option in options and not options[option]:
             del options[option]
     return arrays
-
-
-def _as_list(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _as_array(name: str, value: Any) -> np.ndarray:
-    try:
-        return np.asarray(value)
-    except ValueError:
-        raise InvalidValue(f"{name} has lists of different lengths", name) from None

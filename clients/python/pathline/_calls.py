@@ -410,12 +410,8 @@ def _expect(response: Response, media: str) -> None:
     if response.is_success and response.media_type == media:
         return
     kind = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
-    moved = _address(response.headers.get("location", ""))
+    # A redirect points to an address of the service; its base URL is shown, without a password.
+    location = re.match(r"(https?://)(?:[^/@]*@)?(.*?)/?(?:/v[12]/.*)?$", response.headers.get("location", ""))
+    moved = "".join(location.groups()) if location else ""
     hint = f"it moved to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
     raise ProtocolError(f"{response.url} answered with {kind} instead of {media}; {hint}{came(response.route)}")
-
-
-def _address(location: str) -> str:
-    """Return the base URL of the service that a redirect points to: without its route, and without a password."""
-    route = re.match(r"(https?://)(?:[^/@]*@)?(.*?)/?(?:/v[12]/.*)?$", location)
-    return f"{route[1]}{route[2]}" if route else ""

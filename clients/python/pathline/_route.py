@@ -87,9 +87,12 @@ def route_to(address: str) -> Route:
     url = httpx.URL(address)
     named = {} if _is_this_machine(url.host) else getproxies()
     scheme = next((scheme for scheme in (url.scheme, "all") if named.get(scheme)), None)
-    if scheme is None or _is_excepted(url, named.get("no", "")):
+    exceptions = filter(None, re.split(r"[,\s]+", named.get("no", "").lower()))
+    if scheme is None or any(_covers(rule, url) for rule in exceptions):
         return Route(url.host, tls=_trusted() if url.scheme == "https" else _no_trust())
-    variable = _variable(scheme)
+    small = f"{scheme}_proxy"
+    names = [name for name, value in os.environ.items() if name.lower() == small and value]
+    variable = small if small in names else names[-1] if names else "the system"  # as `getproxies` chooses
     server = _proxy_url(named[scheme], variable, url.host)
     tls = _trusted() if "https" in (url.scheme, server.scheme) else _no_trust()
     return Route(url.host, httpx.Proxy(server, ssl_context=tls if server.scheme == "https" else None), variable, tls)
@@ -110,12 +113,8 @@ def _is_this_machine(host: str) -> bool:
     return inner.is_loopback or inner.is_unspecified
 
 
-def _is_excepted(url: httpx.URL, rules: str) -> bool:
-    """Return whether NO_PROXY names a host: by name, domain, address or network, with or without a port."""
-    return any(_covers(rule, url) for rule in re.split(r"[,\s]+", rules.lower()) if rule)
-
-
 def _covers(rule: str, url: httpx.URL) -> bool:
+    """Return whether NO_PROXY names a host: by name, domain, address or network, with or without a port."""
     scheme, _, place = rule.rpartition("://")
     if scheme not in ("", "all", url.scheme):
         return False
@@ -131,13 +130,6 @@ def _covers(rule: str, url: httpx.URL) -> bool:
     except ValueError:  # one of them is a name
         domain = (name or "").lstrip("*").strip(".")
         return bool(domain) and (host == domain or host.endswith(f".{domain}"))
-
-
-def _variable(scheme: str) -> str:
-    """Return the name of the variable that `getproxies` took a proxy from."""
-    small = f"{scheme}_proxy"
-    names = [name for name, value in os.environ.items() if name.lower() == small and value]
-    return small if small in names else names[-1] if names else "the system"
 
 
 def _proxy_url(text: str, variable: str, host: str) -> httpx.URL:

@@ -41,7 +41,8 @@ def sample(arguments: argparse.Namespace) -> int:
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None  # before any request: it may not be possible
-        batch = (arguments.batch or _page(arguments.num_samples)) if file else arguments.num_samples
+        few = min(10_000, max(2_000, arguments.num_samples // 10))  # for memory, and enough to keep the service busy
+        batch = (arguments.batch or few) if file else arguments.num_samples
         follow = opened.enter_context(Bar()).follow
         pages = client.iter_samples(
             arguments.model, arguments.num_samples, batch, seed=arguments.seed, progress=follow, **options(arguments)
@@ -83,11 +84,6 @@ def replay(arguments: argparse.Namespace) -> int:
     elif not arguments.json:
         show("the bits match those of the original response")
     return 1 if other or tally.failed else 0
-
-
-def _page(total: int) -> int:
-    """Return the samples per request: few enough for memory, and enough to keep the service busy."""
-    return min(10_000, max(2_000, total // 10))
 
 
 def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleResult | None) -> None:

@@ -62,7 +62,16 @@ class Tally:
         """Yield each page, then record everything except its samples."""
         for page in self._pages:
             yield page
-            self._note(page)
+            for name, array in {"nfe": page.nfe_per_sample, "t": page.t, "status": page.status_per_sample}.items():
+                self._arrays[name].append(array)
+            if page.log_prob is not None:
+                self._arrays.setdefault("log_prob", []).append(page.log_prob)
+            for name in _COLUMNS:
+                column = getattr(page.trace, name)
+                self._trace[name].append(column + self._done if name == "sample" else column)
+            self.failed += [{**vars(failure), "index": failure.index + self._done} for failure in page.failed]
+            self._metas.append(page.describe())
+            self._done += len(page)
 
     @property
     def status(self) -> str:
@@ -101,18 +110,6 @@ class Tally:
             f"seed {meta['seed']}\nnfe {meta['nfe']} (mean {mean:.1f}), {1000 * meta['latency']['total_s']:.1f} ms "
             f"in the service, {meta['status']}"
         )
-
-    def _note(self, page: SampleResult) -> None:
-        for name, array in {"nfe": page.nfe_per_sample, "t": page.t, "status": page.status_per_sample}.items():
-            self._arrays[name].append(array)
-        if page.log_prob is not None:
-            self._arrays.setdefault("log_prob", []).append(page.log_prob)
-        for name in _COLUMNS:
-            column = getattr(page.trace, name)
-            self._trace[name].append(column + self._done if name == "sample" else column)
-        self.failed += [{**vars(failure), "index": failure.index + self._done} for failure in page.failed]
-        self._metas.append(page.describe())
-        self._done += len(page)
 
 
 def write_npy(file: IO[bytes], tally: Tally) -> None:
