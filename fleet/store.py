@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import IO, Any, Literal
 
 import numpy as np
-from pathline._bulk_conditions import RowConditions
 from pathline._bulk_spec import JobSpec, ShardRows
 from pathline.bulk_folder import Folder, JobStore
 from pathline.errors import BulkConflict
@@ -167,19 +166,19 @@ class Target(Folder):
             raise BulkConflict(f"{self.address}: holds no job; check the address")
         return spec
 
-    def create(self, spec: JobSpec, conditions: RowConditions) -> None:
-        """Create a job, with a Zarr array if that is its format; raise a TargetError if that is not possible."""
-        if spec.format == "zarr":
-            with self.store.reaching("write"):
-                self._zarr().create_array(
-                    **self._place(),
-                    shape=(spec.total, *spec.shape),
-                    chunks=(spec.shard_rows, *spec.shape),  # a chunk is written whole
-                    dtype=spec.dtype,
-                    overwrite=False,
-                    attributes={"model": spec.model, "version": spec.version, "seed": spec.seed, "job": spec.digest},
-                )
-        super().create(spec, conditions)
+    def prepare(self, spec: JobSpec) -> None:
+        """Create the Zarr array, if that is the format; raise a TargetError if that is not possible."""
+        if spec.format != "zarr":
+            return
+        with self.store.reaching("write"):
+            self._zarr().create_array(
+                **self._place(),
+                shape=(spec.total, *spec.shape),
+                chunks=(spec.shard_rows, *spec.shape),  # a chunk is written whole
+                dtype=spec.dtype,
+                overwrite=False,
+                attributes={"model": spec.model, "version": spec.version, "seed": spec.seed, "job": spec.digest},
+            )
 
     def write_rows(self, spec: JobSpec, shard: int, rows: ShardRows) -> None:
         """Store the rows of a shard; raise a TargetError if that is not possible."""

@@ -234,7 +234,11 @@ class Folder:
         else:
             for name, source in conditions.sources.items():
                 self.store.write(f"{_ARRAYS}/{name}.npy", lambda file, source=source: write_array(source, file))
+        self.prepare(spec)
         self._write_json(_JOB, spec.plain(), indent=2)
+
+    def prepare(self, spec: JobSpec) -> None:
+        """Make what the format needs before the first shard; files need nothing."""
 
     def done(self) -> set[int]:
         """Return the shards that have receipts; raise an OSError if they cannot be listed."""
