@@ -83,8 +83,8 @@ def await_job(target: Target, seconds: float = _WAIT_S) -> JobSpec:
 def _new(arguments: BulkArguments, threads: int, settings: Settings) -> tuple[JobSpec, RowConditions]:
     model, total, seed = arguments.model, arguments.total, arguments.options.get("seed")
     if model is None or total is None or seed is None:
-        asked = {"a model": model, "--total": total, "--seed": seed}
-        raise CommandError(f"a new job needs {', '.join(name for name, value in asked.items() if value is None)}")
+        required = {"a model": model, "--total": total, "--seed": seed}
+        raise CommandError(f"a new job needs {', '.join(name for name, value in required.items() if value is None)}")
     first_index = arguments.options.get("first_index", 0)
     version, card = find(settings, model, arguments.options.get("version"))
     decode = arguments.request.get("decode", True)

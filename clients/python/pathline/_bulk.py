@@ -209,8 +209,8 @@ class BulkJob:
         """
         summary = await self._calls.io.do(lambda: self._folder.summary(self._spec))
         if failed := self._queue.failed:
-            (shard, why), *others = sorted(failed.items())
-            more = f", and {len(others)} more" if others else ""
+            (shard, why), *further = sorted(failed.items())
+            more = f", and {len(further)} more" if further else ""
             raise BulkIncomplete(
                 f"{self._folder.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
                 "call again to make the rest",

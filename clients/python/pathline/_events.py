@@ -161,8 +161,8 @@ def reader(request: Request) -> Callable[[str, Any], Event | None]:
             left = None if content.get("queued") else forecast.left(share)
             return Progress(int(content["nfe"]), float(content["t"]), share, left, content)
         if name == "sample":
-            others = {key: value for key, value in content.items() if key not in ("t", "states")}
-            return State(float(content["t"]), states_of(content["states"]), others)
+            members = {key: value for key, value in content.items() if key not in ("t", "states")}
+            return State(float(content["t"]), states_of(content["states"]), members)
         if name == "completed":
             return Completed(decode_npz(b64decode(content["npz"]), request))
         return None

@@ -299,14 +299,14 @@ def _encoded(document: Mapping[str, Any]) -> tuple[bytes, str]:
         if isinstance(value, np.ndarray)
     }
     if arrays:
-        others = {
+        plain = {
             member: {k: v for k, v in value.items() if not isinstance(v, np.ndarray)}
             if member in _WITH_ARRAYS
             else value
             for member, value in document.items()
         }
         archive = io.BytesIO()
-        np.savez(archive, request=np.array(_json(others)), **arrays)  # type: ignore[arg-type]  (names of entries)
+        np.savez(archive, request=np.array(_json(plain)), **arrays)  # type: ignore[arg-type]  (names of entries)
         return archive.getvalue(), "application/x-npz"
     return _json(document).encode(), "application/json"
 

@@ -23,7 +23,9 @@ from pathline.errors import InvalidValue
 _FLAGS = {"version": "--model-version", "timeout_s": "--timeout", "decode": "--no-decode"}
 """Options named differently from the fields that they set."""
 
-_SOLVING = tuple(name for name, each in FIELDS.items() if name not in ("model", "conditions") and each.kind != "array")
+_SOLVING = tuple(
+    name for name, field in FIELDS.items() if name not in ("model", "conditions") and field.kind != "array"
+)
 """Fields of a request that are options; `--condition` sets `conditions`, too."""
 
 _MODEL = (

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -48,11 +48,7 @@ def sample(arguments: argparse.Namespace) -> int:
             arguments.model, arguments.num_samples, batch, seed=arguments.seed, progress=follow, **options(arguments)
         )
         tally = Tally(pages, arguments.num_samples)
-        if file:
-            FORMATS[path.suffix.lower()](file, tally)
-            last = None
-        else:
-            last = deque(tally.pages(), maxlen=1)[0]
+        last = _write(tally, arguments, file)
     _report_samples(arguments, tally, last)
     if tally.failed:
         first = tally.failed[0]
@@ -70,12 +66,9 @@ def replay(arguments: argparse.Namespace) -> int:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None
         results = [client.replay(answer, force=arguments.force, **options(arguments)) for answer in answers]
-        tally = Tally(iter(results), sum(map(len, results)))
-        if file:
-            FORMATS[path.suffix.lower()](file, tally)
-        else:
-            deque(tally.pages(), maxlen=0)
-    _report_samples(arguments, tally, None if file else results[0] if len(results) == 1 else None)
+        tally = Tally(results, sum(map(len, results)))
+        last = _write(tally, arguments, file)
+    _report_samples(arguments, tally, last if len(results) == 1 else None)
     other = sum(not result.digest_matches for result in results)
     if other:
         differences = [difference for result in results for difference in result.differences]
@@ -84,6 +77,14 @@ def replay(arguments: argparse.Namespace) -> int:
     elif not arguments.json:
         show("the bits match those of the original response")
     return 1 if other or tally.failed else 0
+
+
+def _write(tally: Tally, arguments: argparse.Namespace, file: IO[bytes] | None) -> SampleResult | None:
+    """Write the pages of a tally to a file; without one, return the last of them."""
+    if file is None:
+        return deque(tally.pages(), maxlen=1)[0]
+    FORMATS[arguments.output.suffix.lower()](file, tally)
+    return None
 
 
 def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleResult | None) -> None:
