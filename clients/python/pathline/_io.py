@@ -95,42 +95,17 @@ def values(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         run(stream.aclose())
 
 
-_open: dict[asyncio.AbstractEventLoop, set[_Pool]] = {}
-"""The pools of each loop, kept alive until the loop ends, because a client may be gone by then."""
+_open: dict[asyncio.AbstractEventLoop, dict[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
+"""The httpx clients of each loop and what closes them, kept alive until the loop ends: a client may be gone by then."""
 
 
-class _Pool:
-    """An httpx client that is closed when its loop ends: the loop's asynchronous generators are closed then.
-
-    Args:
-        loop: The running loop.
-        http: The client, not used yet.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> None:
-        self._loop, self.http = loop, http
-        self._closer = self._close_at_the_end()
-        self._ending = False
-
-    async def hold(self) -> None:
-        """Stay open until the loop ends."""
-        for ended in [loop for loop in _open if loop.is_closed()]:
-            del _open[ended]
-        _open.setdefault(self._loop, set()).add(self)
-        await self._closer.__anext__()
-
-    async def aclose(self) -> None:
-        """Close the client, unless it is being closed already."""
-        if not self._ending:
-            await self._closer.aclose()
-
-    async def _close_at_the_end(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            self._ending = True
-            _open[self._loop].discard(self)
-            await self.http.aclose()
+async def _closer(loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+    """Wait to be closed, and close an httpx client then; a loop closes its asynchronous generators when it ends."""
+    try:
+        yield
+    finally:
+        del _open[loop][http]
+        await http.aclose()
 
 
 class Asynchronous:
@@ -146,7 +121,7 @@ class Asynchronous:
 
     def __init__(self, make: Callable[[], httpx.AsyncClient], own: bool) -> None:
         self._make, self._shared = make, None if own else make()
-        self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
+        self._of_loops: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
         self._first: asyncio.AbstractEventLoop | None = None  # the first loop that used the shared one
         self._closed = False
 
@@ -158,13 +133,15 @@ class Asynchronous:
             return self._shared
         if self._closed:
             raise RuntimeError("this AsyncClient is closed; create another")
-        pool = self._pools.get(loop)
-        if pool is None or pool.http.is_closed:
-            for ended in [other for other in self._pools if other.is_closed()]:
-                del self._pools[ended]
-            pool = self._pools[loop] = _Pool(loop, self._make())
-            await pool.hold()
-        return pool.http
+        http = self._of_loops.get(loop)
+        if http is None or http.is_closed:
+            for loops in (self._of_loops, _open):
+                for ended in [other for other in loops if other.is_closed()]:
+                    del loops[ended]
+            http = self._of_loops[loop] = self._make()
+            closer = _open.setdefault(loop, {})[http] = _closer(loop, http)
+            await closer.__anext__()
+        return http
 
     def _is_foreign(self) -> bool:
         """Return whether the shared client may have connections of another loop."""
@@ -177,10 +154,11 @@ class Asynchronous:
             # Connections of a loop that has ended cannot be closed in another one.
             with suppress(*([RuntimeError] if self._is_foreign() else [])):
                 await self._shared.aclose()
-        pool = self._pools.pop(asyncio.get_running_loop(), None)
-        self._pools.clear()
-        if pool is not None:
-            await pool.aclose()
+        loop = asyncio.get_running_loop()
+        http = self._of_loops.pop(loop, None)
+        self._of_loops.clear()
+        if http is not None and http in _open[loop]:  # else it is being closed already
+            await _open[loop][http].aclose()
 
     async def open(self, **request: Any) -> httpx.Response:
         """Send a request, given as httpx builds it; the body of the response is still to be read."""
