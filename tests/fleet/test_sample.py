@@ -140,8 +140,8 @@ def test_only_shards_without_a_receipt_are_made_again(
     whole = printed(capsys)
     (tmp_path / "receipts" / "00002.json").unlink()
     assert fleet("verify", tmp_path) == 1
-    made, make = [], Worker.make
-    monkeypatch.setattr(Worker, "make", lambda self, shard, tell: made.append(shard) or make(self, shard, tell))
+    made, make = [], Worker.event
+    monkeypatch.setattr(Worker, "event", lambda self, shard, tell: made.append(shard) or make(self, shard, tell))
     assert fleet("sample", to=tmp_path) == 0
     assert made == [2]
     assert printed(capsys) == whole

@@ -78,7 +78,7 @@ class Arrival:
 
     def _follow(self) -> Generator[None, bytes, None]:
         """Receive the lines of an answer's head and of its chunks, whose bytes are skipped."""
-        interim = True
+        interim, chunked = True, False
         while interim:
             while not (status := (yield)):
                 pass
