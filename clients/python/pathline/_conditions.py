@@ -60,17 +60,14 @@ def differ(
     )
     own = (KNOWN, "values") in places and not fits
 
-    def axes_of(option: str, name: str) -> int | None:
-        """Return the number of axes of the value for one sample; None if the model takes no such condition."""
-        if option == KNOWN:
-            return len(values) - own
-        shape = shape_of(takes, name or ONE)
-        return None if shape is None else len(shape)
-
-    axes = {
-        (option, name): len(_lengths(options[option][name] if name else options[option])) for option, name in places
-    }
-    return [place for place in places if (one := axes_of(*place)) is not None and axes[place] == one + 1]
+    of_each = []
+    for option, name in places:
+        axes = len(_lengths(options[option][name] if name else options[option]))
+        shape = shape_of(takes, name or ONE)  # None for a condition that the model does not take
+        one = len(values) - own if option == KNOWN else None if shape is None else len(shape)
+        if one is not None and axes == one + 1:
+            of_each.append((option, name))
+    return of_each
 
 
 def slice_of(options: Mapping[str, Any], places: Sequence[tuple[str, str]], rows: slice) -> dict[str, Any]:
