@@ -1,8 +1,4 @@
-"""Launchers make the shards of a job, up to `slots` at a time; `fleet.run` decides which, and handles failures.
-
-All have the same methods: `begin` starts a shard, `wait` waits for events, for a second at most, and reports them, and
-`close` stops all workers immediately.
-"""
+"""Launchers make the shards of a job; `fleet.run` decides which, and handles failures."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pathline._bulk_spec import JobSpec, Receipt
 from pathline.errors import BulkConflict
@@ -28,7 +24,6 @@ from service.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from fleet.maker import Maker
-    from fleet.ray_jobs import OnRay
 
 
 @dataclass(frozen=True)
@@ -50,6 +45,27 @@ class Event:
 
 
 Tell = Callable[[Event], None]
+
+
+class Launcher(Protocol):
+    """Makes shards, several at a time."""
+
+    @property
+    def slots(self) -> int:
+        """Number of shards that can be made at the same time."""
+        ...
+
+    def begin(self, shard: int) -> None:
+        """Start to make a shard; at most `slots` at a time."""
+        ...
+
+    def wait(self, tell: Tell) -> None:
+        """Wait for events, for a second at most, and report them."""
+        ...
+
+    def close(self) -> None:
+        """Stop all workers immediately."""
+        ...
 
 
 def ended(shard: int, error: BaseException) -> Event:
@@ -126,8 +142,6 @@ class InProcess:
 
 Entry = Callable[[Connection, str, dict[str, Any], str], None]
 """The main function of a worker process: (pipe to the driver, address, options of its file system, device)."""
-
-Launcher: TypeAlias = "InProcess | Local | OnRay"
 
 _STOP_S = 5.0
 

@@ -50,7 +50,7 @@ def test_rate_and_time_left_are_shown_unless_quiet(
     capsys.readouterr()
     at_once: dict[str, Any] = {"mininterval": 0, "maxinterval": 0, "miniters": 0}  # instead of now and then
     monkeypatch.setattr("fleet.run.tqdm", lambda **options: tqdm(**options | at_once))
-    launcher: Any = Pretended()
+    launcher = Pretended()
     assert not run(spec, target, launcher, quiet=quiet).failed
     out, errors = capsys.readouterr()
     assert out == ""
