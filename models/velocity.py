@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -74,21 +74,14 @@ def kind_of(velocity: object) -> FieldKind:
     return getattr(velocity, "field", FieldKind.VELOCITY)
 
 
-@runtime_checkable
-class HasForms(Protocol):
-    """A field that can be computed in several ways."""
-
-    def forms(self) -> Iterator[VelocityField]:
-        """Yield the ways of computing the field as it is now, in order of preference; they round differently.
-
-        There are several for kernels with which a row's bits depend on the other rows in the call.
-        """
-        ...
-
-
 def forms(velocity: VelocityField) -> Iterator[VelocityField]:
-    """Return the ways of computing a field (see `HasForms`); the field itself if it offers none."""
-    return velocity.forms() if isinstance(velocity, HasForms) else iter((velocity,))
+    """Return the ways of computing a field as it is now, in order of preference; they round differently.
+
+    They are those of its method `forms`, which it has if a row's bits depend on the other rows in a call of some of its
+    kernels; otherwise there is one, the field itself.
+    """
+    own = getattr(velocity, "forms", None)
+    return iter((velocity,)) if own is None else own()
 
 
 def rows_of(velocity: object, device: torch.device | str = "cpu") -> tuple[int, int | None]:

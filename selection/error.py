@@ -23,7 +23,7 @@ from torch import Tensor
 from models.checkpoint.bound import Size
 from models.conditions import NamedConditions
 from models.frozen import Frozen
-from models.guidance import Guided
+from models.guidance import guided
 from models.velocity import kind_of
 from solvers import SolverSpec, Status
 from solvers import compile as compiled
@@ -240,7 +240,7 @@ class Field:
         if self.takes is None or (not isinstance(self.guidance, Tensor) and self.guidance in (None, 1)):
             return self.velocity(x, t, rows)
         strength = self.guidance[place].to(t.dtype) if isinstance(self.guidance, Tensor) else self.guidance
-        return Guided(self.velocity, self.takes)(x, t, rows, torch.ones_like(t) * strength)
+        return guided(self.velocity, self.takes, x, t, rows, torch.ones_like(t) * strength)
 
 
 @torch.no_grad()

@@ -21,7 +21,6 @@ from torch import Tensor
 from models.checkpoint.bound import REPORT_FILE
 from models.checkpoint.loading import Checkpoint
 from models.decoder import Decoder
-from models.guidance import Guided
 from models.noise import noise
 from models.pictures import draw, most
 from models.regular import write_atomically
@@ -179,7 +178,7 @@ def _sampled(
     assert conditioning is not None and conditioning.single is not None  # noqa: S101, PT018
     assert conditioning.single.classes is not None  # noqa: S101  (_names has checked)
     if guidance is None:
-        field = Field(Guided(checkpoint.velocity, conditioning))
+        field = Field(checkpoint.velocity)
     else:
         field = Field(checkpoint.velocity, labels, conditioning, guidance)
     solution = solve(field, x0, spec, progress=sys.stderr.isatty())

@@ -114,7 +114,7 @@ def examples_of(data: DataSet) -> list[Any]:
     if not count:
         return []
     with torch.no_grad():
-        decoded = data.decoder(torch.from_numpy(data.reference[:count])).double().numpy()
+        decoded = data.decoder.decode(torch.from_numpy(data.reference[:count])).double().numpy()
     digits = 6 if len(shape) == 1 else 3
     return np.array([float(f"{value:.{digits}g}") for value in decoded.ravel()]).reshape(decoded.shape).tolist()
 

@@ -15,7 +15,7 @@ from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.conditions import NamedCondition
 from models.decoder import ColumnCard, Decoder, Inverse
-from models.guidance import Guided
+from models.guidance import guided
 from training.config import ParentConfig, Recipe, ReflowConfig, StartConfig
 from training.dataset import DataSet
 from training.errors import UsageError
@@ -109,16 +109,13 @@ class ParentVelocity:
     """The velocity of a parent at one guidance, as a function of states, times and the data's conditions."""
 
     def __init__(self, parent: Checkpoint, guidance: float | None) -> None:
-        condition = parent.card.network_conditions
-        self._velocity = parent.velocity
-        self._guided = None if guidance is None or condition is None else Guided(parent.velocity, condition)
-        self._guidance = guidance
+        self._velocity, self._takes, self._guidance = parent.velocity, parent.card.network_conditions, guidance
 
     def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,)."""
-        if self._guided is None or self._guidance is None:
+        if self._takes is None or self._guidance is None or condition is None:
             return self._velocity(x, t, condition)
-        return self._guided(x, t, condition, torch.full_like(t, self._guidance))
+        return guided(self._velocity, self._takes, x, t, condition, torch.full_like(t, self._guidance))
 
 
 def in_space_of(parent: Checkpoint, data: DataSet, given: StartConfig) -> DataSet:
