@@ -4,7 +4,8 @@ Types are checked before NumPy sees anything: left to guess, it would allocate t
 number beside it. A refused value takes no more memory than its lists.
 """
 
-from collections.abc import Iterator, Sequence, Set
+import sys
+from collections.abc import Sequence, Set
 from itertools import chain
 from typing import Any
 
@@ -38,7 +39,7 @@ def to_floats(
         value: lists or tuples of int and float; booleans and strings are refused.
         shape: the shape it must have, of at least one axis.
         name: its name in messages.
-        wanted: the shape in words; by default its sizes.
+        expected: the shape in words; by default its sizes.
         kinds: the types that its numbers may have.
 
     Raises:
@@ -54,15 +55,16 @@ def to_floats(
         if not set(map(type, lists)) <= _LISTS or set(map(len, lists)) - {size}:
             k = next(k for k, item in enumerate(lists) if type(item) not in _LISTS or len(item) != size)
             alike = len({len(item) if type(item) in _LISTS else -1 for item in lists}) == 1
-            raise _other_shape(value, _place(k, shape[:axis]), shape, name, expected, alike)
+            raise _other_shape(value, np.unravel_index(k, shape[:axis]), shape, name, expected, alike)
     if not set(map(type, chain.from_iterable(lists))) <= kinds:
-        k, item = next((k, item) for k, item in _numbered(lists) if type(item) not in kinds)
-        raise _not_numeric(_at(name, _place(k, shape)), item, name, expected)
+        k, item = next((k, item) for k, item in enumerate(chain.from_iterable(lists)) if type(item) not in kinds)
+        raise _not_numeric(_at(name, np.unravel_index(k, shape)), item, name, expected)
     try:
         return np.fromiter(chain.from_iterable(lists), np.float64, len(lists) * shape[-1]).reshape(shape)
     except OverflowError:
-        k = next(k for k, item in _numbered(lists) if not _fits(item))
-        where = _at(name, _place(k, shape))
+        numbers = enumerate(chain.from_iterable(lists))
+        k = next(k for k, item in numbers if type(item) is int and abs(item) > sys.float_info.max)
+        where = _at(name, np.unravel_index(k, shape))
         raise NestedError(
             f"{where} is an integer that is too large for a double; {name} takes numbers below 1.8e308, in {expected}"
         ) from None
@@ -89,7 +91,7 @@ def short(text: str) -> str:
 
 
 def _other_shape(
-    value: Any, place: tuple[int, ...], shape: tuple[int, ...], name: str, expected: str, alike: bool
+    value: Any, place: Sequence[int], shape: tuple[int, ...], name: str, expected: str, alike: bool
 ) -> NestedError:
     """Return the error for an item that is not a list of the right length; `alike` if all at its depth are alike."""
     item: Any = value
@@ -114,26 +116,5 @@ def _not_numeric(where: str, item: Any, name: str, expected: str) -> NestedError
     return NestedError(f"{where} is {shown(item)}; {name} must hold numbers only, in {expected}")
 
 
-def _numbered(lists: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    return enumerate(chain.from_iterable(lists))
-
-
-def _fits(number: float) -> bool:
-    try:
-        float(number)
-    except OverflowError:
-        return False
-    return True
-
-
-def _place(k: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the indices of entry k of an array of this shape."""
-    place: list[int] = []
-    for size in reversed(shape):
-        place.append(k % size)
-        k //= size
-    return tuple(reversed(place))
-
-
-def _at(name: str, place: tuple[int, ...]) -> str:
+def _at(name: str, place: Sequence[int]) -> str:
     return name + "".join(f"[{k}]" for k in place)

@@ -43,6 +43,7 @@ CENTRED_SCHEME = "philox-ndtri-centred-v1"
 SEED_LIMIT = 1 << 63
 """Seeds are integers in [0, SEED_LIMIT)."""
 
+_BLOCK = ("seed", "first_index", "num_samples")
 _FREE_COUNTERS = 1 << 40  # counters of one sample
 _WORDS_PER_COUNTER = 4
 _BITS_PER_COUNTER = 256
@@ -50,10 +51,6 @@ _WORDS_AT_ONCE = 1 << 20  # bounds the float64 temporaries at 8 MiB each
 _MASK = 2**64 - 1
 _BELOW_ONE = 1.0 - 2.0**-53
 _NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
-
-
-class NoiseError(ValueError):
-    """A seed, index, number of samples or dtype is out of range."""
 
 
 def noise(
@@ -80,7 +77,7 @@ def noise(
         Standard normal numbers, (num_samples, *event_shape). Row j depends on seed and first_index + j only.
 
     Raises:
-        NoiseError: an argument is outside these ranges.
+        ValueError: an argument is outside these ranges.
     """
     return noise_of([(seed, first_index, num_samples)], event_shape, dtype, free, centred)
 
@@ -95,12 +92,11 @@ def noise_of(
     """Make the noise of several (seed, first index, number of samples), one after the other, as `noise` does.
 
     Raises:
-        NoiseError: as `noise` does.
+        ValueError: as `noise` does.
     """
     if dtype not in _NUMPY_DTYPES:
-        raise NoiseError(f"dtype is {dtype}; noise is made in torch.float32 or torch.float64")
-    names = ("seed", "first_index", "num_samples")
-    checked = [[_integer(*named, SEED_LIMIT) for named in zip(names, block, strict=True)] for block in blocks]
+        raise ValueError(f"dtype is {dtype}; noise is made in torch.float32 or torch.float64")
+    checked = [[_integer(*named) for named in zip(_BLOCK, block, strict=True)] for block in blocks]
     size = math.prod(event_shape)
     counters = -(-size // _WORDS_PER_COUNTER)
     apart = _FREE_COUNTERS if free else counters
@@ -120,10 +116,10 @@ def noise_of(
                 out[done : done + filled] = ndtri(_uniform(raw[:filled, :size]))
                 done, filled = done + filled, 0
     order = [*free, *(place for place in range(len(event_shape)) if place not in free)]
-    made = torch.from_numpy(out).reshape(total, *(event_shape[place] for place in order))
+    x = torch.from_numpy(out).reshape(total, *(event_shape[place] for place in order))
     if free:
-        made = made.permute(0, *(1 + order.index(place) for place in range(len(order)))).contiguous()
-    return made if centred is None else made - mean_along(made, centred).to(dtype)
+        x = x.permute(0, *(1 + order.index(place) for place in range(len(order)))).contiguous()
+    return x if centred is None else x - mean_along(x, centred).to(dtype)
 
 
 def mean_along(x: Tensor, place: int) -> Tensor:
@@ -194,14 +190,12 @@ def _uniform(words: np.ndarray) -> np.ndarray:
     return np.minimum(uniform, _BELOW_ONE)
 
 
-def _integer(name: str, value: int, limit: int) -> int:
-    """Return `value` as a Python integer in [0, limit), or raise a NoiseError that names it."""
+def _integer(name: str, value: int) -> int:
+    """Return `value` as a Python integer in [0, 2^63), or raise a ValueError that names it."""
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
+        number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        raise NoiseError(f"{name} is {value!r}; it must be an integer in [0, 2^63)") from None
-    if not 0 <= number < limit:
-        raise NoiseError(f"{name} is {number}; it must be in [0, 2^63)")
+        number = -1
+    if not 0 <= number < SEED_LIMIT:
+        raise ValueError(f"{name} is {value!r}; it must be an integer in [0, 2^63)")
     return number

@@ -73,8 +73,8 @@ def test_sampling_with_a_label_ends_in_its_component():
 
 def test_guidance_needs_a_trained_null():
     x, t, labels = rows(3)
+    takes = NamedConditions({"condition": NamedCondition.label(classes=3, null=False)})
     with pytest.raises(ConditionError, match="trained without a null"):
-        takes = NamedConditions({"condition": NamedCondition.label(classes=3, null=False)})
         guided(FIELD, takes, x, t, labels, torch.full((3,), 2.0))
 
 

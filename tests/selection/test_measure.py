@@ -19,7 +19,7 @@ from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.noise import noise
-from selection.candidates import CLOSE, STEPS, Record, candidates
+from selection.candidates import CLOSE, STEPS, candidates, falls_behind
 from selection.error import Ends, Field, NoErrors, Point, exact_ends
 from selection.frontier import pareto, read_frontier
 from selection.measure import measure, measure_curve, measure_solver
@@ -134,18 +134,18 @@ def test_no_solver_that_would_be_chosen_is_left_out(monkeypatch: pytest.MonkeyPa
 
 def test_a_method_that_catches_up_is_not_given_up() -> None:
     def record(errors: list[float], best: list[float]) -> list[bool]:
-        method, points = Record(), dict[str, Point]()
+        ratios, points = [np.inf], dict[str, Point]()
         told = []
         for k, (error, other) in enumerate(zip(errors, best, strict=True), 1):
             points[f"rk4-{k}"] = point(f"rk4-{k}", k, other)
-            told.append(method.falls_behind(point(f"euler-{k}", k, error), points))
+            told.append(falls_behind(ratios, point(f"euler-{k}", k, error), points))
         return told
 
     assert record([1, 0.5, 0.25, 0.1], [0.5, 0.2, 0.08, 0.001]) == [False, False, False, True]
     assert not any(record([10 * 0.5**k for k in range(12)], [0.7**k for k in range(12)]))
     few = {"ab2-16": point("ab2-16", 16, 0.01)}
-    method = Record()
-    assert not any(method.falls_behind(point(f"rk4-{k}", 4 * k, 0.1 * k), few, order=4) for k in range(4, 9))
+    ratios = [np.inf]
+    assert not any(falls_behind(ratios, point(f"rk4-{k}", 4 * k, 0.1 * k), few, order=4) for k in range(4, 9))
 
 
 def test_tolerances_end_where_they_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
