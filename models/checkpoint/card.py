@@ -338,14 +338,13 @@ class Card(Frozen):
     @property
     def stored_nulls(self) -> dict[str, NamedCondition]:
         """The named conditions with a null that is stored in the weights file."""
-        entries = self.conditions if self.prelude is None else self.prelude.request_conditions(self.conditions)
+        entries = {} if self.request_conditions is None else self.request_conditions.entries
         return {name: entry for name, entry in entries.items() if entry.null == "stored"}
 
     @property
     def runs_programs(self) -> bool:
         """Whether it contains an imported program, which a service serves only if a setting allows it."""
-        programs = self.architecture.name == PROGRAM, self.prelude is not None, self.decoder.program is not None
-        return any(programs)
+        return self.architecture.name == PROGRAM or self.prelude is not None or self.decoder.program is not None
 
     @property
     def data_dtype(self) -> Literal["float32", "float64"]:

@@ -82,13 +82,17 @@ class Checkpoint:
 
     def examples(self, rows: int, device: torch.device | str = "cpu") -> Condition | None:
         """Make conditions for some rows as the network takes them, distinct where possible; None if it takes none."""
-        takes = self.network_conditions
-        if takes is None:
+        takes, requested = self.network_conditions, self.request_conditions
+        if takes is None or requested is None:
             return None
-        shown = takes.sized({}).examples(rows, self.dtype, device)
+        takes = takes.sized({})
+        examples = takes.examples(rows, self.dtype, device)
         if self.prelude is None:
-            return shown
-        return self.prelude.completed(self.request_conditions, takes.sized({}), shown, rows, self.dtype, device)
+            return examples
+        results = self.prelude.call(takes, *self.prelude.examples(requested, rows, self.dtype, device))
+        tensors = dict(zip(takes.entries, takes.unpack(examples), strict=True))
+        tensors |= zip(self.prelude.outputs, results, strict=True)
+        return takes.pack(list(tensors.values()))
 
     def _with_nulls(self, takes: NamedConditions | None) -> NamedConditions | None:
         return None if takes is None else replace(takes, stored=self.nulls)
@@ -205,7 +209,8 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
     card = checkpoint.card
     event = card.event_of(card.typical)
     x = noise(0, 0, _TRIAL_ROWS, event, checkpoint.dtype).to(device)
-    takes = None if checkpoint.network_conditions is None else checkpoint.network_conditions.sized({})
+    takes, requested = checkpoint.network_conditions, checkpoint.request_conditions
+    takes = None if takes is None else takes.sized({})
     try:
         with torch.no_grad():
             conditions = checkpoint.examples(_TRIAL_ROWS, device)
@@ -219,8 +224,8 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
         mixing = find_mixing(checkpoint.velocity, event, checkpoint.dtype, device, takes, checkpoint.compute)
         if mixing is None and card.decoder.program is not None:
             mixing = checkpoint.decoder.find_mixing(checkpoint.dtype, device, card.typical)
-        if mixing is None and checkpoint.prelude is not None:
-            mixing = checkpoint.prelude.find_mixing(checkpoint.request_conditions, takes, checkpoint.dtype, device)
+        if mixing is None and checkpoint.prelude is not None and takes is not None and requested is not None:
+            mixing = checkpoint.prelude.find_mixing(requested, takes, checkpoint.dtype, device)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
         raise kind(f"{checkpoint.path}: the trial call failed: {first_line(error)}") from None

@@ -46,7 +46,10 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
     """
     try:
         with opened_file(file) as stream:
-            _refuse_larger(stream, expected)
+            size, needed = os.fstat(stream.fileno()).st_size, sum(tensor.nbytes for tensor in expected.values())
+            # Before all of it is hashed; up to twice the size, as tensors of another dtype or shape are named below.
+            if size > 2 * needed + _SLACK:
+                raise ValueError(f"it has {size} bytes, but the tensors of this architecture take {needed}")
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             if digest != sha256:
                 raise CheckpointError(
@@ -62,16 +65,6 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
         raise UnreadableCheckpoint(f"{file}: there is not enough memory to read it") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{file}: is not a safetensors file: {first_line(error)}") from None
-
-
-def _refuse_larger(stream: BufferedReader, expected: Mapping[str, Tensor]) -> None:
-    """Refuse a file that is far larger than its tensors before all of it is hashed.
-
-    Up to twice their size is accepted, so that tensors of another dtype or shape are reported by name.
-    """
-    size, needed = os.fstat(stream.fileno()).st_size, sum(tensor.nbytes for tensor in expected.values())
-    if size > 2 * needed + _SLACK:
-        raise ValueError(f"it has {size} bytes, but the tensors of this architecture take {needed}")
 
 
 def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[int], int, int]]:
