@@ -358,7 +358,7 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
             results = zip(prelude.outputs, out, strict=True)
             each.setdefault((part.start, part.stop), {name: Distinct(rows[part], index) for name, rows in results})
         all_of = [
-            {name: each[part.start, part.stop][name] if name in outputs else variant[name] for name in takes.inputs}
+            {name: each[part.start, part.stop][name] if name in outputs else variant[name] for name in takes.entries}
             for variant, (part, _) in zip(variants, of, strict=True)
         ]
         then(replace(job, conditions=None, negative=None, own=(), guidance=guidance, variants=tuple(all_of)))

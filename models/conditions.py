@@ -51,7 +51,15 @@ _MAX_CLASSES = 1 << 20
 
 
 class ConditionError(VelocityError):
-    """A condition is of the wrong kind, shape, type or size."""
+    """A condition is missing, unknown, or of the wrong kind, shape, type or size.
+
+    Attributes:
+        name: its name, if a request gave it or should have; else empty.
+    """
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class Flag(Frozen):
@@ -78,7 +86,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 Numbers = Annotated[Any, PlainValidator(_numbers), WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "array"}]})]
@@ -123,7 +131,7 @@ class NamedCondition(Sparse):
             raise ValueError(
                 f"the free axes are {list(free)}, but max has {sorted(self.max)}; give each axis its largest size there"
             )
-        if math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape) > MAX_NUMBERS:
+        if self.numbers > MAX_NUMBERS:
             raise ValueError(f"shape {list(self.shape)} may hold more than {MAX_NUMBERS} numbers")
         if self.classes is not None and (self.torch_dtype.is_floating_point or self.dtype == "bool"):
             raise ValueError(f"classes are for integers, and this is {self.dtype}")
@@ -168,8 +176,8 @@ class NamedCondition(Sparse):
     @classmethod
     def label(cls, classes: int, names: Sequence[str] | None = None, null: bool = True) -> NamedCondition:
         """A class label; with `null`, the label `classes` means no class."""
-        more = None if names is None else tuple(names)
-        return cls(dtype="int64", classes=classes, names=more, null=classes if null else None)
+        texts = None if names is None else tuple(names)
+        return cls(dtype="int64", classes=classes, names=texts, null=classes if null else None)
 
     @classmethod
     def vector(
@@ -390,11 +398,6 @@ class NamedConditions:
                 )
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of its tensors."""
-        return tuple(self.entries)
-
-    @property
     def flags(self) -> frozenset[str]:
         """The conditions that requests do not give, because they flag that another one is missing."""
         return frozenset(entry.null.flag for entry in self.entries.values() if isinstance(entry.null, Flag))
@@ -480,7 +483,7 @@ class NamedConditions:
             entry.check(name, tensor, rows, dtype)
 
     def unpack(self, condition: Any) -> tuple[Tensor, ...]:
-        """Return the tensors of a condition, in the order of `inputs`."""
+        """Return the tensors of a condition, in the order of the entries."""
         return (condition,) if self.single is not None else tuple(condition[name] for name in self.entries)
 
     def pack(self, tensors: Sequence[Tensor]) -> Condition:

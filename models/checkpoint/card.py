@@ -103,14 +103,7 @@ class SamplingCard(Sparse):
 
     @field_validator("solver")
     @classmethod
-    def _is_a_solver(cls, text: str) -> str:
-        try:
-            return cls.checked(text)
-        except SolverError as error:
-            raise ValueError(str(error)) from None
-
-    @staticmethod
-    def checked(text: str) -> str:
+    def checked(cls, text: str) -> str:
         """Return the text of a solver in its usual form; raise a SolverError if it is not one."""
         spec = SolverSpec.parse(text)
         if not spec.tuned:  # only the loaded model knows whether it has that solver
