@@ -375,15 +375,9 @@ class NamedConditions:
         bounds: bounds of free axes that have more than a largest size.
     """
 
-    entries: Mapping[str, NamedCondition]
-    stored: Mapping[str, Tensor] = field(default_factory=dict)
-    bounds: Mapping[str, FreeAxis] = field(default_factory=dict)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NamedConditions) and dict(self.entries) == dict(other.entries)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.entries))
+    entries: Mapping[str, NamedCondition] = field(hash=False)
+    stored: Mapping[str, Tensor] = field(default_factory=dict, compare=False)
+    bounds: Mapping[str, FreeAxis] = field(default_factory=dict, compare=False)
 
     def check_entries(self) -> None:
         """Raise a ValueError unless every flag is a boolean without axes and without a default."""

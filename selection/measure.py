@@ -28,7 +28,7 @@ from models.noise import noise
 from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
 from selection.choice import USUAL_ERROR, BudgetLimits, Evidence, NoneFits, choose
-from selection.error import TIGHT, Ends, Field, NoErrors, Point, exact_ends, solve
+from selection.error import TIGHT, Ends, Field, NoErrors, Point, arrivals, exact_ends, solve
 from selection.frontier import Curve, StoredFrontier, merged, pareto, plans_hash, store_frontier, table
 from solvers import SolverSpec
 from solvers.errors import SolverError
@@ -56,9 +56,10 @@ def measure_solver(text: str, field: Field, x0: Tensor, ends: Ends, plans: Tuned
     """Measure one solver from the noise x0 (samples, *event); None if it is not available here, or over 5 % fail."""
     try:
         spec = SolverSpec.parse(text)
-        return ends.point(str(spec), solve(field, x0, spec, plans=plans))
+        solution = solve(field, x0, spec, plans=plans)
     except SolverError:
         return None
+    return ends.point(str(spec), arrivals(solution.x, solution.status), solution.nfe)
 
 
 def measure_curve(

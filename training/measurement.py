@@ -25,7 +25,7 @@ from models.regular import write_atomically
 from models.shapes import sized
 from models.velocity import FieldKind
 from selection.choice import USUAL_ERROR
-from selection.error import Ends, Field, NoErrors, exact_ends, solve
+from selection.error import Ends, Field, NoErrors, arrivals, exact_ends, solve
 from selection.frontier import Curve, percent, store_frontier
 from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS
@@ -358,7 +358,7 @@ def _measure(
     success = np.array([status == Status.SUCCESS for status in solution.status])
     if not success.any():
         raise TrainingError(f"evaluate: {spec}: none of {len(x0)} samples reached t = 1; the network is not usable")
-    point = None if ends is None else ends.point(str(spec), solution)
+    point = None if ends is None else ends.point(str(spec), arrivals(solution.x, solution.status), solution.nfe)
     errors = (None, None) if point is None else (point.p95, point.p95_high)
     distance = None if data is None else swd(solution.x.numpy()[success], data.reference[: len(x0)])
     return SolverRow(str(spec), float(np.mean(solution.nfe)), *errors, distance, int((~success).sum()))

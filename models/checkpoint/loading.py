@@ -126,7 +126,8 @@ def load(
     path = Path(path)
     card = read_card(path)
     modules = _empty(card, path / CARD_FILE)
-    _fill(modules, read_weights(path / WEIGHTS_FILE, card.weights_sha256, modules.state_dict()), path / WEIGHTS_FILE)
+    file = path / WEIGHTS_FILE
+    modules.fill(read_weights(file, card.weights_sha256, modules.state_dict()), file)
     try:
         modules.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -160,10 +161,13 @@ class _Modules(nn.Module):
         for name, condition in nulls.items():
             self.nulls.register_buffer(name, torch.zeros(condition.sizes, dtype=condition.torch_dtype))
 
-    def may_be_infinite(self, key: str) -> bool:
-        """Whether a tensor may contain infinities, as masks of programs do."""
-        programs = ("prelude.program.", "decoder.program.")
-        return (key.startswith("velocity.") and self.velocity.may_hold_infinities) or key.startswith(programs)
+    def fill(self, tensors: dict[str, Tensor], file: Path) -> None:
+        """Put tensors into the modules on the meta device; none of their keys may be missing."""
+        for key, tensor in tensors.items():
+            masks = self.velocity.may_hold_infinities if key.startswith("velocity.") else ".program." in key
+            if not finite(tensor, masks):
+                raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
+        self.load_state_dict(tensors, assign=True)
 
 
 def _empty(card: Card, file: Path) -> _Modules:
@@ -191,14 +195,6 @@ def _empty(card: Card, file: Path) -> _Modules:
     if card.decoder.program is None:
         modules.decoder.to(DTYPES[card.data_dtype])
     return modules
-
-
-def _fill(module: _Modules, tensors: dict[str, Tensor], file: Path) -> None:
-    """Put the tensors into a module on the meta device; none of its keys may be missing."""
-    for key, tensor in tensors.items():
-        if not finite(tensor, module.may_be_infinite(key)):
-            raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
-    module.load_state_dict(tensors, assign=True)
 
 
 def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
