@@ -54,8 +54,8 @@ class Mixing:
         return (
             f"the {self.program or 'network'} mixes rows: {row} (up to {self.size:.2g}) changes by "
             f"{self.difference:.2g} with the {'samples' if network else 'rows'} beside it, but rounding explains only "
-            f"{self.rounding:.1g}; something in it looks at the whole batch, such as a mean over the first dimension or "
-            "batch normalization in training mode: call eval()"
+            f"{self.rounding:.1g}; something in it looks at the whole batch, such as a mean over the first dimension "
+            "or batch normalization in training mode: call eval()"
             f"{unmixed if network else ' before the export, or remove it'}"
         )
 
