@@ -24,7 +24,7 @@ from engine.job import SAMPLE, EngineFailed, Job, JobProgress, Priority
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
-from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
+from models.repository import Repository, RepositoryError, UnknownModel
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
 from service.registry.version import ModelVersion, load_version
@@ -56,7 +56,7 @@ def find(settings: Settings, name: str, version: int | None) -> tuple[int, Card]
     try:
         folder = Repository(settings.models_dir).resolve(name, version)
         return int(folder.name), read_card(folder)
-    except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
+    except (UnknownModel, RepositoryError, CheckpointError) as error:
         raise CommandError(str(error)) from None
 
 
@@ -88,7 +88,7 @@ class Maker:
         try:
             folder = Repository(settings.models_dir).resolve(name, version)
             self.model: ModelVersion = load_version(self._engine, settings, name, version, folder)
-        except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
+        except (UnknownModel, RepositoryError, CheckpointError) as error:
             self._engine.stop()
             raise CommandError(str(error)) from None
         except BaseException:

@@ -9,12 +9,14 @@ _LONGEST_LINE = 1000
 _WITHOUT_VALUE = ("missing", "extra_forbidden", "json_invalid")
 
 
-def explain(error: ValidationError, values: bool = True) -> str:
+def explain(error: ValueError | RecursionError, values: bool = True) -> str:
     """Say in one line what pydantic found: each field, what is wrong with it, and with `values` the value found.
 
     The value of an unknown field is not shown, as it may be secret, nor is a text that is not JSON. If there are many
-    faults, only the first are named.
+    faults, only the first are named. Any other error is its own message.
     """
+    if not isinstance(error, ValidationError):
+        return str(error)
     parts, faults = [], error.errors(include_url=False, include_context=False)
     for item in faults[:_MAX_FAULTS]:
         field = _cut(".".join(str(part) for part in item["loc"])) or "value"

@@ -42,34 +42,7 @@ class RepositoryError(Exception):
 
 
 class UnknownModel(LookupError):  # noqa: N818  (the name that the service and its clients know)
-    """No model has this name.
-
-    Attributes:
-        name: the requested name.
-        available: the existing names.
-    """
-
-    def __init__(self, name: str, available: list[str]) -> None:
-        names = ", ".join(available) or "none: train or import one"
-        super().__init__(f"model is {name!r}; known models are {names}")
-        self.name = name
-        self.available = available
-
-
-class UnknownVersion(LookupError):  # noqa: N818  (as above)
-    """A model does not have this version.
-
-    Attributes:
-        name: the model.
-        version: the requested version.
-        available: the existing versions.
-    """
-
-    def __init__(self, name: str, version: int, available: list[int]) -> None:
-        super().__init__(f"version is {version}; model {name!r} has {', '.join(map(str, available))}")
-        self.name = name
-        self.version = version
-        self.available = available
+    """No model has this name, or it does not have this version; the message lists those that exist."""
 
 
 class Repository:
@@ -101,22 +74,22 @@ class Repository:
         folder = self.root / name
         versions = self._versions(folder) if re.fullmatch(MODEL_NAME, name) and self._inside(folder) else []
         if not versions:
-            raise UnknownModel(name, self.names())
+            names = ", ".join(self.names()) or "none: train or import one"
+            raise UnknownModel(f"model is {name!r}; known models are {names}")
         return versions
 
     def resolve(self, name: str, version: int | None = None) -> Path:
         """Return the folder of a version of a model; None for the highest.
 
         Raises:
-            UnknownModel: there is no such model.
-            UnknownVersion: the model has no such version.
+            UnknownModel: there is no such model, or it has no such version.
             RepositoryError: the root is missing, or the root or the model's folder cannot be read.
         """
         versions = self.versions(name)
         if version is None:
             version = versions[-1]
         elif version not in versions:
-            raise UnknownVersion(name, version, versions)
+            raise UnknownModel(f"version is {version}; model {name!r} has {', '.join(map(str, versions))}")
         return self.root / name / str(version)
 
     def folder(self, name: str, version: int) -> Path:
@@ -131,7 +104,7 @@ class Repository:
         """Return the signature of a version's files, which changes when they do; cheap, as no file is read.
 
         Raises:
-            UnknownModel, UnknownVersion, RepositoryError: see `resolve`; also if a file leads out of the root, or
+            UnknownModel, RepositoryError: see `resolve`; also if a file leads out of the root, or
                 cannot be accessed now.
         """
         folder = self.folder(name, version)

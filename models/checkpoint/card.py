@@ -397,10 +397,8 @@ def read_card(folder: Path) -> Card:
     try:
         card = Card.model_validate_json(content)
         expected = own_sha256(json.loads(content), "card_sha256", _INDENT)
-    except ValidationError as error:
-        raise CheckpointError(f"{path}: {_fault(error)}") from None
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
+        raise CheckpointError(f"{path}: {_fault(error)}") from None
     if card.card_sha256 not in (None, expected):
         raise CheckpointError(
             f"{path}: is damaged or was edited: card_sha256 found {card.card_sha256}, expected {expected}; "
@@ -409,8 +407,10 @@ def read_card(folder: Path) -> Card:
     return card.model_copy(update={"card_sha256": expected})
 
 
-def _fault(error: ValidationError) -> str:
+def _fault(error: ValueError | RecursionError) -> str:
     """Describe the fault of a card. A file that is not a card is never quoted, as it may contain secrets."""
+    if not isinstance(error, ValidationError):
+        return str(error)
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     missing = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
     if missing:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy
 import safetensors
 import torch
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 from torch import Tensor
 
 from models.architectures import ARCHITECTURES
@@ -152,10 +152,8 @@ def save(
 def _card(fields: Mapping[str, Any]) -> Card:
     try:
         return Card.model_validate(fields).signed()
-    except ValidationError as error:
-        raise CheckpointError(f"{CARD_FILE}: {explain(error)}") from None
     except ValueError as error:
-        raise CheckpointError(f"{CARD_FILE}: {error}") from None
+        raise CheckpointError(f"{CARD_FILE}: {explain(error)}") from None
 
 
 def _dtype(model: Network) -> torch.dtype:
