@@ -196,11 +196,6 @@ class TimeCard(Sparse):
         return self._amounts(self.sigmas[0])
 
     @property
-    def from_standard_noise(self) -> bool:
-        """Whether x_t = (1 - t) x0 + t x1 with standard normal x0 and data x1, so that v determines the score."""
-        return self.first_state == (0.0, 1.0) and self.last_state == (1.0, 0.0)
-
-    @property
     def last_state(self) -> tuple[float, float]:
         """(a1, b1): the amounts of data and noise at t = 1."""
         return self._amounts(self._noise_at(self.stop_level))

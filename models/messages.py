@@ -19,15 +19,15 @@ def explain(error: ValueError | RecursionError, values: bool = True) -> str:
         return str(error)
     parts, faults = [], error.errors(include_url=False, include_context=False)
     for item in faults[:_MAX_FAULTS]:
-        field = _cut(".".join(str(part) for part in item["loc"])) or "value"
-        shown = "" if not values or item["type"] in _WITHOUT_VALUE else f", found {_cut(repr(item['input']))}"
+        field = printable(".".join(map(str, item["loc"])), _LONGEST_VALUE) or "value"
+        shown = (
+            ""
+            if not values or item["type"] in _WITHOUT_VALUE
+            else f", found {printable(repr(item['input']), _LONGEST_VALUE)}"
+        )
         parts.append(f"{field}: {item['msg']}{shown}")
     more = len(faults) - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more else "")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
 def first_line(error: BaseException) -> str:

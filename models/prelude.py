@@ -88,22 +88,14 @@ class Prelude(nn.Module):
 
     Attributes:
         card: the description.
+        inputs, outputs: the conditions that it takes and makes, in their order.
     """
 
     def __init__(self, card: PreludeCard) -> None:
         super().__init__()
         self.card = card
         self.program = Function(card.program)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The conditions that it takes, in their order."""
-        return tuple(self.card.program.inputs)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The conditions that it makes, in their order."""
-        return tuple(self.card.program.outputs)
+        self.inputs, self.outputs = tuple(card.program.inputs), tuple(card.program.outputs)
 
     def call(self, takes: NamedConditions, *conditions: Tensor) -> tuple[Tensor, ...]:
         """Return the conditions that it makes, (rows, *shape) each.

@@ -86,6 +86,8 @@ def forms(velocity: VelocityField) -> Iterator[VelocityField]:
 
 def rows_of(velocity: object, device: torch.device | str = "cpu") -> tuple[int, int | None]:
     """Return the fewest and the most rows that a field takes in one call on a device; None for no bound."""
+    while isinstance(velocity, Wrapper):
+        velocity = velocity.network
     least, most = getattr(velocity, "rows", (1, None))
     on_cpu = getattr(velocity, "cpu_rows", None)
     if on_cpu is None or torch.device(device).type != "cpu":
@@ -98,18 +100,13 @@ class Wrapper(nn.Module, ABC):
 
     Attributes:
         network: the other field.
-        rows, cpu_rows, field: as of that field.
+        field: as of that field.
     """
 
     def __init__(self, network: nn.Module | VelocityField) -> None:
         super().__init__()
         self.network = network
-        self.rows, self.field = getattr(network, "rows", (1, None)), kind_of(network)
-
-    @property
-    def cpu_rows(self) -> int | None:
-        """See `rows_of`."""
-        return getattr(self.network, "cpu_rows", None)
+        self.field = kind_of(network)
 
     @abstractmethod
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:

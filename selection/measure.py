@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,13 +269,12 @@ def read_examples(path: Path) -> dict[str, NDArray[Any]]:
 
 def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], samples: int) -> Any:
     """Return a row for each sample of the conditions as the network takes them, examples in turn."""
-    card, takes = checkpoint.card, checkpoint.card.network_conditions
-    requested = card.request_conditions
+    takes, requested = checkpoint.network_conditions, checkpoint.request_conditions
     assert takes is not None and requested is not None  # noqa: S101, PT018  (it has conditions)
     turns = {name: array[np.arange(samples) % len(array)] for name, array in examples.items()}
     try:
-        values = Values(replace(requested, stored=checkpoint.nulls), turns, samples, checkpoint.dtype)
-        tensors = {name: each.expanded(samples) for name, each in values.tensors().items()}
+        values = Values(requested, turns, samples, checkpoint.dtype)
+        tensors = {name: distinct.expanded(samples) for name, distinct in values.tensors().items()}
         if checkpoint.prelude is not None:
             prelude, makes = checkpoint.prelude, takes.sized(values.sizes.sizes)
             counts = {len(array) for array in examples.values()}

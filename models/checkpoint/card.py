@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -289,7 +289,7 @@ class Card(Frozen):
             return "is a field of average velocity (`field` of its card)"
         if not self.noise_independent:
             return "was trained on noise that depends on the data (`noise_independent` of its card)"
-        if not self.time.from_standard_noise:
+        if (self.time.first_state, self.time.last_state) != ((0.0, 1.0), (1.0, 0.0)):
             return "starts from states that are not standard normal noise, or ends before data (`time` of its card)"
         return ""
 
@@ -329,12 +329,6 @@ class Card(Frozen):
         return NamedConditions(self.prelude.request_conditions(self.conditions), bounds=self.axes)
 
     @property
-    def stored_nulls(self) -> dict[str, NamedCondition]:
-        """The named conditions with a null that is stored in the weights file."""
-        entries = {} if self.request_conditions is None else self.request_conditions.entries
-        return {name: entry for name, entry in entries.items() if entry.null == "stored"}
-
-    @property
     def runs_programs(self) -> bool:
         """Whether it contains an imported program, which a service serves only if a setting allows it."""
         return self.architecture.name == PROGRAM or self.prelude is not None or self.decoder.program is not None
@@ -361,12 +355,8 @@ class Card(Frozen):
 
 
 @contextmanager
-def opened_file(path: Path, advice: Callable[[], str] = lambda: "") -> Iterator[BufferedReader]:
+def opened_file(path: Path) -> Iterator[BufferedReader]:
     """Open a file of a checkpoint; errors of reading it, also within the block, are those of the checkpoint.
-
-    Args:
-        path: the file.
-        advice: makes more words for a missing file.
 
     Raises:
         CheckpointError: it is missing or not a regular file; an UnreadableCheckpoint if it cannot be read now.
@@ -375,7 +365,7 @@ def opened_file(path: Path, advice: Callable[[], str] = lambda: "") -> Iterator[
         with open_regular(path) as file:
             yield file
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path}: is missing{advice()}") from None
+        raise CheckpointError(f"{path}: is missing{_explain_missing(path)}") from None
     except NotRegular as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     except OSError as error:
@@ -390,7 +380,7 @@ def read_card(folder: Path) -> Card:
             UnreadableCheckpoint if reading fails.
     """
     path = folder / CARD_FILE
-    with opened_file(path, lambda: _explain_missing(folder)) as file:
+    with opened_file(path) as file:
         content = file.read(_MAX_CARD_BYTES + 1)
     if len(content) > _MAX_CARD_BYTES:
         raise CheckpointError(f"{path}: is larger than {_MAX_CARD_BYTES} bytes, the limit for a card")
@@ -425,10 +415,10 @@ def is_pickle(path: Path) -> bool:
     return path.suffix.lower() in {".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib"}
 
 
-def _explain_missing(folder: Path) -> str:
-    """Say what a folder without a card contains, if that explains why it has none."""
+def _explain_missing(file: Path) -> str:
+    """Say what the folder of a missing file contains, if that explains why it is missing."""
     try:
-        names = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in file.parent.iterdir())
     except OSError:
         return "; the folder is missing or cannot be read"
     pickles = [name for name in names if is_pickle(Path(name))]

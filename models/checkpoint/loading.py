@@ -26,7 +26,7 @@ from models.checkpoint.card import (
 from models.checkpoint.plans import tuned_plans
 from models.checkpoint.weights import finite, lacks_memory, read_weights
 from models.compute import HALVES, Cast, to_half
-from models.conditions import NamedCondition, NamedConditions
+from models.conditions import NamedConditions
 from models.conventions import adapt
 from models.decoder import Decoder
 from models.messages import first_line
@@ -151,15 +151,16 @@ class _Modules(nn.Module):
     """The modules with tensors in the weights file, under `velocity.`, `decoder.`, `prelude.` and `nulls.`."""
 
     def __init__(
-        self, velocity: Network, decoder: Decoder, prelude: PreludeCard | None, nulls: Mapping[str, NamedCondition]
+        self, velocity: Network, decoder: Decoder, prelude: PreludeCard | None, requested: NamedConditions | None
     ) -> None:
         super().__init__()
         self.velocity = velocity
         self.decoder = decoder
         self.prelude = None if prelude is None else Prelude(prelude)
         self.nulls = nn.Module()
-        for name, condition in nulls.items():
-            self.nulls.register_buffer(name, torch.zeros(condition.sizes, dtype=condition.torch_dtype))
+        for name, entry in () if requested is None else requested.entries.items():
+            if entry.null == "stored":
+                self.nulls.register_buffer(name, torch.zeros(entry.sizes, dtype=entry.torch_dtype))
 
     def fill(self, tensors: dict[str, Tensor], file: Path) -> None:
         """Put tensors into the modules on the meta device; none of their keys may be missing."""
@@ -175,7 +176,7 @@ def _empty(card: Card, file: Path) -> _Modules:
     try:
         with torch.device("meta"):
             network = build(card.architecture.name, card.architecture.config)
-            modules = _Modules(network, Decoder(card.decoder), card.prelude, card.stored_nulls)
+            modules = _Modules(network, Decoder(card.decoder), card.prelude, card.request_conditions)
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
     if card.event_shape != (expected := modules.velocity.event_shape):
