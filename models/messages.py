@@ -20,11 +20,8 @@ def explain(error: ValueError | RecursionError, values: bool = True) -> str:
     parts, faults = [], error.errors(include_url=False, include_context=False)
     for item in faults[:_MAX_FAULTS]:
         field = printable(".".join(map(str, item["loc"])), _LONGEST_VALUE) or "value"
-        shown = (
-            ""
-            if not values or item["type"] in _WITHOUT_VALUE
-            else f", found {printable(repr(item['input']), _LONGEST_VALUE)}"
-        )
+        value = printable(repr(item["input"]), _LONGEST_VALUE)
+        shown = "" if not values or item["type"] in _WITHOUT_VALUE else f", found {value}"
         parts.append(f"{field}: {item['msg']}{shown}")
     more = len(faults) - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more else "")

@@ -12,33 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.plan import Plan, Rows
-
-ROW = np.dtype(
-    [
-        ("c", np.float64),  # node
-        ("used", np.int64),  # how many leading slots have weights in the query
-        ("advance_used", np.int64),  # and in the advance
-        ("slot", np.int64),  # where the velocity goes
-        ("kind", np.int64),  # what follows
-        ("next", np.int64),  # the row after this one
-        ("keep", np.int64),  # the slot that keeps the advance at the end of a step on a grid, or -1
-        ("restart", np.int64),  # the row after an accepted step under error control
-        ("fsal", np.int64),  # 1 if the last velocity of such a step is the first of the next
-        ("dense", np.int64),  # index of the dense output, or -1
-        ("query_x", np.float64),  # weights of the state and of the noise of the step, beyond the state itself: in the
-        ("query_z", np.float64),  # query
-        ("advance_x", np.float64),  # and in the advance; all zero unless the path is stochastic
-        ("advance_z", np.float64),
-    ]
-)
-"""One row of the bank, see `plan.Rows`; here, `next` and `restart` are absolute indices."""
-
-MIX = ("query_x", "query_z", "advance_x", "advance_z")
-"""Columns of `Rows.mix`."""
-
-A, B, E, STIFF, BEND = range(5)
-"""Places of a row's weights in `Bank.weights`: of the query, the advance, the error and the stiffness signal."""
+from solvers.plan import ROW, Plan, Rows
 
 
 @dataclass
@@ -169,7 +143,8 @@ class Bank:
             del table[key]
 
     def _load(self, rows: Rows) -> int:
-        count, width = rows.a.shape
+        table, records = rows.packed
+        count = len(records)
         first = self._row_space.take(count)
         try:
             self.weights = _grown(self.weights, self._row_space.size)
@@ -178,17 +153,12 @@ class Bank:
         except BaseException:
             self._row_space.give(first, count)
             raise
-        weights, records = self.weights[first : first + count], self.rows[first : first + count]
-        weights[:] = 0.0
-        for place, table in {A: rows.a, B: rows.b, E: rows.e, STIFF: rows.stiff, BEND: rows.bend}.items():
-            weights[:, place, :width] = table
-        records["c"], records["slot"], records["kind"] = rows.c, rows.slot, rows.kind
-        for name, table in (("used", rows.a), ("advance_used", rows.b)):
-            records[name] = ((table != 0) * (np.arange(width) + 1)).max(axis=1)
-        records["next"], records["restart"], records["fsal"] = first + rows.next, first + rows.restart, rows.fsal
-        records["dense"], records["keep"] = dense, rows.keep
-        for column, name in enumerate(MIX):
-            records[name] = 0.0 if rows.mix is None else rows.mix[:, column]
+        weights, loaded = self.weights[first : first + count], self.rows[first : first + count]
+        weights[:, :, : rows.slots], weights[:, :, rows.slots :] = table, 0.0
+        loaded[:] = records
+        loaded["next"] += first
+        loaded["restart"] += first
+        loaded["dense"] = dense
         return first
 
     def _curve(self, dense: NDArray[np.float64]) -> int:

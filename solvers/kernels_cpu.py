@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.bank import BEND, STIFF, A, B, Bank, E
+from solvers.bank import Bank
 from solvers.clocks import (
     close_gaps,
     end_adaptive,
@@ -30,7 +30,7 @@ from solvers.clocks import (
 from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
 from solvers.draws import stir
 from solvers.errors import RUNNING
-from solvers.plan import CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID
+from solvers.plan import BEND, CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, STIFF, A, B, E
 from solvers.state import Attempts, States
 from solvers.trace import write_attempts
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.bank import BEND, STIFF, A, B, Bank, E
+from solvers.bank import Bank
 from solvers.clocks import end_steps, next_rows, of_kind, query_times
 from solvers.compiled import Flags, Index, Numbers, Records
 from solvers.draws import noise_of
-from solvers.plan import END_FIXED
+from solvers.plan import BEND, END_FIXED, STIFF, A, B, E
 from solvers.state import Attempts, States
 
 

@@ -45,6 +45,33 @@ ADAPTIVE_START = 2
 """The first two adaptive rows choose the first step; the attempt itself begins at this row."""
 
 
+ROW = np.dtype(
+    [
+        ("c", np.float64),  # node
+        ("used", np.int64),  # how many leading slots have weights in the query
+        ("advance_used", np.int64),  # and in the advance
+        ("slot", np.int64),  # where the velocity goes
+        ("kind", np.int64),  # what follows
+        ("next", np.int64),  # the row after this one
+        ("keep", np.int64),  # the slot that keeps the advance at the end of a step on a grid, or -1
+        ("restart", np.int64),  # the row after an accepted step under error control
+        ("fsal", np.int64),  # 1 if the last velocity of such a step is the first of the next
+        ("dense", np.int64),  # index of the dense output in the bank, or -1
+        ("query_x", np.float64),  # weights of the state and of the noise of the step, beyond the state itself: in the
+        ("query_z", np.float64),  # query
+        ("advance_x", np.float64),  # and in the advance; all zero unless the path is stochastic
+        ("advance_z", np.float64),
+    ]
+)
+"""One row of a plan as kernels read it, see `Rows`. In the bank, `next` and `restart` are absolute indices."""
+
+MIX = ("query_x", "query_z", "advance_x", "advance_z")
+"""Columns of `Rows.mix`."""
+
+A, B, E, STIFF, BEND = range(5)
+"""Places of a row's weights in a table: of the query, the advance, the error and the stiffness signal."""
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """R rows for S slots.
@@ -88,6 +115,19 @@ class Rows:
     def slots(self) -> int:
         """S, the number of velocities kept."""
         return self.a.shape[1]
+
+    @cached_property
+    def packed(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """The weights (R, 5, S) and the records (R,) of `ROW`, as kernels read them."""
+        records = np.zeros(len(self.c), dtype=ROW)
+        for name in ("c", "slot", "kind", "next", "keep", "restart", "fsal"):
+            records[name] = getattr(self, name)
+        for name, table in (("used", self.a), ("advance_used", self.b)):
+            records[name] = ((table != 0) * (np.arange(self.slots) + 1)).max(axis=1)
+        if self.mix is not None:
+            for column, name in enumerate(MIX):
+                records[name] = self.mix[:, column]
+        return np.stack((self.a, self.b, self.e, self.stiff, self.bend), axis=1), records
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,10 +175,9 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """Its memory, about: rows, times, and the times in the settings."""
-        arrays = [array for array in vars(self.rows).values() if isinstance(array, np.ndarray)]
-        points = 0 if self.times is None else len(self.times)
-        return _PLAN_BYTES + sum(array.nbytes for array in arrays) + points * _TIME_BYTES
+        """Its memory, about: rows as they are and packed, times, and the times in the settings."""
+        rows, points = self.rows, 0 if self.times is None else len(self.times)
+        return _PLAN_BYTES + len(rows.c) * 2 * (5 * rows.slots * 8 + ROW.itemsize) + points * _TIME_BYTES
 
     @cached_property
     def nfe(self) -> int | None:
