@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.arrays import NestedError, outline, to_floats
 from models.conditions import ONE, ConditionError, Flag, NamedCondition, NamedConditions, label_of, labels_of, titled
-from models.nested import NestedError, outline, shown, to_floats
+from models.messages import shown
 from models.shapes import AxisSizes, ShapeError
 
 _SHORT = 256  # bytes of a row up to which looking for equal rows is not worth it

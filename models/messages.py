@@ -1,4 +1,6 @@
-"""Parts of error messages: pydantic's findings, the first line of another error, names that fit on one line."""
+"""Parts of error messages: what pydantic found, the first line of another error, names and values cut to fit."""
+
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -36,3 +38,23 @@ def printable(name: object, longest: int = _LONGEST_NAME) -> str:
     """Return a name or path on one line of bounded length; it may contain line ends, and bytes that are not text."""
     text = str(name) if str(name).isprintable() else repr(str(name))
     return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def shown(value: Any) -> str:
+    """Return a value as JSON would write it, cut to a readable length."""
+    if isinstance(value, list | tuple | dict):
+        if not value:
+            return "{}" if isinstance(value, dict) else "[]"
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "an integer of over 200 bits"
+    if isinstance(value, str):
+        return short(f'"{value[: _LONGEST_VALUE + 1]}"') if len(value) > _LONGEST_VALUE else f'"{value}"'
+    return short(repr(value))
+
+
+def short(text: str) -> str:
+    """Return a text, cut to a readable length."""
+    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…"
