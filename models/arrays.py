@@ -102,7 +102,7 @@ def to_floats(
 
 
 def _other_shape(
-    value: Any, place: Sequence[int], shape: tuple[int, ...], name: str, expected: str, alike: bool
+    value: Any, place: Sequence[Any], shape: tuple[int, ...], name: str, expected: str, alike: bool
 ) -> NestedError:
     """Return the error for an item that is not a list of the right length; `alike` if all at its depth are alike."""
     item: Any = value
@@ -127,5 +127,5 @@ def _not_numeric(where: str, item: Any, name: str, expected: str) -> NestedError
     return NestedError(f"{where} is {shown(item)}; {name} must hold numbers only, in {expected}")
 
 
-def _at(name: str, place: Sequence[int]) -> str:
+def _at(name: str, place: Sequence[Any]) -> str:
     return name + "".join(f"[{k}]" for k in place)

@@ -297,7 +297,10 @@ class NamedCondition(Sparse):
     def describe(self) -> str:
         """Return its dtype and shape in words."""
         if self.classes is not None and not self.shape:
-            return f"a class label, {describe_labels(self.classes, self.names)}"
+            numbers, names = f"a whole number from 0 to {self.classes - 1}", self.names or ()
+            listed = f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
+            kinds = [*([] if numbers_are_names(self.names) else [numbers]), *([listed] if names else [])]
+            return f"a class label, {' or '.join(kinds)}"
         if self.is_standardised and self.torch_dtype.is_floating_point and len(self.sizes) == len(self.shape) == 1:
             return f"a vector of {self.sizes[0]} finite numbers"
         axes = [f"{size} up to {self.max[size]}" if isinstance(size, str) else str(size) for size in self.shape]
@@ -354,15 +357,6 @@ def labels_of(numbers: NDArray[Any], classes: int, names: tuple[str, ...] | None
 def numbers_are_names(names: tuple[str, ...] | None) -> bool:
     """Whether a number is the name of a class, not its label."""
     return _index(names)[1] is not None
-
-
-def describe_labels(classes: int, names: tuple[str, ...] | None) -> str:
-    """Say in words which classes there are."""
-    numbers = f"a whole number from 0 to {classes - 1}"
-    if names is None:
-        return numbers
-    listed = f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-    return listed if numbers_are_names(names) else f"{numbers} or {listed}"
 
 
 @dataclass(frozen=True)

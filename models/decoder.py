@@ -148,7 +148,8 @@ class DecoderConfig(Sparse):
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The names and shapes of this kind's tensors; samples are flattened to vectors."""
-        events, data, shapes = _fixed(self.event_shape), _fixed(self.data_shape), dict[str, tuple[int, ...]]()
+        events, data = _fixed(self.event_shape), _fixed(self.data_shape)
+        shapes: dict[str, tuple[int, ...]] = {}
         if self.kind == "affine":
             shapes = {"scale": (events,), "shift": (events,)}
             if self.constants:

@@ -8,7 +8,7 @@ interval.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -24,7 +24,7 @@ from models.checkpoint.bound import Size
 from models.conditions import NamedConditions
 from models.frozen import Frozen
 from models.guidance import guided
-from models.velocity import kind_of
+from models.velocity import Condition, kind_of
 from solvers import SolverSpec, Status
 from solvers import compile as compiled
 from solvers.errors import SolverError
@@ -168,12 +168,12 @@ class Field:
     Attributes:
         velocity: called as velocity(x, t), or velocity(x, t, condition) with conditions.
         conditions: one row for each sample, or None; by name, if the network takes them so.
-        takes: the conditioning of the model; needed only for guidance.
+        takes: the conditioning of the model; needed for guidance, and for conditions by name.
         guidance: strength of classifier-free guidance, one for all samples or one for each (n,); or None.
     """
 
     velocity: Any
-    conditions: Tensor | dict[str, Tensor] | None = None
+    conditions: Condition | None = None
     takes: NamedConditions | None = None
     guidance: float | Tensor | None = None
 
@@ -184,16 +184,15 @@ class Field:
     def double(self) -> Field:
         """Return the field in float64, with conditions in the dtypes that it then takes."""
         velocity, conditions = copy.deepcopy(self.velocity).double(), self.conditions
-        if isinstance(conditions, dict):
-            assert self.takes is not None  # noqa: S101  (named conditions are those of a card)
-            kinds = {name: entry.network_dtype(torch.float64) for name, entry in self.takes.entries.items()}
-            conditions = {name: rows.to(kinds[name]) for name, rows in conditions.items()}
-        elif conditions is not None and conditions.is_floating_point():
+        if self.takes is not None and conditions is not None:
+            pairs = zip(self.takes.entries.values(), self.takes.unpack(conditions), strict=True)
+            conditions = self.takes.pack([rows.to(entry.network_dtype(torch.float64)) for entry, rows in pairs])
+        elif isinstance(conditions, Tensor) and conditions.is_floating_point():
             conditions = conditions.double()
         return replace(self, velocity=velocity, conditions=conditions)
 
     def _each(self, change: Any) -> Any:
-        if isinstance(self.conditions, dict):
+        if isinstance(self.conditions, Mapping):
             return {name: change(rows) for name, rows in self.conditions.items()}
         return None if self.conditions is None else change(self.conditions)
 

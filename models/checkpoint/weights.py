@@ -107,14 +107,11 @@ def fill(tensor: Tensor, stream: IO[bytes]) -> None:
     """Read the bytes of a contiguous tensor from a stream, in place; raise a ValueError if there are too few."""
     if not tensor.numel():
         return
-    content = tensor.reshape(-1).view(torch.uint8).numpy().data
-    for begin in range(0, len(content), _PIECE):
-        piece = content[begin : begin + _PIECE]
-        done = 0
-        while done < len(piece):
-            if not (count := stream.readinto(piece[done:])):  # pyright: ignore[reportAttributeAccessIssue]
-                raise ValueError("it ends within a tensor")
-            done += count
+    content, done = tensor.reshape(-1).view(torch.uint8).numpy().data, 0
+    while done < len(content):
+        if not (count := stream.readinto(content[done : done + _PIECE])):  # pyright: ignore[reportAttributeAccessIssue]
+            raise ValueError("it ends within a tensor")
+        done += count
 
 
 def file_of(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
@@ -155,7 +152,7 @@ def differences(
     """Say how a file differs from the architecture, for the first few keys that differ; None if it does not.
 
     Args:
-        found: the dtype of each key of the file, as safetensors names it or empty if any is accepted, and its shape.
+        stored: the dtype of each key of the file, as safetensors names it or empty if any is accepted, and its shape.
         expected: every key, with a tensor of the dtype and shape that it must have.
         cutoff: how similar the nearest name must be to be suggested, from 0 to 1.
         suggestion: the text of a suggestion, with {} for the name.
