@@ -13,7 +13,7 @@ from models.frozen import Sparse
 from models.mixing import Mixing, find_mixing_of
 from models.noise import noise
 from models.program.function import Function, FunctionConfig
-from models.shapes import AxisName, DataSize, computed, free_axes, reshaped, sized
+from models.shapes import AxisName, DataSize, Shape, computed, free_axes, reshaped, sized
 
 KNOTS = 257
 """Points of the piecewise linear map of a column with the transform `quantile`."""
@@ -199,10 +199,7 @@ class Decoder(nn.Module):
 
     @classmethod
     def identity(
-        cls,
-        event_shape: tuple[int | str, ...],
-        data_shape: tuple[int | str, ...] | None = None,
-        clip: tuple[float, float] | None = None,
+        cls, event_shape: Shape, data_shape: Shape | None = None, clip: tuple[float, float] | None = None
     ) -> Self:
         """Make a decoder that only reshapes, and clips if `clip` is given."""
         data_shape = event_shape if data_shape is None else data_shape
@@ -213,10 +210,10 @@ class Decoder(nn.Module):
         cls,
         scale: Tensor,
         shift: Tensor,
-        data_shape: tuple[int | str, ...] | None = None,
+        data_shape: Shape | None = None,
         clip: tuple[float, float] | None = None,
         dtype: Literal["float64"] | None = None,
-        event_shape: tuple[int | str, ...] | None = None,
+        event_shape: Shape | None = None,
         constants: tuple[Tensor, Tensor] | None = None,
         columns: tuple[ColumnCard, ...] | None = None,
         knots: Tensor | None = None,
@@ -256,7 +253,7 @@ class Decoder(nn.Module):
         mean: Tensor,
         components: Tensor,
         latent_scale: Tensor,
-        data_shape: tuple[int, ...],
+        data_shape: Shape,
         clip: tuple[float, float] | None = None,
     ) -> Self:
         """Make a decoder with data = (sample * latent_scale) @ components + mean.
@@ -276,8 +273,8 @@ class Decoder(nn.Module):
         cls,
         program: FunctionConfig,
         tensors: Mapping[str, Tensor],
-        event_shape: tuple[int | str, ...],
-        data_shape: tuple[int | str, ...],
+        event_shape: Shape,
+        data_shape: Shape,
         clip: tuple[float, float] | None = None,
     ) -> Self:
         """Make a decoder that runs a program, given its tensors by name."""
@@ -451,7 +448,7 @@ def _interpolated(values: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]
     return y0 + (values - x0) * slope, slope
 
 
-def _fixed(shape: tuple[int | str, ...]) -> int:
+def _fixed(shape: Shape) -> int:
     return math.prod(size for size in shape if isinstance(size, int))
 
 
