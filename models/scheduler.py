@@ -65,9 +65,9 @@ class FlowMatchEuler(Frozen):
     def times(self, steps: int, time: TimeCard, event_shape: Shape, sizes: Mapping[str, int]) -> list[float]:
         """Return the t of a grid of N steps for a state of these sizes, from 0 to 1."""
         shift = self._shift_of(self._tokens(event_shape, sizes)) if self.use_dynamic_shifting else self.shift
-        given = self.use_dynamic_shifting if self.pipeline_sigmas is None else self.pipeline_sigmas
+        by_pipeline = self.use_dynamic_shifting if self.pipeline_sigmas is None else self.pipeline_sigmas
         least = 1 / self.num_train_timesteps
-        last = 1 / steps if given else least if self.use_dynamic_shifting else _shifted(least, shift)
+        last = 1 / steps if by_pipeline else least if self.use_dynamic_shifting else _shifted(least, shift)
         sigmas = _shifted(np.linspace(1.0, last, steps), shift)
         if self.shift_terminal is not None and steps > 1:
             sigmas = 1 - (1 - sigmas) * (1 - self.shift_terminal) / (1 - sigmas[-1])
