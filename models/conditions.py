@@ -131,7 +131,7 @@ class NamedCondition(Sparse):
             raise ValueError(
                 f"the free axes are {list(free)}, but max has {sorted(self.max)}; give each axis its largest size there"
             )
-        if self.numbers > MAX_NUMBERS:
+        if math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape) > MAX_NUMBERS:
             raise ValueError(f"shape {list(self.shape)} may hold more than {MAX_NUMBERS} numbers")
         if self.classes is not None and (self.torch_dtype.is_floating_point or self.dtype == "bool"):
             raise ValueError(f"classes are for integers, and this is {self.dtype}")
@@ -205,11 +205,6 @@ class NamedCondition(Sparse):
     def nullable(self) -> bool:
         """Whether there is a null."""
         return self.null is not None
-
-    @property
-    def numbers(self) -> int:
-        """The maximum number of elements in one row."""
-        return math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape)
 
     @property
     def is_standardised(self) -> bool:
