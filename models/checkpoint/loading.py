@@ -24,16 +24,15 @@ from models.checkpoint.card import (
     read_card,
 )
 from models.checkpoint.plans import tuned_plans
-from models.checkpoint.weights import finite, lacks_memory, read_weights
+from models.checkpoint.weights import Modules, lacks_memory, read_weights
 from models.compute import HALVES, Cast, to_half
 from models.conditions import NamedConditions
 from models.conventions import adapt
 from models.decoder import Decoder
 from models.messages import first_line
 from models.mixing import find_mixing
-from models.network import Network
 from models.noise import noise
-from models.prelude import Prelude, PreludeCard
+from models.prelude import Prelude
 from models.program import PROGRAM
 from models.velocity import Condition
 from solvers.tuned import TunedPlans
@@ -125,9 +124,13 @@ def load(
     """
     path = Path(path)
     card = read_card(path)
-    modules = _empty(card, path / CARD_FILE)
-    file = path / WEIGHTS_FILE
-    modules.fill(read_weights(file, card.weights_sha256, modules.state_dict()), file)
+    modules, file = _empty(card, path / CARD_FILE), path / WEIGHTS_FILE
+    tensors = read_weights(file, card.weights_sha256, modules.state_dict())
+    try:
+        modules.check_finite(tensors)
+    except CheckpointError as error:
+        raise CheckpointError(f"{file}: {error}") from None
+    modules.load_state_dict(tensors, assign=True)
     try:
         modules.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -147,36 +150,16 @@ def load(
     return checkpoint
 
 
-class _Modules(nn.Module):
-    """The modules with tensors in the weights file, under `velocity.`, `decoder.`, `prelude.` and `nulls.`."""
-
-    def __init__(
-        self, velocity: Network, decoder: Decoder, prelude: PreludeCard | None, requested: NamedConditions | None
-    ) -> None:
-        super().__init__()
-        self.velocity = velocity
-        self.decoder = decoder
-        self.prelude = None if prelude is None else Prelude(prelude)
-        self.nulls = nn.Module()
-        for name, entry in () if requested is None else requested.entries.items():
-            if entry.null == "stored":
-                self.nulls.register_buffer(name, torch.zeros(entry.sizes, dtype=entry.torch_dtype))
-
-    def fill(self, tensors: dict[str, Tensor], file: Path) -> None:
-        """Put tensors into the modules on the meta device; none of their keys may be missing."""
-        for key, tensor in tensors.items():
-            masks = self.velocity.may_hold_infinities if key.startswith("velocity.") else ".program." in key
-            if not finite(tensor, masks):
-                raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
-        self.load_state_dict(tensors, assign=True)
-
-
-def _empty(card: Card, file: Path) -> _Modules:
+def _empty(card: Card, file: Path) -> Modules:
     """Build what the card describes on the meta device, which allocates nothing."""
     try:
         with torch.device("meta"):
             network = build(card.architecture.name, card.architecture.config)
-            modules = _Modules(network, Decoder(card.decoder), card.prelude, card.request_conditions)
+            prelude = None if card.prelude is None else Prelude(card.prelude)
+            entries = {} if card.request_conditions is None else card.request_conditions.entries
+            stored = {name: entry for name, entry in entries.items() if entry.null == "stored"}
+            nulls = {name: torch.zeros(entry.sizes, dtype=entry.torch_dtype) for name, entry in stored.items()}
+            modules = Modules(network, Decoder(card.decoder), prelude, nulls)
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
     if card.event_shape != (expected := modules.velocity.event_shape):

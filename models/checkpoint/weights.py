@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint, opened_file
+from models.decoder import Decoder
 from models.messages import first_line, printable
+from models.network import Network
+from models.prelude import Prelude
 
 _STORED = {
     "I64": "int64", "F64": "float64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16",
@@ -30,6 +33,25 @@ _COMPARED = 500  # the most names that are searched for the nearest
 _LONGEST = 200  # characters; longer names are not compared
 _CHUNK = 1 << 20  # numbers checked at once
 _PIECE = 16 << 20  # bytes read at once
+
+
+class Modules(nn.Module):
+    """The modules with tensors in the weights file, under `velocity.`, `decoder.`, `prelude.` and `nulls.`."""
+
+    def __init__(
+        self, velocity: Network, decoder: Decoder, prelude: Prelude | None, nulls: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__()
+        self.velocity, self.decoder, self.prelude, self.nulls = velocity, decoder, prelude, nn.Module()
+        for name, null in nulls.items():
+            self.nulls.register_buffer(name, null)
+
+    def check_finite(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise a CheckpointError for a tensor with numbers that are not finite; masks of programs have infinities."""
+        for key, tensor in tensors.items():
+            masks = self.velocity.may_hold_infinities if key.startswith("velocity.") else ".program." in key
+            if not finite(tensor, masks):
+                raise CheckpointError(f"key {key}: holds numbers that are not finite")
 
 
 def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
