@@ -24,6 +24,7 @@ from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from models.conditions import ONE, ConditionError
 from models.noise import noise
+from models.prelude import combinations
 from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
 from selection.choice import USUAL_ERROR, BudgetLimits, Evidence, NoneFits, choose
@@ -274,21 +275,16 @@ def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], sampl
     turns = {name: array[np.arange(samples) % len(array)] for name, array in examples.items()}
     try:
         values = Values(requested, turns, samples, checkpoint.dtype)
-        tensors = {name: distinct.expanded(samples) for name, distinct in values.tensors().items()}
+        conditions = values.tensors()
+        tensors = {name: distinct.expanded(samples) for name, distinct in conditions.items()}
         if checkpoint.prelude is not None:
             prelude, makes = checkpoint.prelude, takes.sized(values.sizes.sizes)
-            counts = {len(array) for array in examples.values()}
-            different = min(samples, *counts) if len(counts) == 1 else samples
+            inputs, place = combinations(conditions, prelude.inputs)
             with torch.no_grad():
-                outputs = [
-                    prelude.call(makes, *(tensors[name][k : k + 1] for name in prelude.inputs))
-                    for k in range(different)
-                ]
-            turn = torch.arange(samples) % different
-            tensors |= {
-                name: torch.cat(rows)[turn]
-                for name, rows in zip(prelude.outputs, zip(*outputs, strict=True), strict=True)
-            }
+                outputs = [prelude.call(makes, *(rows[k : k + 1] for rows in inputs)) for k in range(len(inputs[0]))]
+            of = torch.zeros(samples, dtype=torch.int64) if place is None else torch.from_numpy(place)
+            for name, rows in zip(prelude.outputs, zip(*outputs, strict=True), strict=True):
+                tensors[name] = torch.cat(rows)[of]
     except ConditionError as error:
         raise NoErrors(f"--condition: {error}") from None
     return takes.pack([tensors[name] for name in takes.entries])

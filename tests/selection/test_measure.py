@@ -22,10 +22,11 @@ from models.noise import noise
 from selection.candidates import CLOSE, STEPS, candidates, falls_behind
 from selection.error import Ends, Field, NoErrors, Point, exact_ends
 from selection.frontier import pareto, read_frontier
-from selection.measure import measure, measure_curve, measure_solver
+from selection.measure import SEED, measure, measure_curve, measure_solver
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
 
+from ..models import test_prelude as preludes
 from ..service.free import mel, picture
 from ..service.named import imported
 from .support import only, point
@@ -312,6 +313,21 @@ def test_conditions_by_name_are_measured_with_examples_of_them(
     np.savez(tmp_path / "other.npz", other=np.zeros((2, 3)))
     assert main(["measure", str(folder), "--condition", str(tmp_path / "other.npz")]) == 1
     assert "there is no condition 'other'; this model takes image, label" in capsys.readouterr().err
+
+
+def test_examples_go_through_the_prelude_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selection.measure.candidates", lambda *_: iter(("rk4-8",)))
+    checkpoint = load(preludes.saved(tmp_path, preludes.card()))
+    random = np.random.default_rng(0)
+    images = random.normal(size=(3, 4)).astype(np.float32)
+    examples = {"image": images, "state": random.normal(size=(2, 3)).astype(np.float32)}
+    curve = measure(checkpoint, conditions=examples, conditions_text="three", samples=96, seconds=1e9).curves[0]
+    assert checkpoint.prelude is not None
+    tokens = checkpoint.prelude.program({"image": torch.from_numpy(images)})["tokens"][torch.arange(96) % 3]
+    x0 = noise(SEED, 0, 96, (2,)).double()
+    ends = math.e * x0 + (math.e - 1) * tokens.double()  # of dx/dt = x + tokens
+    assert curve.spread == pytest.approx(Ends.of(ends).spread)
+    assert curve.points[0].p95_high < 1e-3
 
 
 def test_a_free_axis_has_the_size_of_the_examples(
