@@ -162,16 +162,13 @@ def _empty(card: Card, file: Path) -> Modules:
             modules = Modules(network, Decoder(card.decoder), prelude, nulls)
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
-    if card.event_shape != (expected := modules.velocity.event_shape):
-        raise CheckpointError(
-            f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
-        )
-    if card.network_conditions != (takes := modules.velocity.condition):
-        raise CheckpointError(f"{file}: conditions: found {card.network_conditions!r}, the architecture has {takes!r}")
-    if card.field is not modules.velocity.field:
-        raise CheckpointError(
-            f"{file}: field: found {card.field}, the architecture's config has {modules.velocity.field}"
-        )
+    for name, stated, built in (
+        ("event_shape", list(card.event_shape), list(network.event_shape)),
+        ("conditions", card.network_conditions, network.condition),
+        ("field", card.field, network.field),
+    ):
+        if stated != built:
+            raise CheckpointError(f"{file}: {name}: found {stated}, the architecture has {built}")
     if card.compute is not None:
         to_half(modules.velocity, card.compute)
     elif card.architecture.name != PROGRAM:  # the tensors of a program have dtypes of their own
