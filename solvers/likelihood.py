@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.derived import LogDensityField
+from solvers.derived import log_density_field
 from solvers.errors import SolverError, Status
 from solvers.integrate import integrate_indexed
 from solvers.plan import resolve
@@ -98,9 +98,10 @@ def log_density(
         raise SolverError("x", "x must be a floating-point tensor of shape (samples, *event)")
     dtype, width = x.dtype, math.prod(x.shape[1:])
     method = _check(divergence, probes, seed, width)
-    derived = LogDensityField(tuple(x.shape[1:]), 0 if method == "exact" else probes)
+    probes = 0 if method == "exact" else probes
+    derived = log_density_field(tuple(x.shape[1:]), probes)
     wide, x = widened(velocity, x)
-    drawn = _rademacher(x, derived.probes, seed)
+    drawn = _rademacher(x, probes, seed)
 
     def field(state: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
         query = torch.cat((state, drawn[torch.from_numpy(index).to(drawn.device)]), dim=1)
