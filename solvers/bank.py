@@ -6,39 +6,14 @@ is freed when its last lane leaves.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.plan import Plan, Rows
-
-ROW = np.dtype(
-    [
-        ("c", np.float64),  # node
-        ("used", np.int64),  # how many leading slots have weights in the query
-        ("advance_used", np.int64),  # and in the advance
-        ("slot", np.int64),  # where the velocity goes
-        ("kind", np.int64),  # what follows
-        ("next", np.int64),  # the row after this one
-        ("keep", np.int64),  # the slot that keeps the advance at the end of a step on a grid, or -1
-        ("restart", np.int64),  # the row after an accepted step under error control
-        ("fsal", np.int64),  # 1 if the last velocity of such a step is the first of the next
-        ("dense", np.int64),  # index of the dense output, or -1
-        ("query_x", np.float64),  # weights of the state and of the noise of the step, beyond the state itself: in the
-        ("query_z", np.float64),  # query
-        ("advance_x", np.float64),  # and in the advance; all zero unless the path is stochastic
-        ("advance_z", np.float64),
-    ]
-)
-"""One row of the bank, see `plan.Rows`; here, `next` and `restart` are absolute indices."""
-
-MIX = ("query_x", "query_z", "advance_x", "advance_z")
-"""Columns of `Rows.mix`."""
-
-A, B, E, STIFF, BEND = range(5)
-"""Places of a row's weights in `Bank.weights`: of the query, the advance, the error and the stiffness signal."""
+from solvers.plan import ROW, Rows
 
 
 @dataclass
@@ -83,19 +58,12 @@ def _grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
     return grown
 
 
-@dataclass
-class _Loaded:
-    first: int
-    count: int
-    users: int = 0
-
-
 class Bank:
     """Rows, times of grids and save times, by absolute index.
 
     Attributes:
         weights: (R, 5, S) the weights of each row.
-        rows: (R,) records of `ROW`.
+        rows: (R,) records of `plan.ROW`.
         times: (G,) grids and save times.
         curves: (M, S, degree) the dense outputs, padded to the highest degree.
     """
@@ -107,89 +75,56 @@ class Bank:
         self.times = np.zeros(0)
         self.curves = np.zeros((0, slots, 0))
         self._row_space, self._time_space = RangeAllocator(), RangeAllocator()
-        self._rows: dict[int, _Loaded] = {}
-        self._grids: dict[int, _Loaded] = {}
+        self._ranges: dict[int, tuple[RangeAllocator, int, int]] = {}  # first index and length, by identity
+        self._users = Counter[int]()
 
     def widen(self, slots: int) -> None:
         """Widen all rows to `slots` slots, which must be more than before."""
         self.weights, self.curves = _grown(self.weights, 0, 0, slots), _grown(self.curves, 0, slots)
         self.slots = slots
 
-    def hold(self, plan: Plan) -> tuple[int, int]:
-        """Load a plan if needed, and count one more user. The caller must keep the plan alive.
+    def hold(self, item: Rows | NDArray[np.float64]) -> int:
+        """Load rows or times if needed, count one more user, and return their first index.
 
-        If memory runs out, nothing changes; the same is true of `hold_times`.
-
-        Returns:
-            (first row, first time); the latter is 0 under error control, where there is no grid.
+        The caller must keep the item alive. If memory runs out, nothing changes.
         """
-        loaded = self._rows.get(id(plan.rows))
-        if loaded is None:
-            loaded = self._rows[id(plan.rows)] = _Loaded(self._load(plan.rows), len(plan.rows.c))
-        loaded.users += 1
-        if plan.times is None:
-            return loaded.first, 0
-        try:
-            return loaded.first, self.hold_times(plan.times)
-        except BaseException:
-            self._leave(self._rows, id(plan.rows), self._row_space)
-            raise
-
-    def hold_times(self, times: NDArray[np.float64]) -> int:
-        """Load times if needed, count one more user, and return their first index."""
-        grid = self._grids.get(id(times))
-        if grid is None:
-            first = self._time_space.take(len(times))
+        key = id(item)
+        if key not in self._ranges:
+            rows = isinstance(item, Rows)
+            space, count = (self._row_space, len(item.records)) if rows else (self._time_space, len(item))
+            first = space.take(count)
             try:
-                self.times = _grown(self.times, self._time_space.size)
+                self._load(item, first, count)
             except BaseException:
-                self._time_space.give(first, len(times))
+                space.give(first, count)
                 raise
-            self.times[first : first + len(times)] = times
-            grid = self._grids[id(times)] = _Loaded(first, len(times))
-        grid.users += 1
-        return grid.first
+            self._ranges[key] = space, first, count
+        self._users[key] += 1
+        return self._ranges[key][1]
 
-    def release(self, plan: Plan) -> None:
+    def release(self, item: Rows | NDArray[np.float64]) -> None:
         """Count one user fewer; the last one frees the space."""
-        self._leave(self._rows, id(plan.rows), self._row_space)
-        if plan.times is not None:
-            self.release_times(plan.times)
+        key = id(item)
+        self._users[key] -= 1
+        if not self._users[key]:
+            space, first, count = self._ranges.pop(key)
+            space.give(first, count)
+            del self._users[key]
 
-    def release_times(self, times: NDArray[np.float64]) -> None:
-        """Undo one `hold_times`."""
-        self._leave(self._grids, id(times), self._time_space)
-
-    @staticmethod
-    def _leave(table: dict[int, _Loaded], key: int, space: RangeAllocator) -> None:
-        loaded = table[key]
-        loaded.users -= 1
-        if not loaded.users:
-            space.give(loaded.first, loaded.count)
-            del table[key]
-
-    def _load(self, rows: Rows) -> int:
-        count, width = rows.a.shape
-        first = self._row_space.take(count)
-        try:
-            self.weights = _grown(self.weights, self._row_space.size)
-            self.rows = _grown(self.rows, self._row_space.size)
-            dense = -1 if rows.dense is None else self._curve(rows.dense)
-        except BaseException:
-            self._row_space.give(first, count)
-            raise
+    def _load(self, item: Rows | NDArray[np.float64], first: int, count: int) -> None:
+        if not isinstance(item, Rows):
+            self.times = _grown(self.times, self._time_space.size)
+            self.times[first : first + count] = item
+            return
+        self.weights = _grown(self.weights, self._row_space.size)
+        self.rows = _grown(self.rows, self._row_space.size)
+        dense = -1 if item.dense is None else self._curve(item.dense)
         weights, records = self.weights[first : first + count], self.rows[first : first + count]
-        weights[:] = 0.0
-        for place, table in {A: rows.a, B: rows.b, E: rows.e, STIFF: rows.stiff, BEND: rows.bend}.items():
-            weights[:, place, :width] = table
-        records["c"], records["slot"], records["kind"] = rows.c, rows.slot, rows.kind
-        for name, table in (("used", rows.a), ("advance_used", rows.b)):
-            records[name] = ((table != 0) * (np.arange(width) + 1)).max(axis=1)
-        records["next"], records["restart"], records["fsal"] = first + rows.next, first + rows.restart, rows.fsal
-        records["dense"], records["keep"] = dense, rows.keep
-        for column, name in enumerate(MIX):
-            records[name] = 0.0 if rows.mix is None else rows.mix[:, column]
-        return first
+        weights[:, :, : item.slots], weights[:, :, item.slots :] = item.weights, 0.0
+        records[:] = item.records
+        records["next"] += first
+        records["restart"] += first
+        records["dense"] = dense
 
     def _curve(self, dense: NDArray[np.float64]) -> int:
         """Return the index of a dense output, adding it if new. Each method has one, and none is ever removed."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.bank import BEND, STIFF, A, B, Bank, E
+from solvers.bank import Bank
 from solvers.clocks import (
     close_gaps,
     end_adaptive,
@@ -30,8 +30,8 @@ from solvers.clocks import (
 from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
 from solvers.draws import stir
 from solvers.errors import RUNNING
-from solvers.plan import CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID
-from solvers.state import Attempts, States
+from solvers.plan import BEND, CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, STIFF, A, B, E
+from solvers.state import States
 from solvers.trace import write_attempts
 
 Data = NDArray[Any]
@@ -191,27 +191,11 @@ def attempt(
     pins: Data,
     weights: Numbers,
     rows: Records,
-    address: int,
-    sums: Numbers,
-    rho: Numbers,
-) -> None:
-    """See `States.attempt`; the new states (m, D) go to an address, the rest to sums and rho (m,)."""
-    _attempt(lanes, index, x, k, pins, weights, rows, array_at(address, (len(index), x.shape[1]), x.dtype), sums, rho)
-
-
-@compiled
-def _attempt(
-    lanes: Records,
-    index: Index,
-    x: Data,
-    k: Data,
-    pins: Data,
-    weights: Numbers,
-    rows: Records,
     after: Data,
     sums: Numbers,
     rho: Numbers,
 ) -> None:
+    """See `States.attempt`; writes the new states (m, D), sums and rho (m,)."""
     width = x.shape[1]
     part, values = np.empty(width, dtype=x.dtype), np.empty(width)
     for m in range(len(index)):
@@ -273,13 +257,8 @@ def change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None:
 
 
 @compiled
-def settle(lanes: Records, index: Index, address: int, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
-    """See `States.settle`; the new states (m, D) are at an address."""
-    _settle(lanes, index, array_at(address, (len(index), x.shape[1]), x.dtype), accepted, rows, x, k)
-
-
-@compiled
-def _settle(lanes: Records, index: Index, after: Data, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
+def settle(lanes: Records, index: Index, after: Data, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
+    """See `States.settle`; the new states are (m, D)."""
     for m in range(len(index)):
         j = index[m]
         row = rows[lanes[j].done]
@@ -331,11 +310,11 @@ def control(
         index = of_kind(kinds, END_ADAPTIVE)
         sums, rho = np.empty(len(index)), np.empty(len(index))
         after, accepted = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index), dtype=np.bool_)
-        _attempt(lanes, index, x, k, pins, weights, rows, after, sums, rho)
+        attempt(lanes, index, x, k, pins, weights, rows, after, sums, rho)
         error = norms(lanes, index, sums, width, True)
         full = write_attempts(lanes, index, error, rho, values, counts)
         ended += end_adaptive(lanes, index, error, rows, accepted)
-        _settle(lanes, index, after, accepted, rows, x, k)
+        settle(lanes, index, after, accepted, rows, x, k)
     return ended, full
 
 
@@ -371,11 +350,11 @@ class HostStates(States):
         loaded = self._pins, bank.weights, bank.rows, bank.times
         return receive(lanes, self._x, self._k, *loaded, self.order, v.data_ptr(), kinds, False)
 
-    def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
+    def attempt(self, index: Index, lanes: Records, bank: Bank) -> tuple[Data, Numbers, Numbers]:
         m = len(index)
-        after, sums, rho = self.x.new_empty((m, self.x.shape[1])), np.empty(m), np.empty(m)
-        attempt(lanes, index, self._x, self._k, self._pins, bank.weights, bank.rows, after.data_ptr(), sums, rho)
-        return Attempts(after, sums, rho)
+        after, sums, rho = np.empty((m, self._x.shape[1]), dtype=self._x.dtype), np.empty(m), np.empty(m)
+        attempt(lanes, index, self._x, self._k, self._pins, bank.weights, bank.rows, after, sums, rho)
+        return after, sums, rho
 
     def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
         d0, d1 = np.empty(len(index)), np.empty(len(index))
@@ -387,5 +366,5 @@ class HostStates(States):
         change(lanes, index, self._x, self._k, d2)
         return d2
 
-    def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
-        settle(lanes, index, after.data_ptr(), accepted, bank.rows, self._x, self._k)
+    def settle(self, index: Index, after: Data, accepted: Flags, lanes: Records, bank: Bank) -> None:
+        settle(lanes, index, after, accepted, bank.rows, self._x, self._k)

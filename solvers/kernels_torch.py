@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.bank import BEND, STIFF, A, B, Bank, E
+from solvers.bank import Bank
 from solvers.clocks import end_steps, next_rows, of_kind, query_times
 from solvers.compiled import Flags, Index, Numbers, Records
 from solvers.draws import noise_of
-from solvers.plan import END_FIXED
-from solvers.state import Attempts, States
+from solvers.plan import BEND, END_FIXED, STIFF, A, B, E
+from solvers.state import States
 
 
 def combine(weights: Tensor, k: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class DeviceStates(States):
             which = advance if len(stored) == len(index) else advance.index_select(0, self._index(stored))
             self.k.view(-1, self.k.shape[2]).index_copy_(0, places, which)
 
-    def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
+    def attempt(self, index: Index, lanes: Records, bank: Bank) -> tuple[Tensor, Numbers, Numbers]:
         x, k = self._pick(index)
         row, h = lanes["done"][index], lanes["h"][index, None]
         slot = bank.rows["slot"][row]
@@ -147,7 +147,7 @@ class DeviceStates(States):
         bent, drift = (lane_sums(combine(self._like(w), k).double() ** 2) for w in (bend, stiff * h))
         with np.errstate(divide="ignore", invalid="ignore"):
             rho = np.sqrt(bent / drift)
-        return Attempts(after, sums, rho)
+        return after, sums, rho
 
     def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
         x, k = self._pick(index)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -261,7 +261,7 @@ class SolverSpec:
         if self.resample > 1:
             own["resample"] = self.resample
         if isinstance(self.diffusion, Diffusion):
-            own["diffusion"] = self.diffusion.settings
+            own["diffusion"] = asdict(self.diffusion)
         return {"name": self.solver, **own, "text": str(self)}
 
     @classmethod

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -132,36 +131,6 @@ def widened(velocity: Velocity, x: Tensor) -> tuple[Velocity, Tensor]:
     return half, x.float()
 
 
-@dataclass(frozen=True)
-class Attempts:
-    """The outcome of m attempted steps, before any is accepted.
-
-    Attributes:
-        after: (m, D) the new states.
-        sums: (m,) sums over D of the squared scaled error; not finite where a stage or the new state is not.
-        rho: (m,) estimates of the Jacobian's largest eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite.
-    """
-
-    after: Tensor
-    sums: Numbers
-    rho: Numbers
-
-
-@dataclass(frozen=True)
-class RunLimits:
-    """When a runner must stop.
-
-    Attributes:
-        calls: the most network calls, at least 1.
-        kinds: bit mask of the kinds of rows after which it must return, to leave them to its caller.
-        more: the most network calls for the others once a lane has ended.
-    """
-
-    calls: int
-    kinds: int
-    more: int = 0
-
-
 class Runner(Protocol):
     """A network that runs lanes: query, network and receive in a loop, within one compiled call."""
 
@@ -174,7 +143,7 @@ class Runner(Protocol):
         bank: Bank,
         log: StepLog,
         kinds: Index,
-        limits: RunLimits,
+        limits: tuple[int, int, int],
     ) -> tuple[int, int, int, bool]:
         """Run lanes until all have ended, a place of the log is full or a limit is met; the same bits as call by call.
 
@@ -185,7 +154,8 @@ class Runner(Protocol):
             bank: rows and grids.
             log: takes the attempts under error control.
             kinds: (n,) receives the kinds of rows that the last call ended.
-            limits: when to stop.
+            limits: when to stop: the most network calls, at least 1; a bit mask of the kinds of rows after which to
+                return, to leave them to the caller; and the most calls for the others once a lane has ended.
 
         Returns:
             The kinds of rows that the caller has to handle after the last call, how many lanes ended, how many calls
@@ -239,8 +209,14 @@ class States(ABC):
         """
 
     @abstractmethod
-    def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
-        """Evaluate the attempted steps of lanes `index` (m,)."""
+    def attempt(self, index: Index, lanes: Records, bank: Bank) -> tuple[Any, Numbers, Numbers]:
+        """Evaluate the attempted steps of lanes `index` (m,), before any is accepted.
+
+        Returns:
+            (m, D) the new states, for `settle`: a tensor, or an array of host memory. (m,) sums over D of the squared
+            scaled error, not finite where a stage or the new state is not. (m,) estimates of the Jacobian's largest
+            eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite.
+        """
 
     @abstractmethod
     def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
@@ -251,7 +227,7 @@ class States(ABC):
         """Return sums of squares (m,) of the scaled change of the velocity over the trial step."""
 
     @abstractmethod
-    def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
+    def settle(self, index: Index, after: Any, accepted: Flags, lanes: Records, bank: Bank) -> None:
         """Complete attempts: accepted lanes move on, with the last velocity as the first (FSAL); others are wiped."""
 
     def wipe(self, index: Index) -> None:
