@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from models.noise import noise
 from models.prelude import combinations
 from models.shapes import free_axes
 from models.velocity import rows_of
+from solvers.cache import BytesCache
 
 SLICE_S = 0.025
 """A slice takes about this long at most, unless a single row takes longer."""
@@ -365,6 +367,45 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
 
     arguments = [torch.cat(column) for column in zip(*rows, strict=True)]
     return Pass(owner, arguments, finish, job.priority is Priority.BULK, job.plan.name)
+
+
+def without_kept(kept: BytesCache[bytes, tuple[Tensor, ...]], version: str, rows: Pass) -> tuple[Pass | None, int]:
+    """Take the rows of a pass through a prelude whose results are kept out of it: a hit has the bits of a miss.
+
+    Args:
+        kept: the results of one row, (*shape) each, by the digest of what they were made from. If its limit is 0,
+            nothing is digested.
+        version: digest of the checkpoint.
+        rows: a pass, not begun. If all of its rows are there, they are handed on by its `then`.
+
+    Returns:
+        The pass of the other rows, which are kept once they are done, or None; and the number of rows taken out.
+    """
+    if not kept.limit:
+        return rows, 0
+    keys = [_digest(version, [tensor[row] for tensor in rows.arguments]) for row in range(rows.rows)]
+    results = [kept.find(key) for key in keys]
+    missing = [row for row, result in enumerate(results) if result is None]
+
+    def finish(out: list[Tensor]) -> None:
+        for place, row in enumerate(missing):
+            results[row] = kept.keep(keys[row], tuple(tensor[place].clone() for tensor in out))
+        rows.then([torch.stack(column) for column in zip(*filter(None, results), strict=True)])
+
+    hits = rows.rows - len(missing)
+    if not missing:
+        finish([])
+        return None, hits
+    arguments = [tensor[missing] for tensor in rows.arguments] if hits else rows.arguments
+    return replace(rows, arguments=arguments, then=finish), hits
+
+
+def _digest(version: str, arguments: Sequence[Tensor]) -> bytes:
+    digest = sha256(version.encode())
+    for tensor in arguments:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.digest()
 
 
 def decoder_pass(

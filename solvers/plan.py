@@ -222,7 +222,8 @@ def compile(  # noqa: A001  (solvers.compile)
                 f"{name} = {value:g} is below the floor of {floor:g} for {arithmetic}; raise it to at least {floor:g}",
             )
     learned = _learned(spec, tuned) if spec.tuned else None
-    plan = _PLANS.get((spec, spec.method, learned), lambda: _compiled(spec, spec.method, learned))
+    key = spec, spec.method, learned
+    plan = _PLANS.find(key) or _PLANS.keep(key, _compiled(*key))
     if plan.nfe is not None and plan.nfe > spec.max_nfe:
         raise SolverError(
             "max_nfe",
