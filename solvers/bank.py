@@ -48,7 +48,7 @@ class RangeAllocator:
         self.free = merged
 
 
-def _grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
+def grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
     """Pad an array with zeros to at least this shape along its first axes; return it as is if it is large enough."""
     sizes = (*map(max, array.shape, shape), *array.shape[len(shape) :])
     if sizes == array.shape:
@@ -80,7 +80,7 @@ class Bank:
 
     def widen(self, slots: int) -> None:
         """Widen all rows to `slots` slots, which must be more than before."""
-        self.weights, self.curves = _grown(self.weights, 0, 0, slots), _grown(self.curves, 0, slots)
+        self.weights, self.curves = grown(self.weights, 0, 0, slots), grown(self.curves, 0, slots)
         self.slots = slots
 
     def hold(self, item: Rows | NDArray[np.float64]) -> int:
@@ -113,11 +113,11 @@ class Bank:
 
     def _load(self, item: Rows | NDArray[np.float64], first: int, count: int) -> None:
         if not isinstance(item, Rows):
-            self.times = _grown(self.times, self._time_space.size)
+            self.times = grown(self.times, self._time_space.size)
             self.times[first : first + count] = item
             return
-        self.weights = _grown(self.weights, self._row_space.size)
-        self.rows = _grown(self.rows, self._row_space.size)
+        self.weights = grown(self.weights, self._row_space.size)
+        self.rows = grown(self.rows, self._row_space.size)
         dense = -1 if item.dense is None else self._curve(item.dense)
         weights, records = self.weights[first : first + count], self.rows[first : first + count]
         weights[:, :, : item.slots], weights[:, :, item.slots :] = item.weights, 0.0
@@ -128,8 +128,8 @@ class Bank:
 
     def _curve(self, dense: NDArray[np.float64]) -> int:
         """Return the index of a dense output, adding it if new. Each method has one, and none is ever removed."""
-        self.curves = _grown(self.curves, 0, 0, dense.shape[1])
-        curve = _grown(dense, *self.curves.shape[1:])
+        self.curves = grown(self.curves, 0, 0, dense.shape[1])
+        curve = grown(dense, *self.curves.shape[1:])
         for k, stored in enumerate(self.curves):
             if np.array_equal(stored, curve):
                 return k

@@ -147,7 +147,7 @@ def test_lanes_that_run_are_not_left_in_the_old_room(compiled: bool) -> None:
 def test_a_bank_without_room_keeps_its_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = Lanes((1,))
     lanes.admit([Admission(resolve(solver="euler", steps=3), torch.ones(1, 1))])
-    grown, left = bank._grown, 0
+    grown, left = bank.grown, 0
 
     def full(array: Any, *shape: int) -> Any:
         nonlocal left
@@ -156,7 +156,7 @@ def test_a_bank_without_room_keeps_its_stretches(monkeypatch: pytest.MonkeyPatch
             raise MemoryError
         return grown(array, *shape)
 
-    monkeypatch.setattr(bank, "_grown", full)
+    monkeypatch.setattr(bank, "grown", full)
     plan = resolve(solver="ab4", steps=100, start="rk", grid={"name": "power", "exponent": 2.0})
     assert plan.times is not None
     for allowed, item in ((1, plan.rows), (2, plan.rows), (1, plan.times)):  # weights, rows, times
