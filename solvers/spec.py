@@ -196,7 +196,7 @@ class SolverSpec:
             raise SolverError("grid", f"a grid needs fixed steps; give {self.solver} steps, or leave grid out")
         self._fill(rtol=_tolerance("rtol", self.rtol), atol=_tolerance("atol", self.atol))
         first_step, max_step = _first_and_longest(self.first_step, self.max_step, span)
-        controller = method.controller if self.controller is None else self.controller
+        controller = method.tableau.controller if self.controller is None else self.controller
         self._fill(controller=controller, first_step=first_step, max_step=max_step)
         for name in ("error_control", "controller"):
             if (value := getattr(self, name)) not in OPTIONS[name].words:
@@ -285,12 +285,13 @@ class SolverSpec:
             name: value for name, value in overrides.items() if value is not None or DEFAULTS.get(name) is not None
         }
         for name in parsed.keys() & fields.keys():
-            if _normal(name, parsed[name]) != _normal(name, fields[name]):
-                raise SolverError(
-                    name,
-                    f"solver {solver!r} says {name} = {_shown(name, parsed[name])}, but {name} = "
-                    f"{_shown(name, fields[name])} was given too; leave one of them out",
+            values = _normal(name, parsed[name]), _normal(name, fields[name])
+            if values[0] != values[1]:
+                own, other = (grid_text(value) if name == "grid" else str(value) for value in values)
+                text = (
+                    f"solver {solver!r} says {name} = {own}, but {name} = {other} was given too; leave one of them out"
                 )
+                raise SolverError(name, text)
         return cls(**(fields | parsed))
 
     def __str__(self) -> str:
@@ -307,7 +308,7 @@ class SolverSpec:
             text += f"-{self.steps}"
             if self.grid != "uniform":
                 text += f"/{grid_text(self.grid)}"  # type: ignore[arg-type]  (checked)
-        usual = DEFAULTS | {"start": STARTS[0], "controller": self.method.controller, "diffusion": Diffusion()}
+        usual = DEFAULTS | {"start": STARTS[0], "controller": self.method.tableau.controller, "diffusion": Diffusion()}
         words = []
         for name, option in OPTIONS.items():
             if (value := getattr(self, name)) not in (None, usual[name]):
@@ -320,12 +321,11 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Solver
 
 def stated(**values: Any) -> dict[str, Any]:
     """Return the values that differ from the defaults of a spec."""
-    return {name: value for name, value in values.items() if not _is_default(name, value)}
 
+    def is_default(value: Any, default: Any) -> bool:
+        return value is default or (isinstance(value, str | int) and type(value) is type(default) and value == default)
 
-def _is_default(name: str, value: Any) -> bool:
-    default = DEFAULTS.get(name)
-    return value is default or (isinstance(value, str | int) and type(value) is type(default) and value == default)
+    return {name: value for name, value in values.items() if not is_default(value, DEFAULTS.get(name))}
 
 
 _WORDS = {word: name for name, option in OPTIONS.items() for word in option.words}
@@ -349,8 +349,12 @@ def read_solver(text: str) -> dict[str, Any]:
     """
     if not isinstance(text, str):
         catalogue.find(text)  # raises an error that lists the known names
-    plain = _PARTS.sub(_with_underscore, text.strip().lower())
-    match = _TEXT.fullmatch(_STEPS.sub(_with_hyphen, plain))
+    plain = text.strip().lower()
+    if (parts := _PARTS.match(plain)) and catalogue.has(name := f"{parts[1]}_{parts[2]}"):  # sde-heun
+        plain = name + plain[parts.end() :]
+    if (parts := _STEPS.match(plain)) and not catalogue.has(parts[0]):  # rk4_20
+        plain = f"{parts[1]}-{parts[2]}" + plain[parts.end() :]
+    match = _TEXT.fullmatch(plain)
     if match is None:
         raise SolverError(
             "solver",
@@ -372,15 +376,6 @@ def read_solver(text: str) -> dict[str, Any]:
             raise SolverError("solver", f"solver {text!r} says {name} twice; leave one of them out")
         parsed[name] = setting
     return parsed
-
-
-def _with_underscore(match: re.Match[str]) -> str:
-    name = f"{match[1]}_{match[2]}"
-    return name if catalogue.has(name) else match[0]
-
-
-def _with_hyphen(match: re.Match[str]) -> str:
-    return match[0] if catalogue.has(match[0]) else f"{match[1]}-{match[2]}"
 
 
 def _option(text: str, word: str, value: str) -> tuple[str, Any]:
@@ -405,7 +400,7 @@ def parameters(solver: catalogue.Solver) -> dict[str, object]:
         own |= {"rtol": "number", "atol": "number"}
     for name, option in OPTIONS.items():
         if _takes(solver, name, solver.adaptive):
-            words = sorted(option.words, key=lambda word: word != solver.controller) if option.words else []
+            words = sorted(option.words, key=lambda word: word != solver.tableau.controller) if option.words else []
             own[name] = words or ("integer" if option.whole else "number")
     return own
 
@@ -420,10 +415,6 @@ def _normal(name: str, value: Any) -> Any:
     return normalise(value) if name == "grid" else Diffusion.of(value) if name == "diffusion" else value
 
 
-def _shown(name: str, value: Any) -> str:
-    return grid_text(normalise(value)) if name == "grid" else str(_normal(name, value))
-
-
 def _checked_span(t_span: Sequence[float]) -> tuple[float, float]:
     if not isinstance(t_span, Sequence | np.ndarray) or isinstance(t_span, str):
         raise SolverError("t_span", f"t_span must be two finite numbers (start, end), got {t_span!r}")
@@ -434,13 +425,9 @@ def _checked_span(t_span: Sequence[float]) -> tuple[float, float]:
     return float(t_span[0]), float(t_span[1])
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
 def _is_finite(value: object) -> bool:
     try:
-        return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
+        return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer that is too large for double precision
         return False
 
@@ -463,20 +450,20 @@ def _first_and_longest(
     first_step: float | None, max_step: float | None, span: tuple[float, float]
 ) -> tuple[float | None, float | None]:
     length = abs(span[1] - span[0])
-    if first_step is not None and _is_finite(first_step) and first_step > length:
-        first_step = float(snapped(np.array([float(first_step)]), (0.0, length), span)[0])
-    if first_step is not None and not (_is_number(first_step) and 0 < first_step <= length):
-        raise SolverError(
-            "first_step", f"first_step must be positive and at most the span {length:g}, got {first_step!r}"
-        )
-    if max_step is None:
-        return None if first_step is None else float(first_step), None
-    if not (_is_finite(max_step) and max_step > 0):
-        raise SolverError(
-            "max_step", f"max_step must be a finite positive number, got {max_step!r}; leave it out for no bound"
-        )
-    if first_step is None:
-        return None, float(max_step)
-    if first_step > max_step * MAX_STEP_SLACK:
-        raise SolverError("first_step", f"first_step = {first_step!r} is over max_step = {max_step!r}; make it shorter")
-    return min(float(first_step), float(max_step)), float(max_step)
+    if first_step is not None:
+        if _is_finite(first_step) and first_step > length:
+            first_step = float(snapped(np.array([float(first_step)]), (0.0, length), span)[0])
+        if not (_is_finite(first_step) and 0 < first_step <= length):
+            text = f"first_step must be positive and at most the span {length:g}, got {first_step!r}"
+            raise SolverError("first_step", text)
+        first_step = float(first_step)
+    if max_step is not None:
+        if not (_is_finite(max_step) and max_step > 0):
+            text = f"max_step must be a finite positive number, got {max_step!r}; leave it out for no bound"
+            raise SolverError("max_step", text)
+        max_step = float(max_step)
+        if first_step is not None and first_step > max_step * MAX_STEP_SLACK:
+            text = f"first_step = {first_step!r} is over max_step = {max_step!r}; make it shorter"
+            raise SolverError("first_step", text)
+        first_step = None if first_step is None else min(first_step, max_step)
+    return first_step, max_step

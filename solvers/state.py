@@ -175,12 +175,16 @@ class States(ABC):
     lane in an order fixed by the lane alone, so its last bit cannot depend on other lanes.
 
     Attributes:
+        x: (n, D) the states.
+        k: (n, S, D) the velocities.
         pins: (P, 2, D) noise x0 and value y of lanes with known values, by their places; y is NaN where it is unknown.
             Known entries of all queries and states are (1 - t) x0 + t y, and those of all velocities y - x0.
         arrays: x (n, D), K (n, S, D) and pins for a `Runner`; None for states that are not in host memory.
         order: (D,) the place in a state of each number of the noise of a step, see `draws.stir`.
     """
 
+    x: Tensor
+    k: Tensor
     pins: Tensor
     arrays: tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None = None
 
@@ -234,21 +238,6 @@ class States(ABC):
         """Overwrite velocities after the first with zeros: a stale infinity times a zero weight would be NaN."""
         if len(index):
             self.k[torch.from_numpy(index).to(self.k.device), 1:] = 0.0
-
-    @property
-    def x(self) -> Tensor:
-        """(n, D) the states."""
-        return self._shown()[0]
-
-    @property
-    def k(self) -> Tensor:
-        """(n, S, D) the velocities."""
-        return self._shown()[1]
-
-    def _shown(self) -> tuple[Tensor, Tensor]:
-        if self._views is None:
-            self._views = self._room_x[: self._lanes], self._room_k[: self._lanes]
-        return self._views
 
     def admit(self, starts: Sequence[tuple[Tensor, int]]) -> None:
         """Add lanes with states (m, *event), each with the slot that keeps them or -1.
@@ -338,7 +327,7 @@ class States(ABC):
 
     def _hold(self, lanes: int) -> None:
         """Let x and K be the first rows of the rooms, one for each lane."""
-        self._lanes, self._views = lanes, None
+        self._lanes, self.x, self.k = lanes, self._room_x[:lanes], self._room_k[:lanes]
 
     def _take_out(self, gone: Index, stay: Index) -> Tensor:
         """Copies of the states of lanes `gone`; lanes `stay`, ascending, move to the front."""
