@@ -82,10 +82,7 @@ def spectrum(
     *,
     solver: str = "rk4",
     steps: int | None = 20,
-    rtol: float | None = None,
-    atol: float | None = None,
-    max_step: float | None = None,
-    max_nfe: int = 10_000,
+    **settings: Any,
 ) -> Spectrum:
     """Follow samples from t = 0 to 1 and take the Jacobian of the velocity on the way.
 
@@ -96,8 +93,7 @@ def spectrum(
             differentiable by `torch.autograd`. Bind the condition of a conditional field first.
         x0: (samples, *event) starting states, floating point, see `solvers.integrate`.
         times: strictly ascending times in [0, 1]. With fixed steps these must be grid points, up to rounding.
-        solver, steps, rtol, atol, max_step, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for
-            error control.
+        solver, steps, settings: how the paths are solved (see `solvers.resolve`); `steps=None` for error control.
 
     Raises:
         SolverError: the solver's arguments contradict each other, a time is not allowed, or there are too many numbers
@@ -115,7 +111,6 @@ def spectrum(
             f"{samples} samples at {len(times)} times with {width} x {width} Jacobians are too many; "
             f"use at most {limit} samples at this many times",
         )
-    settings: dict[str, Any] = {"rtol": rtol, "atol": atol, "max_step": max_step, "max_nfe": max_nfe}
     plan = resolve(solver=solver, steps=steps, **settings, dtype=x0.dtype)
     points = check_save_at(plan, times, "times")
     velocity, x0 = widened(velocity, x0)

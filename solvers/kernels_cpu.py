@@ -27,18 +27,15 @@ from solvers.clocks import (
     query_time,
     take_out,
 )
-from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
+from solvers.compiled import Index, Numbers, Records, array_at, compiled
 from solvers.draws import stir
 from solvers.errors import RUNNING
-from solvers.plan import BEND, CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, STIFF, A, B, E
+from solvers.plan import BEND, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, STIFF, A, B, E
 from solvers.state import States
-from solvers.trace import write_attempts
+from solvers.trace import StepLog, write_attempts
 
 Data = NDArray[Any]
 """An array of the states' dtype."""
-
-CONTROLLED = sum(1 << kind for kind in CONTROLLED_KINDS)
-"""Bit mask of `CONTROLLED_KINDS`."""
 
 
 @compiled
@@ -195,7 +192,11 @@ def attempt(
     sums: Numbers,
     rho: Numbers,
 ) -> None:
-    """See `States.attempt`; writes the new states (m, D), sums and rho (m,)."""
+    """Write the outcome of attempts: the new states (m, D), sums and rho (m,).
+
+    The sums are over D, of the squared scaled error, and not finite where a stage or the new state is not; rho is an
+    estimate of the Jacobian's largest eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite.
+    """
     width = x.shape[1]
     part, values = np.empty(width, dtype=x.dtype), np.empty(width)
     for m in range(len(index)):
@@ -229,7 +230,7 @@ def _squares(part: Data, values: Numbers) -> float:
 
 @compiled
 def slopes(lanes: Records, index: Index, x: Data, k: Data, d0: Numbers, d1: Numbers) -> None:
-    """See `States.slopes`; writes d0 and d1 (m,)."""
+    """Write sums of squares (m,) of the scaled state and of the scaled first velocity, NaN if not finite."""
     of_x, of_v = np.empty(x.shape[1]), np.empty(x.shape[1])
     for m in range(len(index)):
         j = index[m]
@@ -245,7 +246,7 @@ def slopes(lanes: Records, index: Index, x: Data, k: Data, d0: Numbers, d1: Numb
 
 @compiled
 def change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None:
-    """See `States.change`; writes d2 (m,)."""
+    """Write sums of squares (m,) of the scaled change of the velocity over the trial step."""
     values = np.empty(x.shape[1])
     for m in range(len(index)):
         j = index[m]
@@ -257,40 +258,12 @@ def change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None:
 
 
 @compiled
-def settle(lanes: Records, index: Index, after: Data, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
-    """See `States.settle`; the new states are (m, D)."""
-    for m in range(len(index)):
-        j = index[m]
-        row = rows[lanes[j].done]
-        if accepted[m]:
-            for d in range(x.shape[1]):
-                x[j, d] = after[m, d]
-            if row.fsal == 1:
-                for d in range(x.shape[1]):
-                    k[j, 0, d] = k[j, row.slot, d]
-        else:
-            for s in range(1, k.shape[1]):
-                for d in range(x.shape[1]):
-                    k[j, s, d] = 0.0
-
-
-@compiled
 def control(
     lanes: Records, x: Data, k: Data, pins: Data, weights: Numbers, rows: Records, kinds: Index, present: int, log: Any
-) -> tuple[int, bool]:
-    """Do after one call what `Lanes.absorb` does under error control, for lanes without save times.
-
-    Args:
-        lanes, x, k, pins, weights, rows: see the top of this module.
-        kinds: (n,) kind of the row that each lane has just done.
-        present: a bit mask of these.
-        log: values and counts of the step log.
-
-    Returns:
-        How many lanes ended, and whether a place of the log is full.
-    """
+) -> tuple[Index, Data, Numbers, int, bool]:
+    """See `States.control`; `log` is values and counts of the step log. Also returns whether a place of it is full."""
     values, counts = log
-    width, ended, full = x.shape[1], 0, False
+    width, ended = x.shape[1], 0
     if present >> FIRST_SLOPE & 1:
         index = of_kind(kinds, FIRST_SLOPE)
         d0, d1 = np.empty(len(index)), np.empty(len(index))
@@ -306,16 +279,32 @@ def control(
             if not np.isfinite(d2[m]):
                 k[index[m], 1:] = 0.0
         ended += end_first_step(lanes, index, d2, rows)
-    if present >> END_ADAPTIVE & 1:
-        index = of_kind(kinds, END_ADAPTIVE)
-        sums, rho = np.empty(len(index)), np.empty(len(index))
-        after, accepted = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index), dtype=np.bool_)
-        attempt(lanes, index, x, k, pins, weights, rows, after, sums, rho)
-        error = norms(lanes, index, sums, width, True)
-        full = write_attempts(lanes, index, error, rho, values, counts)
-        ended += end_adaptive(lanes, index, error, rows, accepted)
-        settle(lanes, index, after, accepted, rows, x, k)
-    return ended, full
+    index = of_kind(kinds, END_ADAPTIVE)
+    after, sums, rho = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index)), np.empty(len(index))
+    attempt(lanes, index, x, k, pins, weights, rows, after, sums, rho)
+    error = norms(lanes, index, sums, width, True)
+    return index, after, error, ended, write_attempts(lanes, index, error, rho, values, counts)
+
+
+@compiled
+def settle(lanes: Records, index: Index, after: Data, error: Numbers, rows: Records, x: Data, k: Data) -> int:
+    """See `States.settle`."""
+    accepted = np.empty(len(index), dtype=np.bool_)
+    ended = end_adaptive(lanes, index, error, rows, accepted)
+    for m in range(len(index)):
+        j = index[m]
+        row = rows[lanes[j].done]
+        if accepted[m]:
+            for d in range(x.shape[1]):
+                x[j, d] = after[m, d]
+            if row.fsal == 1:
+                for d in range(x.shape[1]):
+                    k[j, 0, d] = k[j, row.slot, d]
+        else:
+            for s in range(1, k.shape[1]):
+                for d in range(x.shape[1]):
+                    k[j, s, d] = 0.0
+    return ended
 
 
 class HostStates(States):
@@ -350,21 +339,14 @@ class HostStates(States):
         loaded = self._pins, bank.weights, bank.rows, bank.times
         return receive(lanes, self._x, self._k, *loaded, self.order, v.data_ptr(), kinds, False)
 
-    def attempt(self, index: Index, lanes: Records, bank: Bank) -> tuple[Data, Numbers, Numbers]:
-        m = len(index)
-        after, sums, rho = np.empty((m, self._x.shape[1]), dtype=self._x.dtype), np.empty(m), np.empty(m)
-        attempt(lanes, index, self._x, self._k, self._pins, bank.weights, bank.rows, after, sums, rho)
-        return after, sums, rho
+    def control(
+        self, kinds: Index, present: int, lanes: Records, bank: Bank, log: StepLog
+    ) -> tuple[Index, Data, Numbers, int]:
+        loaded = self._x, self._k, self._pins, bank.weights, bank.rows
+        index, after, error, ended, full = control(lanes, *loaded, kinds, present, log.arrays)
+        if full:
+            log.move_full(lanes)
+        return index, after, error, ended
 
-    def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
-        d0, d1 = np.empty(len(index)), np.empty(len(index))
-        slopes(lanes, index, self._x, self._k, d0, d1)
-        return d0, d1
-
-    def change(self, index: Index, lanes: Records) -> Numbers:
-        d2 = np.empty(len(index))
-        change(lanes, index, self._x, self._k, d2)
-        return d2
-
-    def settle(self, index: Index, after: Data, accepted: Flags, lanes: Records, bank: Bank) -> None:
-        settle(lanes, index, after, accepted, bank.rows, self._x, self._k)
+    def settle(self, index: Index, after: Data, error: Numbers, lanes: Records, bank: Bank) -> int:
+        return settle(lanes, index, after, error, bank.rows, self._x, self._k)

@@ -23,13 +23,10 @@ from solvers.compiled import Index, Numbers, Records
 from solvers.errors import CODES, Status
 from solvers.kernels_cpu import HostStates
 from solvers.kernels_torch import DeviceStates
-from solvers.plan import CONTROLLED_KINDS, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, Plan, Rows
+from solvers.plan import CONTROLLED, END_FIXED, MID, Plan, Rows
 from solvers.saving import SavedStates, save, save_grid, save_passed
 from solvers.state import LANE, SMALLEST_ROOM, Runner, States, checked, first_record, plain
 from solvers.trace import StepLog
-
-_ON_GRIDS = 1 << MID | 1 << END_FIXED
-"""Kinds of rows that `States.receive` handles by itself."""
 
 _ALL_KINDS = (1 << 32) - 1
 
@@ -294,33 +291,15 @@ class Lanes:
         """
         if self.saving and present >> END_FIXED & 1:
             self.saved += save_grid(self.records, self.states, self.bank, clocks.of_kind(kinds, END_FIXED))
-        if present & ~_ON_GRIDS:
-            for kind in CONTROLLED_KINDS:
-                if present >> kind & 1:
-                    ended += self._control(kind, clocks.of_kind(kinds, kind))
+        if present & CONTROLLED:
+            records, states, bank = self.records, self.states, self.bank
+            index, after, error, decided = states.control(kinds, present, records, bank, self.log)
+            if self.saving:
+                passed = error <= 1
+                ends = torch.as_tensor(after)[torch.from_numpy(passed).to(states.x.device)]
+                self.saved += save_passed(records, states, bank, index[passed], ends)
+            ended += decided + states.settle(index, after, error, records, bank)
         return self.collect() if ended else None
-
-    def _control(self, kind: int, index: Index) -> int:
-        """Choose the first step of lanes `index` (m,), or accept or reject an attempt; return how many lanes ended."""
-        records, bank, states, width = self.records, self.bank, self.states, self.width
-        if kind == FIRST_SLOPE:
-            d0, d1 = (clocks.norms(records, index, sums, width, False) for sums in states.slopes(index, records))
-            return clocks.first_slope(records, index, d0, d1, bank.rows)
-        if kind == FIRST_STEP:
-            d2 = clocks.norms(records, index, states.change(index, records), width, False)
-            states.wipe(index[~np.isfinite(d2)])
-            return clocks.end_first_step(records, index, d2, bank.rows)
-        after, sums, rho = states.attempt(index, records, bank)
-        error = clocks.norms(records, index, sums, width, True)
-        self.log.record(records, index, error, rho)
-        if self.saving:
-            passed = error <= 1
-            ends = torch.as_tensor(after)[torch.from_numpy(passed).to(states.x.device)]
-            self.saved += save_passed(records, states, bank, index[passed], ends)
-        accepted = np.empty(len(index), dtype=np.bool_)
-        ended = clocks.end_adaptive(records, index, error, bank.rows, accepted)
-        states.settle(index, after, accepted, records, bank)
-        return ended
 
     def stop(self, owner: int, status: Status) -> None:
         """End all lanes of an owner; `collect` returns them."""

@@ -36,8 +36,8 @@ MID, END_FIXED, END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP = range(5)
 """Kinds of rows: inside a step; end of a step on a grid; end of an attempt under error control; v at the start; the
 Euler step from which the first step is chosen."""
 
-CONTROLLED_KINDS = (FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE)
-"""Rows after which error control makes a decision."""
+CONTROLLED = 1 << FIRST_SLOPE | 1 << FIRST_STEP | 1 << END_ADAPTIVE
+"""Bit mask of the kinds of rows after which error control makes a decision."""
 
 _PLAN_BYTES, _TIME_BYTES = 2_000, 72  # a plan without rows; a time as a number of an array, a tuple and a list
 

@@ -34,7 +34,6 @@ from solvers.grids import (
     grid_text,
     normalise,
     number_text,
-    read,
     settings_of,
     snapped,
 )
@@ -365,8 +364,7 @@ def read_solver(text: str) -> dict[str, Any]:
     if match["steps"]:
         parsed["steps"] = int(match["steps"])
     if match["grid"]:
-        grid = read(match["grid"])
-        parsed["grid"] = grid["name"] if isinstance(grid, dict) and len(grid) == 1 else grid
+        parsed["grid"] = match["grid"]
     if match["rtol"]:
         parsed["rtol"] = float(match["rtol"])
         parsed["atol"] = float(match["atol"] or match["rtol"])

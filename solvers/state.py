@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.bank import Bank
-from solvers.compiled import Flags, Index, Numbers, Records
+from solvers.compiled import Index, Numbers, Records
 from solvers.errors import CODES, RUNNING, SolverError, Status
 from solvers.plan import Plan
 from solvers.trace import StepLog
@@ -213,31 +213,34 @@ class States(ABC):
         """
 
     @abstractmethod
-    def attempt(self, index: Index, lanes: Records, bank: Bank) -> tuple[Any, Numbers, Numbers]:
-        """Evaluate the attempted steps of lanes `index` (m,), before any is accepted.
+    def control(
+        self, kinds: Index, present: int, lanes: Records, bank: Bank, log: StepLog
+    ) -> tuple[Index, Any, Numbers, int]:
+        """Choose the first steps of lanes whose trial has ended, and evaluate and log the attempts that have ended.
+
+        Args:
+            kinds: (n,) the kind of the row that each lane has just done.
+            present: bit mask of these.
+            lanes, bank, log: records, weights and rows, and the log of attempts.
 
         Returns:
-            (m, D) the new states, for `settle`: a tensor, or an array of host memory. (m,) sums over D of the squared
-            scaled error, not finite where a stage or the new state is not. (m,) estimates of the Jacobian's largest
-            eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite.
+            (m,) the lanes with an attempt, for `settle`. (m, D) their new states, a tensor or an array of host memory.
+            (m,) scaled errors, infinite where a stage or the new state is not finite. How many lanes ended.
         """
 
     @abstractmethod
-    def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
-        """Return sums of squares (m,) of the scaled state and of the scaled first velocity; NaN if not finite."""
+    def settle(self, index: Index, after: Any, error: Numbers, lanes: Records, bank: Bank) -> int:
+        """Complete attempts: accepted lanes move on, with the last velocity as the first (FSAL); others are wiped.
 
-    @abstractmethod
-    def change(self, index: Index, lanes: Records) -> Numbers:
-        """Return sums of squares (m,) of the scaled change of the velocity over the trial step."""
+        Velocities after the first become zeros there: a stale infinity times a zero weight would be NaN.
 
-    @abstractmethod
-    def settle(self, index: Index, after: Any, accepted: Flags, lanes: Records, bank: Bank) -> None:
-        """Complete attempts: accepted lanes move on, with the last velocity as the first (FSAL); others are wiped."""
+        Args:
+            index, after, error: from `control`.
+            lanes, bank: records, weights and rows.
 
-    def wipe(self, index: Index) -> None:
-        """Overwrite velocities after the first with zeros: a stale infinity times a zero weight would be NaN."""
-        if len(index):
-            self.k[torch.from_numpy(index).to(self.k.device), 1:] = 0.0
+        Returns:
+            How many lanes ended.
+        """
 
     def admit(self, starts: Sequence[tuple[Tensor, int]]) -> None:
         """Add lanes with states (m, *event), each with the slot that keeps them or -1.

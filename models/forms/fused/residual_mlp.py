@@ -43,9 +43,9 @@ from solvers import resolve
 from solvers.bank import Bank
 from solvers.compiled import Index, Records, array_at, compiled
 from solvers.errors import RUNNING
-from solvers.kernels_cpu import CONTROLLED, control, query, receive
+from solvers.kernels_cpu import control, query, receive, settle
 from solvers.lanes import Admission, Lanes
-from solvers.plan import MID
+from solvers.plan import CONTROLLED, MID
 from solvers.state import Runner
 from solvers.trace import StepLog
 
@@ -77,8 +77,10 @@ def _run(lanes, states, k, pins, weights, rows, times, log, kinds, limits, addre
         present, ended = receive(lanes, states, k, pins, weights, rows, times, order, v, kinds, True)
         done += 1
         if present & ~until & CONTROLLED:
-            decided, full = control(lanes, states, k, pins, weights, rows, kinds, present & ~until, log)
-            ended += decided
+            index, after, error, decided, full = control(
+                lanes, states, k, pins, weights, rows, kinds, present & ~until, log
+            )
+            ended += decided + settle(lanes, index, after, error, rows, states, k)
             present &= until | ~CONTROLLED
         if ended:
             if left == len(lanes):
