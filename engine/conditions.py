@@ -273,14 +273,9 @@ class Conditions:
                 for name, tensor in zip(takes.inputs, shown, strict=True)
             }
         )
-        self._guided = set[int]()
+        self.guided = set[int]()  # the jobs that are
         self._guides: NDArray[Any] | None = None
         self._skipped: dict[int, int] = {}  # per job with an interval: rows not evaluated, as guidance was off
-
-    @property
-    def guided(self) -> bool:
-        """Whether any job is guided."""
-        return bool(self._guided)
 
     def add(self, owner: int, job: Job) -> None:
         """Add a job, once; samples without a condition get the null."""
@@ -288,7 +283,7 @@ class Conditions:
             return
         guidance, variants = variants_of(self._takes, self._dtype, job)
         if not guidance.plain:
-            self._guided.add(owner)
+            self.guided.add(owner)
             if guidance.interval is not None:
                 self._skipped[owner] = 0
         self.rows.add(owner, job.num_samples, variants, guidance)
@@ -297,7 +292,7 @@ class Conditions:
     def remove(self, owner: int) -> None:
         """Remove a job once its lanes are gone."""
         self.rows.remove(owner)
-        self._guided.discard(owner)
+        self.guided.discard(owner)
         self._skipped.pop(owner, None)
         self._guides = None
 
@@ -313,7 +308,7 @@ class Conditions:
             t: (n,) times.
         """
         place, line = self.rows.lines(owner, index)
-        if not self._guided:
+        if not self.guided:
             return CallRows(self.rows.stored(line))
         if self._guides is None:
             self._guides = self._listed()

@@ -180,24 +180,16 @@ def _advance(lane: Any, x: Data, k: Data, weights: Numbers, rows: Records, order
 
 
 @compiled
-def attempt(
-    lanes: Records,
-    index: Index,
-    x: Data,
-    k: Data,
-    pins: Data,
-    weights: Numbers,
-    rows: Records,
-    after: Data,
-    sums: Numbers,
-    rho: Numbers,
-) -> None:
-    """Write the outcome of attempts: the new states (m, D), sums and rho (m,).
+def _attempts(
+    lanes: Records, index: Index, x: Data, k: Data, pins: Data, weights: Numbers, rows: Records
+) -> tuple[Data, Numbers, Numbers]:
+    """Return the new states (m, D), sums (m,) and rho (m,) of attempts.
 
     The sums are over D, of the squared scaled error, and not finite where a stage or the new state is not; rho is an
     estimate of the Jacobian's largest eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite.
     """
     width = x.shape[1]
+    after, sums, rho = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index)), np.empty(len(index))
     part, values = np.empty(width, dtype=x.dtype), np.empty(width)
     for m in range(len(index)):
         j = index[m]
@@ -219,6 +211,7 @@ def attempt(
         bent = _squares(part, values)
         _weighted(weights[row, STIFF], lane.h, stages, k[j], part)
         rho[m] = np.sqrt(bent / _squares(part, values))
+    return after, sums, rho
 
 
 @compiled
@@ -229,9 +222,9 @@ def _squares(part: Data, values: Numbers) -> float:
 
 
 @compiled
-def slopes(lanes: Records, index: Index, x: Data, k: Data, d0: Numbers, d1: Numbers) -> None:
-    """Write sums of squares (m,) of the scaled state and of the scaled first velocity, NaN if not finite."""
-    of_x, of_v = np.empty(x.shape[1]), np.empty(x.shape[1])
+def _slopes(lanes: Records, index: Index, x: Data, k: Data) -> tuple[Numbers, Numbers]:
+    """Return sums of squares (m,) of the scaled state and of the scaled first velocity, NaN if not finite."""
+    d0, d1, of_x, of_v = np.empty(len(index)), np.empty(len(index)), np.empty(x.shape[1]), np.empty(x.shape[1])
     for m in range(len(index)):
         j = index[m]
         good = True
@@ -242,12 +235,13 @@ def slopes(lanes: Records, index: Index, x: Data, k: Data, d0: Numbers, d1: Numb
             good &= np.isfinite(x[j, d]) and np.isfinite(k[j, 0, d])
         d0[m] = _halved(of_x) if good else np.nan
         d1[m] = _halved(of_v) if good else np.nan
+    return d0, d1
 
 
 @compiled
-def change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None:
-    """Write sums of squares (m,) of the scaled change of the velocity over the trial step."""
-    values = np.empty(x.shape[1])
+def _changes(lanes: Records, index: Index, x: Data, k: Data) -> Numbers:
+    """Return sums of squares (m,) of the scaled change of the velocity over the trial step."""
+    d2, values = np.empty(len(index)), np.empty(x.shape[1])
     for m in range(len(index)):
         j = index[m]
         for d in range(x.shape[1]):
@@ -255,6 +249,7 @@ def change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None:
             scaled = np.float64(k[j, 1, d] - k[j, 0, d]) / scale
             values[d] = scaled * scaled
         d2[m] = _halved(values)
+    return d2
 
 
 @compiled
@@ -266,22 +261,18 @@ def control(
     width, ended = x.shape[1], 0
     if present >> FIRST_SLOPE & 1:
         index = of_kind(kinds, FIRST_SLOPE)
-        d0, d1 = np.empty(len(index)), np.empty(len(index))
-        slopes(lanes, index, x, k, d0, d1)
+        d0, d1 = _slopes(lanes, index, x, k)
         d0, d1 = norms(lanes, index, d0, width, False), norms(lanes, index, d1, width, False)
         ended += first_slope(lanes, index, d0, d1, rows)
     if present >> FIRST_STEP & 1:
         index = of_kind(kinds, FIRST_STEP)
-        d2 = np.empty(len(index))
-        change(lanes, index, x, k, d2)
-        d2 = norms(lanes, index, d2, width, False)
+        d2 = norms(lanes, index, _changes(lanes, index, x, k), width, False)
         for m in range(len(index)):
             if not np.isfinite(d2[m]):
                 k[index[m], 1:] = 0.0
         ended += end_first_step(lanes, index, d2, rows)
     index = of_kind(kinds, END_ADAPTIVE)
-    after, sums, rho = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index)), np.empty(len(index))
-    attempt(lanes, index, x, k, pins, weights, rows, after, sums, rho)
+    after, sums, rho = _attempts(lanes, index, x, k, pins, weights, rows)
     error = norms(lanes, index, sums, width, True)
     return index, after, error, ended, write_attempts(lanes, index, error, rho, values, counts)
 

@@ -119,8 +119,12 @@ class DeviceStates(States):
         weights = bank.weights[row, B, : int(bank.rows["advance_used"][row].max())] * lanes["h"][index, None]
         advance = combine(self._like(weights), k)
         self._stir(advance, index, lanes, bank.rows["advance_x"][row], bank.rows["advance_z"][row])
+        slots = bank.rows["keep"][row]
+        stored = np.flatnonzero(slots >= 0)
+        if len(stored):
+            places = self._index(index[stored] * self.k.shape[1] + slots[stored])
+            self.k.view(-1, self.k.shape[2]).index_copy_(0, places, advance[self._index(stored)])
         after = x + advance
-        self._keep(index, bank.rows["keep"][row], advance)
         good = finite_lanes(after)
         self._move(index, after, good)
         return good
@@ -134,14 +138,6 @@ class DeviceStates(States):
             places, state = self._index(noisy), self.x.index_select(0, self._index(index[noisy]))
             mixed = total.index_select(0, places) + self._like(of_x[noisy, None]) * state
             total.index_copy_(0, places, mixed + self._like(of_z[noisy, None]) * self._like(z))
-
-    def _keep(self, index: Index, slots: Index, advance: Tensor) -> None:
-        """Store the advances (m, D) of lanes `index` in slots (m,), -1 for none."""
-        stored = np.flatnonzero(slots >= 0)
-        if len(stored):
-            places = self._index(index[stored] * self.k.shape[1] + slots[stored])
-            which = advance if len(stored) == len(index) else advance.index_select(0, self._index(stored))
-            self.k.view(-1, self.k.shape[2]).index_copy_(0, places, which)
 
     def control(
         self, kinds: Index, present: int, lanes: Records, bank: Bank, log: StepLog

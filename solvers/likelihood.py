@@ -96,7 +96,9 @@ def log_density(
     probes = 0 if method == "exact" else probes
     derived = log_density_field(tuple(x.shape[1:]), probes)
     wide, x = widened(velocity, x)
-    drawn = _rademacher(x, probes, seed)
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (len(x), probes, *x.shape[1:]), generator=generator) * 2 - 1  # Rademacher probes
+    drawn = signs.to(x.device, x.dtype).reshape(len(x), derived.constants)
 
     def field(state: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
         query = torch.cat((state, drawn[torch.from_numpy(index).to(drawn.device)]), dim=1)
@@ -125,10 +127,3 @@ def _check(divergence: str, probes: int, seed: int, width: int) -> str:
     if divergence == "auto":
         return "exact" if width <= EXACT_UP_TO else "hutchinson"
     return divergence
-
-
-def _rademacher(x: Tensor, probes: int, seed: int) -> Tensor:
-    """Rademacher probes, (samples, probes x width)."""
-    generator = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, (len(x), probes, *x.shape[1:]), generator=generator) * 2 - 1
-    return signs.to(x.device, x.dtype).reshape(len(x), probes * math.prod(x.shape[1:]))

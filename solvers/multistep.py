@@ -101,7 +101,9 @@ def exponential_weights(times: Numbers, method: Exponential) -> tuple[Numbers, N
     sigma, h = 1 - times, np.diff(times)
     with np.errstate(divide="ignore"):
         lam, phi = np.log(times) - np.log1p(-times), h / sigma[:-1]
-    depth = _depths(lam, method.order)
+    # The order of each step: the number of predictions at finite lambda so far; 1 for a step to infinite lambda.
+    depth = np.clip(np.cumsum(np.isfinite(lam[:-1])), 1, method.order)
+    depth[~np.isfinite(lam[1:])] = 1
     of_velocities, of_steps = np.zeros((len(h), method.velocities)), np.zeros((len(h), method.steps))
 
     def add_difference(n: Steps, age: int, base: int, weight: Numbers) -> None:
@@ -129,15 +131,6 @@ def exponential_weights(times: Numbers, method: Exponential) -> tuple[Numbers, N
             add_difference(n, 0, 1, share * before[:, -1])
     of_velocities[:, 0] += h
     return of_velocities, of_steps
-
-
-def _depths(lam: Numbers, max_depth: int) -> Steps:
-    """Return the order of each step (N,): the number of predictions at finite lambda so far, at most `max_depth`."""
-    count = len(lam) - 1
-    usable = np.cumsum(np.isfinite(lam[:-1]))
-    depth = np.minimum(usable, max_depth)
-    depth[~np.isfinite(lam[1:])] = 1
-    return np.maximum(depth[:count], 1)
 
 
 def _predictor(lam: Numbers, n: Steps, order: int) -> Numbers:
