@@ -342,28 +342,24 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
     assert takes is not None  # noqa: S101
     guidance, variants = variants_of(requested.sized(dict(job.sizes)), checkpoint.dtype, job)
     rows: list[list[Tensor]] = []
-    places: dict[tuple[int, ...], tuple[slice, Any]] = {}
-    begun, of = 0, []
+    parts: dict[tuple[int, ...], tuple[slice, Any]] = {}  # the rows and the index of variants with the same conditions
+    begun, keys = 0, []
     for variant in variants:
-        key = tuple(id(part) for name in prelude.inputs for part in (variant[name].rows, variant[name].index))
-        if key not in places:
+        keys.append(tuple(id(part) for name in prelude.inputs for part in (variant[name].rows, variant[name].index)))
+        if keys[-1] not in parts:
             distinct, index = combinations(variant, prelude.inputs)
             rows.append(distinct)
-            places[key] = slice(begun, begun + len(distinct[0])), index
+            parts[keys[-1]] = slice(begun, begun + len(distinct[0])), index
             begun += len(distinct[0])
-        of.append(places[key])
-    outputs = set(prelude.outputs)
 
     def finish(out: list[Tensor]) -> None:
-        each: dict[tuple[int, int], dict[str, Distinct]] = {}
-        for part, index in of:
-            results = zip(prelude.outputs, out, strict=True)
-            each.setdefault((part.start, part.stop), {name: Distinct(rows[part], index) for name, rows in results})
-        all_of = [
-            {name: each[part.start, part.stop][name] if name in outputs else variant[name] for name in takes.inputs}
-            for variant, (part, _) in zip(variants, of, strict=True)
-        ]
-        then(replace(job, conditions=None, negative=None, own=(), guidance=guidance, variants=tuple(all_of)))
+        results = {
+            key: {name: Distinct(tensor[part], index) for name, tensor in zip(prelude.outputs, out, strict=True)}
+            for key, (part, index) in parts.items()
+        }
+        merged = [{**variant, **results[key]} for variant, key in zip(variants, keys, strict=True)]
+        taken = tuple({name: conditions[name] for name in takes.inputs} for conditions in merged)
+        then(replace(job, conditions=None, negative=None, own=(), guidance=guidance, variants=taken))
 
     arguments = [torch.cat(column) for column in zip(*rows, strict=True)]
     return Pass(owner, arguments, finish, job.priority is Priority.BULK, job.plan.name)

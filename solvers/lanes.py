@@ -23,12 +23,10 @@ from solvers.compiled import Index, Numbers, Records
 from solvers.errors import CODES, Status
 from solvers.kernels_cpu import HostStates
 from solvers.kernels_torch import DeviceStates
-from solvers.plan import CONTROLLED, END_FIXED, MID, Plan, Rows
+from solvers.plan import CONTROLLED, END_FIXED, Plan, Rows
 from solvers.saving import SavedStates, save, save_grid, save_passed
 from solvers.state import LANE, SMALLEST_ROOM, Runner, States, checked, first_record, plain
 from solvers.trace import StepLog
-
-_ALL_KINDS = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -264,7 +262,7 @@ class Lanes:
         Returns:
             The lanes that ended, or None, and the number of calls.
         """
-        until = ~(1 << MID) & _ALL_KINDS if self.saving else 0
+        until = CONTROLLED | 1 << END_FIXED if self.saving else 0
         if self.states.arrays is None:
             raise TypeError("states on a device have no runner")
         kinds, limits = self._room_for_kinds(), (calls, until, more)
