@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from models.checkpoint.bound import BoundFileError
 from models.checkpoint.card import CheckpointError, read_card
 from models.checkpoint.loading import Checkpoint, load
 from models.importing.command import add_arguments, run
@@ -16,7 +17,7 @@ from models.messages import printable
 from models.repository import FILE, Repository, RepositoryError, UnknownModel
 from models.shapes import Shape
 from selection.error import NoErrors
-from selection.frontier import FrontierError, read_frontier
+from selection.frontier import read_frontier
 
 _LONGEST_PATH = 4096
 
@@ -107,7 +108,7 @@ def _measure(options: argparse.Namespace) -> int:
                 sizes=dict(options.shape),
                 progress=bar.set_description_str,
             )
-        except (CheckpointError, FrontierError, NoErrors) as error:
+        except (CheckpointError, NoErrors) as error:
             bar.close()
             print(f"refused: {error}", file=sys.stderr)
             return 1
@@ -184,7 +185,7 @@ def _unusable(checkpoint: Checkpoint) -> list[str]:
     faults = [checkpoint.plans_fault] if checkpoint.plans_fault else []
     try:
         read_frontier(checkpoint.path, checkpoint.card)
-    except FrontierError as error:
+    except BoundFileError as error:
         faults.append(str(error))
     return faults
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
+from solvers.draws import uniforms
 from solvers.kernels_torch import lane_sums
 
 SCHEME = "philox-ndtri-v1"
@@ -46,9 +47,7 @@ SEED_LIMIT = 1 << 63
 _FREE_COUNTERS = 1 << 40  # counters of one sample
 _WORDS_PER_COUNTER = 4
 _BITS_PER_COUNTER = 256
-_WORDS_AT_ONCE = 1 << 20  # bounds the float64 temporaries at 8 MiB each
-_MASK = 2**64 - 1
-_BELOW_ONE = 1.0 - 2.0**-53
+_NUMBERS_AT_ONCE = 1 << 20  # bounds the float64 temporaries at 8 MiB
 _NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -101,24 +100,14 @@ def noise_of(
         raise NoiseError(f"dtype is {dtype}; noise is made in torch.float32 or torch.float64")
     names = ("seed", "first_index", "num_samples")
     checked = [[_integer(*named, SEED_LIMIT) for named in zip(names, block, strict=True)] for block in blocks]
-    size = math.prod(event_shape)
-    counters = -(-size // _WORDS_PER_COUNTER)
-    apart = _FREE_COUNTERS if free else counters
-    words, total = counters * _WORDS_PER_COUNTER, sum(count for _, _, count in checked)
-
-    out = np.empty((total, size), dtype=_NUMPY_DTYPES[dtype])
-    raw = np.empty((min(total, max(1, _WORDS_AT_ONCE // max(1, words))), words), dtype=np.uint64)
-    generator = np.random.Philox(key=0)
-    done = filled = 0
-    for seed, first, count in checked:
-        while count:
-            _seek(generator, seed, first * apart)
-            taken = 1 if free else min(count, len(raw) - filled)
-            raw[filled : filled + taken] = generator.random_raw(taken * words).reshape(taken, words)
-            filled, count, first = filled + taken, count - taken, first + taken
-            if filled == len(raw) or done + filled == total:
-                out[done : done + filled] = ndtri(_uniform(raw[:filled, :size]))
-                done, filled = done + filled, 0
+    size, total = math.prod(event_shape), sum([count for _, _, count in checked])
+    apart = _FREE_COUNTERS if free else -(-size // _WORDS_PER_COUNTER)
+    out, at_once = np.empty((total, size), dtype=_NUMPY_DTYPES[dtype]), max(1, _NUMBERS_AT_ONCE // max(1, size))
+    for begin in range(0, total, at_once):
+        part = out[begin : begin + at_once]
+        uniform = np.empty(part.shape)
+        uniforms(np.array(checked), apart, begin, uniform)
+        ndtri(uniform, out=part, casting="same_kind")
     order = [*free, *(place for place in range(len(event_shape)) if place not in free)]
     made = torch.from_numpy(out).reshape(total, *(event_shape[place] for place in order))
     if free:
@@ -172,26 +161,6 @@ def rademacher(
     words = generator.random_raw(num_samples * counters * 4).astype("<u8", copy=False)
     bits = np.unpackbits(words.view(np.uint8).reshape(num_samples, -1), axis=1, count=size, bitorder="little")
     return (torch.from_numpy(bits).to(dtype) * 2 - 1).reshape(num_samples, *event_shape)
-
-
-def _seek(generator: np.random.Philox, seed: int, counter: int) -> None:
-    """Set a generator to the state of `Philox(key=seed)` after `advance(counter)`; making a new one takes longer."""
-    low = counter & _MASK
-    generator.state = {
-        "bit_generator": "Philox",
-        "state": {"counter": np.array([low, counter >> 64, 0, 0], np.uint64), "key": np.array([seed, 0], np.uint64)},
-        "buffer": np.zeros(4, np.uint64),
-        "buffer_pos": 4,  # no words are left of the last counter
-        "has_uint32": 0,
-        "uinteger": 0,
-    }
-
-
-def _uniform(words: np.ndarray) -> np.ndarray:
-    """Map 64-bit words to float64 in (0, 1)."""
-    uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
-    # The largest 53-bit word plus 1/2 rounds up to 2^53, which has an infinite quantile.
-    return np.minimum(uniform, _BELOW_ONE)
 
 
 def _integer(name: str, value: int, limit: int) -> int:

@@ -20,8 +20,9 @@ from pydantic import Field as Described
 from scipy.special import bdtr
 from torch import Tensor
 
-from models.checkpoint.bound import Frozen, Size
+from models.checkpoint.bound import Size
 from models.conditions import NamedConditions
+from models.frozen import Frozen
 from models.guidance import Guided
 from models.velocity import kind_of
 from solvers import SolverSpec, Status

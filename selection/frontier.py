@@ -9,23 +9,20 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
-from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen
+from models.checkpoint.bound import SHA256, Bound, BoundFileError
 from models.checkpoint.card import Card
 from models.checkpoint.plans import PLANS_FILE
+from models.frozen import Frozen
 from models.regular import open_inside
 from selection.error import Point
 
 FRONTIER_FILE = "frontier.json"
 
 _MAX_POINTS, _MAX_CURVES = 10_000, 100
-
-
-class FrontierError(Exception):
-    """A frontier cannot be read, trusted or written; the message names the file and the fault."""
 
 
 class Curve(Frozen):
@@ -65,6 +62,9 @@ class StoredFrontier(Bound):
         curves: one for each guidance.
     """
 
+    file_name = FRONTIER_FILE
+    unwritten = ("sizes",)
+
     format: Literal[2] = 2
     plans_sha256: str | None = Field(default=None, pattern=SHA256)
     reference: str = Field(max_length=200)
@@ -72,10 +72,6 @@ class StoredFrontier(Bound):
     sizes: dict[str, int] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
     curves: Annotated[tuple[Curve, ...], Field(min_length=1, max_length=_MAX_CURVES)]
-
-    @model_serializer(mode="wrap")
-    def _without_sizes(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in dump(self).items() if name != "sizes" or value}
 
     @model_validator(mode="after")
     def _guidances_differ(self) -> Self:
@@ -114,9 +110,6 @@ def is_tuned(solver: str) -> bool:
     return solver.startswith("tuned") or "/tuned" in solver
 
 
-_FILE = BoundFile(FRONTIER_FILE, StoredFrontier, FrontierError, "measure it again")
-
-
 def read_frontier(folder: Path, card: Card) -> StoredFrontier | None:
     """Read the frontier of a checkpoint; None if it has none. Points of plans that have changed are left out.
 
@@ -125,9 +118,9 @@ def read_frontier(folder: Path, card: Card) -> StoredFrontier | None:
         card: its card, which has the hash of the weights.
 
     Raises:
-        FrontierError: it is damaged, or belongs to other weights.
+        BoundFileError: it is damaged, or belongs to other weights.
     """
-    frontier = _FILE.read(folder, card.weights_sha256)
+    frontier = StoredFrontier.read(folder, card.weights_sha256)
     if frontier is None or frontier.plans_sha256 == plans_hash(folder):
         return frontier
     stock = [
@@ -159,7 +152,7 @@ class FrontierFile:
             frontier, fault = None, ""
             try:
                 frontier = read_frontier(self.folder, self._card)
-            except FrontierError as error:
+            except BoundFileError as error:
                 fault = str(error).removeprefix(f"{self.folder}/")  # clients need not know the path
             self._read = (state, frontier, fault)
         return frontier, fault
@@ -173,15 +166,6 @@ def _state(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def write_frontier(folder: Path, frontier: StoredFrontier) -> Path:
-    """Write a frontier beside the weights, atomically, in place of an earlier one.
-
-    Raises:
-        FrontierError: writing failed; an earlier file is unchanged.
-    """
-    return _FILE.write(folder, frontier)
-
-
 def store_frontier(folder: Path, card: Card, new: StoredFrontier) -> str:
     """Merge a new frontier into that of the checkpoint, and return a line that says what became of both.
 
@@ -193,26 +177,28 @@ def store_frontier(folder: Path, card: Card, new: StoredFrontier) -> str:
         new: the measurements to add.
 
     Raises:
-        FrontierError: writing failed, or there would be too many curves; an earlier file is unchanged.
+        BoundFileError: writing failed, or there would be too many curves; an earlier file is unchanged.
     """
     path = folder / FRONTIER_FILE
     try:
         old = read_frontier(folder, card)
-    except FrontierError:
-        return f"written to {write_frontier(folder, new)}, in place of one that cannot be used"
+    except BoundFileError:
+        return f"written to {new.write(folder)}, in place of one that cannot be used"
     if old is None:
-        return f"written to {write_frontier(folder, new)}"
+        return f"written to {new.write(folder)}"
     if (both := merged(old, new)) is not None:
         if len(both.curves) > _MAX_CURVES:
-            raise FrontierError(f"{path}: has {_MAX_CURVES} strengths of guidance already; delete it to measure others")
-        write_frontier(folder, both)
+            raise BoundFileError(
+                f"{path}: has {_MAX_CURVES} strengths of guidance already; delete it to measure others"
+            )
+        both.write(folder)
         before, after, total = (sum(len(curve.points) for curve in file.curves) for file in (old, new, both))
         return f"merged into {path}: {after} solvers measured now, {before} before, {total} together"
     if old.sizes == new.sizes and _worth(old) > _worth(new):
         return (
             f"{path} is unchanged: it was measured on other paths, and is more complete; raise --seconds, or delete it"
         )
-    return f"written to {write_frontier(folder, new)}, in place of one measured on other paths"
+    return f"written to {new.write(folder)}, in place of one measured on other paths"
 
 
 def merged(old: StoredFrontier, new: StoredFrontier) -> StoredFrontier | None:

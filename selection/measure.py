@@ -330,7 +330,7 @@ def run(path: Path, examples: Path | None = None, **options: Any) -> list[str]:
         options: see `measure`.
 
     Raises:
-        CheckpointError, FrontierError, NoErrors: it cannot be loaded, measured or written.
+        CheckpointError, NoErrors: it cannot be loaded, measured or written.
     """
     checkpoint = load(path)
     notes = list[str]()

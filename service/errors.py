@@ -361,7 +361,9 @@ def shutting_down() -> ProblemError:
 
 
 def problem_of(error: Exception) -> ProblemError:
-    """Return one of the engine's exceptions as a problem."""
+    """Return a problem as it is, and one of the engine's exceptions as a problem."""
+    if isinstance(error, ProblemError):
+        return error
     if isinstance(error, Overloaded):
         wait = max(1, math.ceil(error.retry_after_s))
         detail = f"{error.reason}; try again in {wait} s"

@@ -55,6 +55,41 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 
 @compiled
+def uniform(word: Any) -> float:
+    """The number in (0, 1) that a word (uint64) stands for."""
+    return min((np.float64(word >> _ELEVEN) + 0.5) * 2.0**-53, _BELOW_ONE)  # the largest word would round up to 1
+
+
+@compiled
+def uniforms(blocks: Index, apart: int, begin: int, out: Numbers) -> None:
+    """Write uniforms of samples, those of all blocks one after the other, from the one at `begin` on.
+
+    Sample i of a seed has the words of NumPy's `Philox(key=seed)` after `advance(i * apart)`.
+
+    Args:
+        blocks: (B, 3) seed, index of the first sample and number of samples.
+        apart: counters from one sample to the next.
+        begin: how many samples come before.
+        out: (n, D) one row for each sample.
+    """
+    row = 0
+    for block in range(len(blocks)):
+        seed, count = np.uint64(blocks[block, 0]), blocks[block, 2]
+        for sample in range(min(begin, count), count):
+            if row == len(out):
+                return
+            index = np.uint64(blocks[block, 1]) + np.uint64(sample)
+            low, high = index * np.uint64(apart), _high(index, np.uint64(apart))  # pyright: ignore[reportCallIssue]
+            for first in range(0, out.shape[1], 4):
+                counter = low + np.uint64(first // 4 + 1)
+                words = philox(counter, high + np.uint64(counter < low), _ZERO, _ZERO, seed, _ZERO)
+                for k in range(min(4, out.shape[1] - first)):
+                    out[row, first + k] = uniform(words[k])
+            row += 1
+        begin -= min(begin, count)
+
+
+@compiled
 def _ratio(r: float, above: Any, below: Any) -> float:
     """The quotient of two polynomials, highest power first; the constant of the lower one is 1."""
     p, q = 0.0, 0.0
@@ -87,7 +122,7 @@ _FAR = (
 @compiled
 def quantile(word: Any) -> float:
     """The standard normal quantile that a word (uint64) stands for."""
-    p = min((np.float64(word >> _ELEVEN) + 0.5) * 2.0**-53, _BELOW_ONE)  # the largest word would round up to 1
+    p = uniform(word)
     q = p - 0.5
     if abs(q) <= _BELOW_HALF:
         return q * _ratio(_BELOW_HALF * _BELOW_HALF - q * q, _CENTRE[0], _CENTRE[1])

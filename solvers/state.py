@@ -167,6 +167,9 @@ class Runner(Protocol):
 SMALLEST_ROOM = 64
 """The smallest number of lanes to make room for."""
 
+_KEPT_BYTES = 1 << 20
+"""Velocities of that many bytes stay allocated when the last lane has ended, so that a lone sample finds them warm."""
+
 
 class States(ABC):
     """x (n, D) and K (n, S, D) of n lanes; one row per lane.
@@ -307,7 +310,7 @@ class States(ABC):
     def take(self, gone: Index, stay: Index) -> Tensor:
         """Remove lanes and return their states."""
         x = self._take_out(gone, stay)
-        if not len(stay):  # give back the memory of the last peak
+        if not len(stay) and self._room_k.nbytes > _KEPT_BYTES:  # give back the memory of the last peak
             self._room_x, self._room_k = (room.new_empty((0, *room.shape[1:])) for room in (self._room_x, self._room_k))
         self._hold(len(stay))
         return x

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
-from models.checkpoint.plans import read_plans
+from models.checkpoint.plans import Plans
 from selection.tuning import Calibration
 from solvers import SolverSpec, integrate
 from solvers.errors import SolverError
@@ -88,7 +88,7 @@ def _name(checkpoint: Checkpoint, guidance: float | None) -> str:
     """Return what tells checkpoints apart: name, seed and guidance, and the guidance that its plans were tuned for."""
     parts = [f"{checkpoint.card.name}, seed {checkpoint.card.seed}"]
     if guidance is not None:
-        stored = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
+        stored = Plans.read(checkpoint.path, checkpoint.card.weights_sha256)
         given = {_listed(plan.tuning.get("guidance")) for plan in stored.plans} if stored else {""}
         parts += [f"guidance {guidance:g}", f"tuned for {'; '.join(sorted(given))}"]
     return ", ".join(parts)

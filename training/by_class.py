@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.checkpoint.bound import REPORT_FILE
 from models.checkpoint.loading import Checkpoint
-from models.checkpoint.report import REPORT_FILE
 from models.decoder import Decoder
 from models.guidance import Guided
 from models.noise import noise

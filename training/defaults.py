@@ -129,11 +129,10 @@ def _measure(name: str, folder: Path) -> None:
     from models.checkpoint.card import CheckpointError
     from selection import measure
     from selection.error import NoErrors
-    from selection.frontier import FrontierError
 
     try:
         report = measure.run(folder, seconds=MEASURE_S, until_error=MEASURE_TO)
-    except (CheckpointError, FrontierError, NoErrors) as error:
+    except (CheckpointError, NoErrors) as error:
         report = [f"no frontier measured: {error}"]
     for line in report:
         print(f"{name}: {line}", flush=True)

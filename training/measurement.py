@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.checkpoint.bound import REPORT_FILE, BoundFileError, add_to_report, read_report
 from models.checkpoint.loading import Checkpoint
-from models.checkpoint.report import REPORT_FILE, ReportError, add_to_report, read_report
 from models.noise import noise
 from models.regular import write_atomically
 from models.shapes import sized
 from models.velocity import FieldKind
 from selection.choice import USUAL_ERROR
 from selection.error import Ends, Field, NoErrors, exact_ends, solve
-from selection.frontier import Curve, FrontierError, percent, store_frontier
+from selection.frontier import Curve, percent, store_frontier
 from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS
 from solvers import SolverSpec, Status
@@ -162,7 +162,7 @@ def assess(
 def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
     try:
         return dict(read_report(checkpoint.path, checkpoint.card))
-    except ReportError:
+    except BoundFileError:
         return {}
 
 
@@ -174,7 +174,7 @@ def keep(checkpoint: Checkpoint, **parts: Any) -> None:
     """
     try:
         add_to_report(checkpoint.path, checkpoint.card, parts)
-    except ReportError as error:
+    except BoundFileError as error:
         raise TrainingError(str(error)) from None
 
 
@@ -233,7 +233,7 @@ def frontier_of(
             note=say,
         )
         say(f"frontier: {store_frontier(checkpoint.path, checkpoint.card, frontier)}")
-    except (NoErrors, FrontierError) as error:
+    except (NoErrors, BoundFileError) as error:
         raise TrainingError(f"evaluate: {error}") from None
     return frontier.curve(None)
 

@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from models.checkpoint.bound import BoundFileError
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
-from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, write_plans
+from models.checkpoint.plans import Plans, StoredPlan
 from models.conditions import NamedConditions
 from models.noise import noise
 from selection.candidates import TUNED_NFE
 from selection.error import Ends, Field, NoErrors, exact_ends
-from selection.frontier import FrontierError, is_tuned, percent, read_frontier, write_frontier
+from selection.frontier import is_tuned, percent, read_frontier
 from selection.measure import add_tuned, measure, measure_solver
 from selection.tuning import Calibration, stock_weights, tune_grid, tune_plan
 from solvers import SolverSpec
@@ -157,8 +158,8 @@ def tune(path: Path, options: TuningOptions, force: bool = False) -> Plans:
         line = f"{text:<14} keeps {percent(plan.error)} of the spread, before tuning {percent(plan.start_error)}"
         print(f"{line}; {time.perf_counter() - began:.0f} s", flush=True)
         try:
-            write_plans(path, _plans(checkpoint, stored))
-        except PlansError as error:
+            _plans(checkpoint, stored).write(path)
+        except BoundFileError as error:
             raise TrainingError(str(error)) from None
     return _plans(checkpoint, stored)
 
@@ -180,15 +181,15 @@ def measure_tuned(path: Path) -> None:
         checkpoint = load(path)
         try:
             before = read_frontier(path, checkpoint.card)
-        except FrontierError as error:
+        except BoundFileError as error:
             print(f"{error}", file=sys.stderr)
             before = None
         after = measure(checkpoint, seconds=MEASURE_S) if before is None else add_tuned(checkpoint, before)
         if after is None:
             print(f"{path}: budgets ignore the tuned solvers until the frontier is measured again: {again}")
             return
-        written = write_frontier(path, after)
-    except (CheckpointError, FrontierError, NoErrors) as error:
+        written = after.write(path)
+    except (CheckpointError, NoErrors) as error:
         raise TrainingError(f"tune: the plans are stored, but {error}") from None
     tuned = {point.solver for curve in after.curves for point in curve.points if is_tuned(point.solver)}
     print(f"{len(tuned)} tuned solvers measured for budgets, written to {written}")
@@ -197,8 +198,8 @@ def measure_tuned(path: Path) -> None:
 def _before(checkpoint: Checkpoint) -> dict[str, StoredPlan]:
     """Return the existing plans by solver."""
     try:
-        plans = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
-    except PlansError as error:
+        plans = Plans.read(checkpoint.path, checkpoint.card.weights_sha256)
+    except BoundFileError as error:
         print(f"{error}; replacing them", file=sys.stderr)
         return {}
     return {} if plans is None else {plan.solver: plan for plan in plans.plans}

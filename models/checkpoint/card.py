@@ -1,6 +1,5 @@
 """The card of a checkpoint, `card.json`: its fields, and reading and checking it."""
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -10,18 +9,12 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import (
-    Field,
-    JsonValue,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from models.conditions import NamedCondition, NamedConditions
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
-from models.frozen import Frozen, Sparse
+from models.frozen import Frozen, Sparse, json_bytes, own_sha256
 from models.messages import explain
 from models.noise import CENTRED_SCHEME, FREE_SCHEME, SCHEME
 from models.prelude import PreludeCard
@@ -43,10 +36,11 @@ DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.flo
 
 MAX_CONDITIONS = 64
 MAX_AXES = 16
-_LEFT_OUT = ("conditions", "prelude", "sampling", "compute", "axes")
-"""Fields that are not written if empty, so that releases without them can read the card."""
+_UNWRITTEN = ("conditions", "prelude", "sampling", "compute", "axes", "field", "noise_independent")
+"""Fields that are not written while they have their defaults, so that releases without them can read the card."""
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
+_INDENT = 2
 _MAX_CARD_BYTES = 16 << 20
 _MAX_STATE = 1 << 22
 _MAX_CONDITIONS = 1 << 23
@@ -364,34 +358,14 @@ class Card(Frozen):
         Raises:
             ValueError: a number is not finite, which JSON cannot represent.
         """
-        return _json(self._fields())
+        return json_bytes(self._fields(), _INDENT)
 
     def signed(self) -> Self:
         """Return the same card with its `card_sha256`; raise a ValueError as `to_json` does."""
-        return self.model_copy(update={"card_sha256": _sha256(self._fields())})
+        return self.model_copy(update={"card_sha256": own_sha256(self._fields(), "card_sha256", _INDENT)})
 
     def _fields(self) -> dict[str, JsonValue]:
-        fields = self.model_dump(mode="json")
-        for name in _LEFT_OUT:
-            if not getattr(self, name):
-                del fields[name]
-        if self.field is FieldKind.VELOCITY:
-            del fields["field"]
-        if self.noise_independent:
-            del fields["noise_independent"]
-        return fields
-
-
-def _sha256(fields: dict[str, JsonValue]) -> str:
-    """Return the `card_sha256` of fields as they are in the file.
-
-    The fields are not taken from a `Card`: that of a later release has more of them, and the hash must stay the same.
-    """
-    return hashlib.sha256(_json({k: v for k, v in fields.items() if k != "card_sha256"})).hexdigest()
-
-
-def _json(fields: dict[str, JsonValue]) -> bytes:
-    return json.dumps(fields, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
+        return self.model_dump(mode="json", exclude=self.with_defaults(_UNWRITTEN))
 
 
 @contextmanager
@@ -430,7 +404,7 @@ def read_card(folder: Path) -> Card:
         raise CheckpointError(f"{path}: is larger than {_MAX_CARD_BYTES} bytes, the limit for a card")
     try:
         card = Card.model_validate_json(content)
-        expected = _sha256(json.loads(content))
+        expected = own_sha256(json.loads(content), "card_sha256", _INDENT)
     except ValidationError as error:
         raise CheckpointError(f"{path}: {_fault(error)}") from None
     except (ValueError, RecursionError) as error:

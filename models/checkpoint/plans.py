@@ -11,8 +11,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, JsonValue, model_validator
 
-from models.checkpoint.bound import Bound, BoundFile, Size
-from models.checkpoint.card import CheckpointError
+from models.checkpoint.bound import Bound, BoundFileError, Size
 from models.frozen import Sparse
 from solvers import SolverSpec
 from solvers.errors import SolverError
@@ -24,10 +23,6 @@ MAX_STEPS = 64
 """The most steps of a learned plan; a lane keeps one velocity for each, and its starting state."""
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
-
-
-class PlansError(CheckpointError):
-    """Tuned plans cannot be read, trusted or written; the message names the file and the fault."""
 
 
 class StoredPlan(Sparse):
@@ -101,6 +96,9 @@ class Plans(Bound):
         plans: one for each solver.
     """
 
+    file_name = PLANS_FILE
+    remedy = "tune the model again: python -m training tune CHECKPOINT"
+
     format: Literal[1] = 1
     plans: Annotated[tuple[StoredPlan, ...], Field(min_length=1, max_length=256)]
 
@@ -123,35 +121,10 @@ class Plans(Bound):
         return TunedPlans(plans, grids)
 
 
-_FILE = BoundFile(PLANS_FILE, Plans, PlansError, "tune the model again: python -m training tune CHECKPOINT")
-
-
-def read_plans(folder: Path, weights_sha256: str) -> Plans | None:
-    """Read and check the plans of a checkpoint; None if it has none.
-
-    Args:
-        folder: folder of the checkpoint.
-        weights_sha256: hash of its weights.
-
-    Raises:
-        PlansError: the file cannot be read, is damaged, is not a file of plans, or belongs to other weights.
-    """
-    return _FILE.read(folder, weights_sha256)
-
-
 def tuned_plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
     """Return the plans of a checkpoint in the form that `solvers` takes, and why existing ones cannot be used."""
     try:
-        plans = read_plans(folder, weights_sha256)
-    except PlansError as error:
+        plans = Plans.read(folder, weights_sha256)
+    except BoundFileError as error:
         return None, str(error)
     return (None if plans is None else plans.tuned()), ""
-
-
-def write_plans(folder: Path, plans: Plans) -> Path:
-    """Write plans beside the weights, atomically, in place of earlier ones.
-
-    Raises:
-        PlansError: writing failed; an earlier file is unchanged.
-    """
-    return _FILE.write(folder, plans)

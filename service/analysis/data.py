@@ -1,7 +1,7 @@
 """The client's own samples: as a body has them, as states of a model, and the memory that they take."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -52,28 +52,17 @@ class DataRequest(Solving, Data):
     """Data, and how to solve back from t = 1 to 0."""
 
 
-@dataclass(frozen=True)
-class ModelStates:
-    """A client's samples as the model sees them.
+@dataclass(frozen=True, kw_only=True)
+class ValidatedData(Validated):
+    """A request about the client's own samples.
 
     Attributes:
-        x: (n, *event_shape) states.
         residual: (n,) largest absolute difference of each sample from its decoded state; None without a decoder.
         log_volume: (n,) log abs det J of the decoder at each of the states; None without a decoder.
-        deterministic: whether each state depends on its own sample alone, to the bit.
     """
 
-    x: torch.Tensor
     residual: NDArray[np.float64] | None = None
     log_volume: NDArray[np.float64] | None = None
-    deterministic: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidatedStates(Validated):
-    """A request about the client's own samples, with their states."""
-
-    states: ModelStates
 
 
 def sized_data(
@@ -100,8 +89,10 @@ def data_bytes(n: int, model: ModelVersion) -> int:
     return doubles_bytes(n, model.data_shape) + 3 * n * math.prod(model.data_shape) * model.dtype.itemsize
 
 
-def states_of(request: DataRequest, model: ModelVersion) -> ModelStates:
-    """Return the samples of a request as states.
+def states_of(request: DataRequest, model: ModelVersion) -> tuple[ModelVersion, torch.Tensor, dict[str, Any]]:
+    """Return the samples of a request as states (n, *event_shape), and with a decoder the fields of `ValidatedData`.
+
+    The model comes back, too: not deterministic if a state does not depend on its own sample alone, to the bit.
 
     Raises:
         ProblemError: 422 for another shape, for numbers that are not finite in the model's dtype, and for data of a
@@ -110,10 +101,8 @@ def states_of(request: DataRequest, model: ModelVersion) -> ModelStates:
     name, shape = ("data_shape", model.data_shape) if request.decode else ("event_shape", model.event_shape)
     dtype = model.data_dtype if request.decode else model.dtype
     samples = to_array(request.samples, (len(request.samples), *shape), dtype, "samples", name)
-    if not request.decode:
-        return ModelStates(samples)
-    if model.plain:
-        return ModelStates(samples.reshape(-1, *model.event_shape))
+    if not request.decode or model.plain:
+        return model, samples.reshape(-1, *model.event_shape), {}
     try:
         encode, log_volume = model.inverse
     except InverseError as error:
@@ -124,4 +113,6 @@ def states_of(request: DataRequest, model: ModelVersion) -> ModelStates:
     with torch.inference_mode():
         x = encode(samples).to(model.dtype)
         residual = (model.decode(x) - samples).abs().flatten(1).amax(dim=1).double().numpy()
-    return ModelStates(x, residual, log_volume(samples).numpy(), encode.deterministic)
+    exact = model.deterministic and encode.deterministic
+    decoded = {"residual": residual, "log_volume": log_volume(samples).numpy()}
+    return replace(model, deterministic=exact), x, decoded

@@ -8,7 +8,6 @@ computed in a worker thread, in slices, so that a time limit or a disconnect end
 import asyncio
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -20,7 +19,7 @@ from pydantic import Field, WithJsonSchema, WrapValidator
 
 from engine.job import Job, JobResult, Operation, TooLate
 from models.condition_values import repeated
-from service.errors import ClientGoneError, check_limit, invalid, problem_of
+from service.errors import ClientGoneError, check_limit, invalid
 from service.http.context import Context
 from service.http.events import until_disconnect
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
@@ -33,7 +32,7 @@ from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps,
 from service.requests.solver import refuse_average, refuse_stochastic, request_plan, times_of
 from service.requests.tensors import Tensor, array_too
 from service.requests.validation import Validated, check_indices, job_of, seed_of, start_of
-from service.responses.arrays import ARRAY_FORMATS, ENCODERS, Array, ArrayResponse, Encoder
+from service.responses.arrays import ARRAY_FORMATS, Array, ArrayResponse, Encoder
 from service.responses.solved import Solved, closed, head, latency, written_as
 from service.settings import Settings
 from solvers import resolve
@@ -106,33 +105,30 @@ async def diagnose(
     http: Context, name: ModelName, request: Annotated[DiagnoseRequest, requested(_REQUESTS)]
 ) -> Response:
     """Take the Jacobian of the velocity along paths from noise to data: its eigenvalues, condition and stiffness."""
-    encoder = ENCODERS[http.media_type]
-    valid = await pipeline.make_job(http, request, validate_diagnose, encoder, name, in_thread=True)
+    valid = await pipeline.make_job(http, request, validate_diagnose, name)
     model, job = valid.model, valid.job
-    deterministic = await pipeline.ready(http, valid, JACOBIAN)
+    deterministic = await http.service.registry.ready(model, JACOBIAN, http.deadline, job.sizes)
     result = await pipeline.solve(http, job)
-    paths = await asyncio.to_thread(_Paths, job, result)
-    second = await asyncio.to_thread(paths.jacobian_job)
+    reached, second = await asyncio.to_thread(_jacobians_of, job, result)
     rows = None if second is None else await pipeline.solve(http, second)
-    spectra = await asyncio.to_thread(_Spectra, paths, rows)
-    await _take(spectra, job, http)
+    real, imag, condition = await _spectra(http, reached, rows, math.prod(model.event_shape))
     result = _together(result, rows)
     pipeline.count(http, job, result)
     document: DiagnoseResponse = {
-        **head(model, job, result, http, deterministic),
+        **head(http, replace(model, deterministic=deterministic), job, result),
         "seed": job.seed,
         "first_index": job.first_index,
         "noise": model.card.noise_scheme,
         "times": [] if job.save_at is None else job.save_at.tolist(),
-        "shape": list(spectra.real.shape),
-        "eigenvalues_real": spectra.real,
-        "eigenvalues_imag": spectra.imag,
-        "condition_number": spectra.condition,
-        "stiffness": stiffness(spectra.real),
-        "stiffness_ratio": stiffness_ratio(spectra.real),
+        "shape": list(real.shape),
+        "eigenvalues_real": real,
+        "eigenvalues_imag": imag,
+        "condition_number": condition,
+        "stiffness": stiffness(real),
+        "stiffness_ratio": stiffness_ratio(real),
         "latency": latency(result),
     }
-    return await pipeline.respond(http, ArrayResponse.of(document, http.elapsed), encoder, {"vary": "Accept"})
+    return await pipeline.respond(http, valid, ArrayResponse.of(document, http.elapsed))
 
 
 def validate_diagnose(
@@ -155,7 +151,6 @@ def validate_diagnose(
     plan = request_plan(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
     refuse_stochastic(plan, "diagnose follows")
     at = times_of(request, "times", plan)
-    deadline = http.deadline
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
     response_bytes = check_arrays_size("num_samples", shapes, "float64", plan, encoder, settings.max_answer_bytes)
     hold = http.reserve(_memory(n, times, width, model, plan, checked) + response_bytes, checked.bytes)
@@ -166,7 +161,7 @@ def validate_diagnose(
         hold,
         checked,
         num_samples=n,
-        deadline=deadline,
+        deadline=http.deadline,
         seed=seed_of(request.seed),
         first_index=request.first_index,
         x0=start_of(request.x0, n, model),
@@ -205,92 +200,74 @@ def _check_cost(n: int, times: int, width: int, model: ModelVersion, settings: S
         )
 
 
-class _Paths:
-    """States on the paths, and the Jacobians at those that are finite.
+def _jacobians_of(job: Job, result: JobResult) -> tuple[NDArray[np.bool_], Job | None]:
+    """Return (n, M) whether a state is finite, and the job with the rows of the Jacobians there; None without any."""
+    assert result.saved is not None and job.save_at is not None  # noqa: S101, PT018  (the job saves)
+    saved = result.saved.flatten(2)
+    reached = saved.isfinite().all(dim=2).numpy()
+    sample, place = np.nonzero(reached)
+    if not len(sample):
+        return reached, None
+    states, width = saved[torch.from_numpy(reached)], saved.shape[2]
+    t = torch.from_numpy(job.save_at[place]).to(states.dtype)
+    at = torch.cat((states, t[:, None]), dim=1).repeat_interleave(width, dim=0)
+    row = torch.arange(width, dtype=states.dtype).repeat(len(states))
+    of = np.repeat(sample, width)
+    return reached, replace(
+        job,
+        plan=resolve(solver="euler", steps=1, dtype=states.dtype),
+        follows=True,
+        num_samples=len(at),
+        x0=states.new_zeros(len(at), width),
+        save_at=None,
+        conditions=repeated(job.conditions, of),
+        negative=repeated(job.negative, of),
+        operation=JACOBIAN,
+        constants=torch.cat((at, row[:, None]), dim=1),
+    )
 
-    Attributes:
-        reached: (n, M) whether the state is finite.
+
+def _matrices(rows: JobResult, width: int) -> NDArray[np.float64]:
+    """Return the Jacobians (finite states, width, width); one with a row that was not reached is NaN throughout."""
+    matrices = rows.x.double().numpy().reshape(-1, width, width)
+    matrices[(rows.status != "success").reshape(-1, width).any(axis=1)] = np.nan
+    return matrices
+
+
+async def _spectra(
+    http: Context, reached: NDArray[np.bool_], rows: JobResult | None, width: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the eigenvalues (n, M, width), as real and imaginary parts, and the condition numbers (n, M).
+
+    They are NaN where there is no Jacobian. Each slice is decomposed in a worker thread.
+
+    Raises:
+        ClientGoneError, TooLate: The client disconnected, or the deadline passed, while slices were left.
     """
+    real, imag = (np.full((*reached.shape, width), np.nan) for _ in range(2))
+    condition = np.full(reached.shape, np.nan)
+    if rows is None:
+        return real, imag, condition
+    matrices = await asyncio.to_thread(_matrices, rows, width)
+    where = np.argwhere(reached)
 
-    def __init__(self, job: Job, result: JobResult) -> None:
-        assert result.saved is not None and job.save_at is not None  # noqa: S101, PT018  (the job saves)
-        self._job, self._times = job, job.save_at
-        states = result.saved.flatten(2)
-        self.width = states.shape[2]
-        self.reached = states.isfinite().all(dim=2).numpy()
-        self._states = states[torch.from_numpy(self.reached)]
-        self._where = np.nonzero(self.reached)
+    def take(part: slice) -> None:
+        good = np.isfinite(matrices[part]).all(axis=(1, 2))
+        at = tuple(where[part][good].T)
+        real[at], imag[at], condition[at] = decompose(matrices[part][good])
 
-    def jacobian_job(self) -> Job | None:
-        """Return the job with the rows of the Jacobians as lanes; None if there are none."""
-        width, states, job = self.width, self._states, self._job
-        if not len(states):
-            return None
-        sample, place = self._where
-        t = torch.from_numpy(self._times[place]).to(states.dtype)
-        at = torch.cat((states, t[:, None]), dim=1).repeat_interleave(width, dim=0)
-        row = torch.arange(width, dtype=states.dtype).repeat(len(states))
-        of = np.repeat(sample, width)
-        return replace(
-            job,
-            plan=resolve(solver="euler", steps=1, dtype=states.dtype),
-            follows=True,
-            num_samples=len(at),
-            x0=states.new_zeros(len(at), width),
-            save_at=None,
-            conditions=repeated(job.conditions, of),
-            negative=repeated(job.negative, of),
-            operation=JACOBIAN,
-            constants=torch.cat((at, row[:, None]), dim=1),
-        )
-
-    def matrices(self, result: JobResult | None) -> NDArray[np.float64]:
-        """Return the Jacobians (known states, width, width); one that is not finite is NaN throughout."""
-        if result is None:
-            return np.zeros((0, self.width, self.width))
-        rows = result.x.double().numpy().reshape(-1, self.width, self.width)
-        broken = (result.status != "success").reshape(-1, self.width).any(axis=1)
-        rows[broken] = np.nan
-        return rows
-
-
-class _Spectra:
-    """Eigenvalues and condition numbers of all Jacobians, taken slice by slice."""
-
-    def __init__(self, paths: _Paths, result: JobResult | None) -> None:
-        """Take the result of `_Paths.jacobian_job`; None if there was no such job."""
-        self._matrices, self._where = paths.matrices(result), np.nonzero(paths.reached)
-        n, times = paths.reached.shape
-        self.real, self.imag = (np.full((n, times, paths.width), np.nan) for _ in range(2))
-        self.condition = np.full((n, times), np.nan)
-
-    def slices(self) -> Iterator[slice]:
-        """Yield slices of Jacobians to `take` one after another."""
-        count = max(1, _WORK_PER_SLICE // self.real.shape[2] ** 3)
-        for begin in range(0, len(self._matrices), count):
-            yield slice(begin, begin + count)
-
-    def take(self, part: slice) -> None:
-        """Decompose some of the Jacobians."""
-        matrices = self._matrices[part]
-        sample, place = (index[part] for index in self._where)
-        good = np.isfinite(matrices).all(axis=(1, 2))
-        at = sample[good], place[good]
-        self.real[at], self.imag[at], self.condition[at] = decompose(matrices[good])
-
-
-async def _take(spectra: _Spectra, job: Job, http: Context) -> None:
-    """Decompose the Jacobians in a worker thread, until done, past the deadline, or the client disconnects."""
+    count = max(1, _WORK_PER_SLICE // width**3)
     gone = asyncio.ensure_future(until_disconnect(http.receive))
     try:
-        for part in spectra.slices():
-            await asyncio.to_thread(spectra.take, part)
+        for begin in range(0, len(matrices), count):
+            await asyncio.to_thread(take, slice(begin, begin + count))
             if gone.done():
                 raise ClientGoneError
-            if job.deadline is not None and time.monotonic() > job.deadline:
-                raise problem_of(TooLate())
+            if time.monotonic() > http.deadline:
+                raise TooLate
     finally:
         gone.cancel()
+    return real, imag, condition
 
 
 def _together(first: JobResult, second: JobResult | None) -> JobResult:

@@ -11,18 +11,9 @@ import numpy as np
 from fastapi import Response
 from pydantic import Field
 
-from engine.job import Job, JobResult
+from engine.job import JobResult
 from service import examples
-from service.analysis.data import (
-    BACK,
-    DataRequest,
-    ModelStates,
-    Residual,
-    ValidatedStates,
-    data_bytes,
-    sized_data,
-    states_of,
-)
+from service.analysis.data import BACK, DataRequest, Residual, ValidatedData, data_bytes, sized_data, states_of
 from service.http.context import Context
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
@@ -30,7 +21,7 @@ from service.requests import pipeline
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import refuse_average, request_plan
 from service.requests.validation import job_of
-from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse, Encoder
+from service.responses.arrays import ARRAY_FORMATS, ArrayResponse, Encoder
 from service.responses.samples import to_data
 from service.responses.solved import SUCCESS, Rows, Solved, closed, head, latency
 from service.settings import Settings
@@ -61,32 +52,30 @@ _REQUESTS = {"encode": {"samples": examples.DATA, "rtol": 1e-5, "atol": 1e-5}}
 )
 async def encode(http: Context, name: ModelName, request: Annotated[EncodeRequest, requested(_REQUESTS)]) -> Response:
     """Find the noise that data come from: solve dx/dt = v(x, t) from data back to noise."""
-    encoder = ENCODERS[http.media_type]
-    valid = await pipeline.make_job(http, request, validate_encode, encoder, name, in_thread=True)
+    valid = await pipeline.make_job(http, request, validate_encode, name)
     result = await pipeline.solve(http, valid.job)
     pipeline.count(http, valid.job, result)
-    response = await asyncio.to_thread(_response, valid.model, valid.job, result, http, valid.states)
-    return await pipeline.respond(http, response, encoder, {"vary": "Accept"})
+    return await pipeline.respond(http, valid, await asyncio.to_thread(_response, http, valid, result))
 
 
 def validate_encode(
     request: EncodeRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
-) -> ValidatedStates:
+) -> ValidatedData:
     """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
     refuse_average(model, "encode follows")
     n, checked, model = sized_data(request, model, settings)
     plan = request_plan(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, plan, encoder, settings.max_answer_bytes)
-    width, steps, deadline = math.prod(model.event_shape), kept_steps(plan, "none"), http.deadline
-    lanes = lanes_bytes(model, n, width, checked, start=True, steps=steps)
+    width = math.prod(model.event_shape)
+    lanes = lanes_bytes(model, n, width, checked, start=True, steps=kept_steps(plan, "none"))
     hold = http.reserve(lanes + data_bytes(n, model) + response_bytes, checked.bytes)
-    states = states_of(request, model)
-    job = job_of(request, model, plan, hold, checked, num_samples=n, deadline=deadline, x0=states.x)
-    return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
+    model, x, decoded = states_of(request, model)
+    job = job_of(request, model, plan, hold, checked, num_samples=n, deadline=http.deadline, x0=x)
+    return ValidatedData(model=model, job=job, encoder=encoder, **decoded)
 
 
-def _response(model: ModelVersion, job: Job, result: JobResult, http: Context, states: ModelStates) -> ArrayResponse:
+def _response(http: Context, valid: ValidatedData, result: JobResult) -> ArrayResponse:
     """Return the response with the noise of each sample, NaN where it was not reached."""
     x0 = to_data(result.x, None)
     failed = result.status != SUCCESS
@@ -94,9 +83,9 @@ def _response(model: ModelVersion, job: Job, result: JobResult, http: Context, s
         x0 = x0.copy()
         x0[failed] = np.nan
     document: EncodeResponse = {
-        **head(model, job, result, http, model.deterministic and states.deterministic),
+        **head(http, valid.model, valid.job, result),
         "shape": list(x0.shape),
-        **({} if states.residual is None else {"residual": states.residual}),
+        **({} if valid.residual is None else {"residual": valid.residual}),
         "x0": x0,
         "latency": latency(result),
     }

@@ -18,19 +18,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from engine.job import Job, JobResult, Operation
+from engine.job import JobResult, Operation
 from models.noise import mean_along, rademacher
 from service import examples
-from service.analysis.data import (
-    BACK,
-    DataRequest,
-    ModelStates,
-    Residual,
-    ValidatedStates,
-    data_bytes,
-    sized_data,
-    states_of,
-)
+from service.analysis.data import BACK, DataRequest, Residual, ValidatedData, data_bytes, sized_data, states_of
 from service.errors import invalid
 from service.http.context import Context
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
@@ -41,7 +32,7 @@ from service.requests.schemas import BULK, Index
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import refuse_average, request_plan
 from service.requests.validation import job_of, seed_of
-from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse, Encoder
+from service.responses.arrays import ARRAY_FORMATS, ArrayResponse, Encoder
 from service.responses.solved import Floats, Solved, closed, head, latency
 from service.settings import Settings
 from solvers.derived import log_density_field
@@ -116,19 +107,16 @@ async def log_prob(
     http: Context, name: ModelName, request: Annotated[LogProbRequest, requested(_REQUESTS)]
 ) -> Response:
     """Find the log-density of data: solve for x and log p together, from data back to noise."""
-    encoder = ENCODERS[http.media_type]
-    valid = await pipeline.make_job(http, request, validate_log_prob, encoder, name, in_thread=True)
-    deterministic = valid.model.deterministic and valid.states.deterministic
+    valid = await pipeline.make_job(http, request, validate_log_prob, name)
     result = await pipeline.solve(http, valid.job)
-    worst = await asyncio.to_thread(_worst, result, len(valid.states.x))
+    worst = await asyncio.to_thread(_worst, result, request.probes)
     pipeline.count(http, valid.job, worst)
-    arguments = (valid.model, valid.job, result, worst, http, valid.states, deterministic)
-    return await pipeline.respond(http, await asyncio.to_thread(_response, *arguments), encoder, {"vary": "Accept"})
+    return await pipeline.respond(http, valid, await asyncio.to_thread(_response, http, valid, result, worst))
 
 
 def validate_log_prob(
     request: LogProbRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
-) -> ValidatedStates:
+) -> ValidatedData:
     """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
 
     Arguments and errors as in `validate_sample`. Each probe of an estimated divergence has its own lane, so their
@@ -138,22 +126,21 @@ def validate_log_prob(
     n, checked, model = sized_data(request, model, settings)
     refuse_corrections(checked)
     width = math.prod(model.event_shape)
-    exact = _is_exact(request, width)
-    probes = 1 if exact else request.probes
-    _check_cost(n, probes, 0 if exact else width, settings)
+    exact, probes = _is_exact(request, width), request.probes
+    constants = 0 if exact else width
+    _check_cost(n, probes, constants, settings)
     plan = request_plan(request, model, BACK, settings)
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", plan, encoder, settings.max_answer_bytes)
-    lanes, steps, deadline = n * probes, kept_steps(plan, "none"), http.deadline
-    constants = 0 if exact else width
+    lanes, steps = n * probes, kept_steps(plan, "none")
     lanes_held = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, steps=steps)
     hold = http.reserve(
         lanes_held + lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes, checked.bytes
     )
-    states = states_of(request, model)
-    _check_centred(states, model)
+    model, x, decoded = states_of(request, model)
+    _check_centred(x, bool(decoded), model)
     seed = 0 if exact else seed_of(request.seed)
     drawn = [rademacher(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
-    flat = states.x.reshape(n, width)
+    flat = x.reshape(n, width)
     job = job_of(
         request,
         model,
@@ -161,14 +148,14 @@ def validate_log_prob(
         hold,
         checked,
         num_samples=lanes,
-        deadline=deadline,
+        deadline=http.deadline,
         seed=seed,
         x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
         lanes_of=np.tile(np.arange(n), probes),
         operation=LOG_PROB_EXACT if exact else LOG_PROB_HUTCHINSON,
         constants=torch.cat(drawn) if drawn else None,
     )
-    return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
+    return ValidatedData(model=model, job=job, encoder=encoder, **decoded)
 
 
 def _is_exact(request: LogProbRequest, width: int) -> bool:
@@ -184,17 +171,17 @@ def _is_exact(request: LogProbRequest, width: int) -> bool:
     return exact
 
 
-def _check_centred(states: ModelStates, model: ModelVersion) -> None:
+def _check_centred(x: torch.Tensor, decoded: bool, model: ModelVersion) -> None:
     """Refuse states that are not in the subspace on which a model with centred noise has a density."""
     if (place := model.card.centred) is None:
         return
-    if states.log_volume is not None:
+    if decoded:
         raise invalid(
             "decode",
             f"model {model.name!r} has a density only where the mean along axis {place} of a state is zero, which its "
             "decoder does not keep; send states, with decode false",
         )
-    off, size = float(mean_along(states.x, place).abs().max()), float(states.x.abs().max())
+    off, size = float(mean_along(x, place).abs().max()), float(x.abs().max())
     if off > _OFF_CENTRE * max(1.0, size):
         raise invalid(
             "samples",
@@ -219,21 +206,13 @@ def _check_cost(n: int, probes: int, width: int, settings: Settings) -> None:
         )
 
 
-def _response(
-    model: ModelVersion,
-    job: Job,
-    result: JobResult,
-    worst: JobResult,
-    http: Context,
-    states: ModelStates,
-    deterministic: bool,
-) -> ArrayResponse:
+def _response(http: Context, valid: ValidatedData, result: JobResult, worst: JobResult) -> ArrayResponse:
     """Return the response with the log-density of each sample, and its standard error for two or more probes."""
-    n = len(states.x)
+    n, job = len(worst.nfe), valid.job
     probes = job.num_samples // n
-    estimates = _log_density(result, model).reshape(probes, n).T
-    if states.log_volume is not None:
-        estimates = estimates - states.log_volume[:, None]
+    estimates = _log_density(result, valid.model).reshape(probes, n).T
+    if valid.log_volume is not None:
+        estimates = estimates - valid.log_volume[:, None]
     mean = _sums(estimates) / probes
     error = None
     if probes > 1:
@@ -241,10 +220,10 @@ def _response(
     exact: DivergenceBody = {"method": "exact"}
     estimated: DivergenceBody = {"method": "hutchinson", "probes": probes, "seed": job.seed}
     document: LogProbResponse = {
-        **head(model, job, worst, http, deterministic),
+        **head(http, valid.model, job, worst),
         "shape": [n],
         "divergence": exact if job.operation is LOG_PROB_EXACT else estimated,
-        **({} if states.residual is None else {"residual": states.residual}),
+        **({} if valid.residual is None else {"residual": valid.residual}),
         "log_prob": mean,
         **({} if error is None else {"standard_error": error}),
         "latency": latency(result),
@@ -270,10 +249,11 @@ def _sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return lane_sums(torch.from_numpy(rows.copy()))
 
 
-def _worst(result: JobResult, n: int) -> JobResult:
+def _worst(result: JobResult, probes: int) -> JobResult:
     """Return the result of n samples from that of probes x n lanes: each sample's largest NFE, and its worst lane."""
-    order, probes = [status.value for status in Status], len(result.nfe) // n
-    rank = np.array([order.index(status) for status in result.status.tolist()]).reshape(probes, n)
+    order = [status.value for status in Status]
+    rank = np.array([order.index(status) for status in result.status.tolist()]).reshape(probes, -1)
+    n = rank.shape[1]
     lane = rank.argmax(axis=0) * n + np.arange(n)
     nfe = result.nfe.reshape(probes, n).max(axis=0)
     return replace(result, x=result.x[torch.from_numpy(lane)], t=result.t[lane], nfe=nfe, status=result.status[lane])

@@ -9,7 +9,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.errors import ProblemError
+from service.errors import problem_of
 from service.http.context import Context, context_of
 from service.metrics import CLIENT_GONE
 
@@ -26,8 +26,9 @@ def event(name: str, document: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
-def failed(http: Context, problem: ProblemError) -> bytes:
-    """Return the event of an error, and note it as the outcome of the request."""
+def failed(http: Context, error: Exception) -> bytes:
+    """Return the event of a problem or a refusal of the engine, and note it as the outcome of the request."""
+    problem = problem_of(error)
     http.problem, http.outcome = problem.kind, str(problem.kind.status)
     return event("error", problem.body(http.request_id, http.url_path))
 

@@ -22,7 +22,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields, shutting_down
+from service.errors import REFUSALS, ClientGoneError, Kind, ProblemError, invalid_fields, problem_of, shutting_down
 from service.http.access import CORS, SAFE, Keys, OwnPages
 from service.http.compression import Compressor
 from service.http.context import KEY, Context, context_of
@@ -133,7 +133,7 @@ class Door:
                     await route.handle(scope, receive, send)
                     return
             await self._app(scope, receive, send)
-        except (ProblemError, HTTPException, RequestValidationError) as error:
+        except (ProblemError, *REFUSALS, HTTPException, RequestValidationError) as error:
             if context.status:
                 raise RuntimeError("an error after the response has begun") from error
             await respond(scope, _as_problem(scope, error))(scope, receive, send)
@@ -218,8 +218,8 @@ def respond(scope: Scope, problem: ProblemError) -> Response:
 
 
 def _as_problem(scope: Scope, error: Exception) -> ProblemError:
-    if isinstance(error, ProblemError):
-        return error
+    if isinstance(error, (ProblemError, *REFUSALS)):
+        return problem_of(error)
     if isinstance(error, RequestValidationError):
         faults = [(".".join(map(str, e["loc"][1:])), e["msg"]) for e in error.errors()]
         return invalid_fields([{"field": field, "message": f"{field}: {message}"} for field, message in faults])

@@ -221,9 +221,9 @@ async def _drawn(http: Context, name: str, version: int | None, request: InferRe
         return sample, select_outputs(request, sample).encoder
 
     sample, encoder = await asyncio.to_thread(made) if http.large else made()
-    valid = await pipeline.make_job(http, sample, validate_sample, encoder)
+    valid = await pipeline.make_job(http, sample, validate_sample, encoder=encoder)
     response = await pipeline.draw(http, valid)
-    return await pipeline.respond(http, response, encoder, {"x-pathline-seed": str(valid.job.seed)})
+    return await pipeline.respond(http, valid, response, {"x-pathline-seed": str(valid.job.seed)})
 
 
 router.routes += [*_index.routes, *_infer.routes]

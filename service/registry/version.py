@@ -16,9 +16,9 @@ from torch import Tensor
 from engine.engine import Engine
 from engine.job import Priority, Sizes
 from models.architectures import PROGRAM
+from models.checkpoint.bound import BoundFileError, read_report
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.loading import load
-from models.checkpoint.report import ReportError, read_report
 from models.compute import HALVES, missing_instructions
 from models.conditions import NamedConditions
 from models.decoder import Decoder, Inverse
@@ -284,7 +284,7 @@ class ModelVersion:
         That is whether there is a frontier, the report on the quality of samples in words, and examples of real data.
         """
         parts: dict[str, Any] = {}
-        with contextlib.suppress(ReportError):
+        with contextlib.suppress(BoundFileError):
             parts = read_report(self.frontier_file.folder, self.card)
         report = parts.get("report") or {}
         examples = parts.get("examples", [])

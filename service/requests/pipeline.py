@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fastapi.dependencies.utils import request_params_to_args
@@ -19,8 +20,8 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from engine.job import SAMPLE, EngineFailed, Job, JobResult, Operation, TooLate
-from service.errors import REFUSALS, ClientGoneError, check_limit, problem_of
+from engine.job import SAMPLE, EngineFailed, Job, JobResult, TooLate
+from service.errors import ClientGoneError, check_limit
 from service.http.context import Context, context_of
 from service.http.events import until_disconnect
 from service.http.negotiation import choose
@@ -29,9 +30,9 @@ from service.replay import header_of
 from service.requests import alike
 from service.requests.npz_body import claimed_bytes, is_npz
 from service.requests.parsing import LARGE_BODY, parse, read_body, set_aside
-from service.requests.schemas import Named, SampleRequest, Subject
+from service.requests.schemas import SampleRequest, Subject
 from service.requests.validation import Validated
-from service.responses.arrays import JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
+from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
 from service.responses.samples import sample_response
 from service.settings import Settings
 from service.state import Service
@@ -130,7 +131,7 @@ class BodyRoute(APIRoute):
 
 
 async def make_job(
-    http: Context, request: R, validate: Validate[R, V], encoder: Encoder, name: str = "", in_thread: bool = False
+    http: Context, request: R, validate: Validate[R, V], name: str = "", encoder: Encoder | None = None
 ) -> V:
     """Find the model of a request, and make its job.
 
@@ -138,9 +139,9 @@ async def make_job(
         http: the HTTP request.
         request: its parsed body.
         validate: makes the job; see `validation.validate_sample`.
-        encoder: the format of the response.
-        name: the model in the address, if the body does not name it.
-        in_thread: whether to validate in a worker thread even if the body is small.
+        name: the model in the address, if the body does not name it. Such requests are about data or many solvers, so
+            they are validated in a worker thread however small they are.
+        encoder: the format of the response; None for the one that the client prefers.
 
     Raises:
         ProblemError: 400 to 504, depending on the fields, the model and the limits.
@@ -149,36 +150,20 @@ async def make_job(
     limit_s = request.timeout_s or service.settings.timeout_s
     check_limit("timeout_s", limit_s, service.settings.max_timeout_s)
     http.deadline = http.parsed + limit_s
-    lease = service.lease(request.model if isinstance(request, Named) else name, request.version, http.deadline)
+    lease = service.lease(request.model if isinstance(request, SampleRequest) else name, request.version, http.deadline)
     model = await lease.acquire()
     http.keep_lease(lease.release)
     http.model, http.fallback_from = model.name, lease.fallback_from
-    arguments = (request, model, service.settings, encoder, http)
-    in_thread = in_thread or http.large
-    valid = await asyncio.to_thread(validate, *arguments) if in_thread else validate(*arguments)
-    if (valid.job.sizes or valid.job.operation is not SAMPLE) and not await ready(http, valid, valid.job.operation):
+    arguments = (request, model, service.settings, encoder or ENCODERS[http.media_type], http)
+    valid = await asyncio.to_thread(validate, *arguments) if name or http.large else validate(*arguments)
+    operation, sizes = valid.job.operation, valid.job.sizes
+    if (sizes or operation is not SAMPLE) and not await service.registry.ready(
+        valid.model, operation, http.deadline, sizes
+    ):
         valid = replace(valid, model=replace(valid.model, deterministic=False))  # its own arena is not
     http.drop_body()
     http.solver = valid.job.plan.name
     return valid
-
-
-async def ready(http: Context, valid: Validated, operation: Operation) -> bool:
-    """Prepare an operation for the sizes of a job; return whether its responses are deterministic."""
-    deadline = valid.job.deadline or time.monotonic()
-    return await http.service.registry.ready(valid.model, operation, deadline, valid.job.sizes)
-
-
-def submit(http: Context, job: Job, loop: asyncio.AbstractEventLoop) -> asyncio.Future[JobResult]:
-    """Submit a job; whoever does not wait for it to the end must call `abandon`.
-
-    Raises:
-        ProblemError: 422, 429, 503 or 500, as the engine says.
-    """
-    try:
-        return http.service.engine.submit(job, loop.create_future())
-    except REFUSALS as error:
-        raise problem_of(error) from None
 
 
 def abandon(http: Context, future: asyncio.Future[JobResult]) -> None:
@@ -193,14 +178,14 @@ def abandon(http: Context, future: asyncio.Future[JobResult]) -> None:
 async def solve(http: Context, job: Job) -> JobResult:
     """Submit a job and wait for its result, or for the client to disconnect; the body must have been read.
 
-    Memory reserved for the request is kept until the engine has let go of the job.
+    Memory reserved for the request is kept until the engine has let go of the job. The exceptions of the engine pass
+    through: the door answers them.
 
     Raises:
-        ProblemError: 422, 429, 503, 504 or 500, as the engine says.
         ClientGoneError: The client disconnected; the job is cancelled.
     """
     loop, left_s = asyncio.get_running_loop(), patience(job)
-    future = submit(http, job, loop)
+    future = http.service.engine.submit(job, loop.create_future())
     ended: asyncio.Future[None] = loop.create_future()
     gone: asyncio.Task[None] | None = None
 
@@ -227,16 +212,11 @@ async def solve(http: Context, job: Job) -> JobResult:
             gone.cancel()
         if not done:  # the client disconnected, it is too late, or this request is being cancelled
             abandon(http, future)
-    if left and not done:
-        raise ClientGoneError
-    try:
-        if not done:
-            raise TooLate
-        if (turn := http.service.burst_limiter.place()) is not None:  # many jobs may finish in the same tick
-            await turn
-        return outcome_of(future)
-    except REFUSALS as error:
-        raise problem_of(error) from None
+    if not done:
+        raise ClientGoneError if left else TooLate
+    if (turn := http.service.burst_limiter.place()) is not None:  # many jobs may finish in the same tick
+        await turn
+    return outcome_of(future)
 
 
 def outcome_of(future: asyncio.Future[JobResult]) -> JobResult:
@@ -261,25 +241,20 @@ def patience(job: Job) -> float | None:
 
 
 async def draw(http: Context, valid: Validated) -> ArrayResponse:
-    """Solve for samples, count them and build the response, in a worker thread if it is large.
+    """Solve for samples and return the response; errors as in `solve`."""
+    return await drawn(http, valid, await solve(http, valid.job))
 
-    Raises:
-        ProblemError, ClientGoneError: as in `solve`.
-    """
-    result = await solve(http, valid.job)
+
+async def drawn(http: Context, valid: Validated, result: JobResult) -> ArrayResponse:
+    """Count samples and return their response, built in a worker thread if it is large."""
     count(http, valid.job, result)
-    if is_small(result) and not valid.job.log_prob:
-        return response_of(http, valid, result)
-    return await asyncio.to_thread(response_of, http, valid, result)
+    arguments = (http, valid.model, valid.job, result, valid.decode, valid.constant, valid.choice)
+    if _is_small(result) and not valid.job.log_prob:
+        return sample_response(*arguments)
+    return await asyncio.to_thread(sample_response, *arguments)
 
 
-def response_of(http: Context, valid: Validated, result: JobResult) -> ArrayResponse:
-    """Return the response to a request for samples."""
-    chosen = None if valid.choice is None else valid.choice.document()
-    return sample_response(http, valid.model, valid.job, result, valid.decode, valid.constant, chosen)
-
-
-def is_small(result: JobResult) -> bool:
+def _is_small(result: JobResult) -> bool:
     """Whether a result becomes a response quickly enough to build it on the event loop."""
     if result.saved is not None and result.saved.numel() > NUMBERS_PER_PIECE:
         return False
@@ -299,10 +274,15 @@ def count(http: Context, job: Job, result: JobResult) -> None:
         metrics.stepped(http.solver, result.trace.h, result.trace.accepted)
 
 
-async def respond(http: Context, response: ArrayResponse, encoder: Encoder, headers: Mapping[str, str]) -> Response:
+async def respond(
+    http: Context, valid: Validated, response: ArrayResponse, headers: Mapping[str, str] = MappingProxyType({})
+) -> Response:
     """Write a small response at once; a large one in a worker thread, piece by piece as it is sent."""
+    encoder = valid.encoder
     pieces = encoder.encode(response)
     all_headers = {"x-pathline-status": response.document["status"], **headers}
+    if http.media_type:
+        all_headers["vary"] = "Accept"
     if encoder.bare and (text := header_of(response.document)) is not None:
         all_headers["x-pathline-replay"] = text
     begun = time.perf_counter()
@@ -310,9 +290,7 @@ async def respond(http: Context, response: ArrayResponse, encoder: Encoder, head
         if encoder.headers is not None:
             first = await asyncio.to_thread(next, pieces)
             all_headers, pieces = all_headers | dict(encoder.headers(first)), chain((first,), pieces)
-        return StreamingResponse(
-            _stream_pieces(pieces, http, begun), media_type=encoder.media_type, headers=all_headers
-        )
+        return StreamingResponse(_timed(pieces, http, begun), media_type=encoder.media_type, headers=all_headers)
     parts = list(pieces)
     if encoder.headers is not None:
         all_headers |= encoder.headers(parts[0])
@@ -320,11 +298,17 @@ async def respond(http: Context, response: ArrayResponse, encoder: Encoder, head
     return WrittenResponse(b"".join(parts), encoder.media_type, all_headers)
 
 
-async def _stream_pieces(pieces: Pieces, http: Context, begun: float) -> AsyncIterator[bytes | memoryview]:
-    """Yield the pieces of a large response, each made in a worker thread once the previous one is sent."""
+async def _timed(pieces: Pieces, http: Context, begun: float) -> AsyncIterator[bytes | memoryview]:
+    """Yield the pieces of a large response, and note how long making them takes."""
     sent = 0.0
-    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+    async for piece in one_by_one(pieces):
         http.timings["encode"] = time.perf_counter() - begun - sent
         paused = time.perf_counter()
         yield piece
         sent += time.perf_counter() - paused
+
+
+async def one_by_one(pieces: Pieces) -> AsyncIterator[bytes | memoryview]:
+    """Yield pieces, each made in a worker thread once the previous one is sent."""
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from engine.job import Job, JobResult
 from models.condition_values import class_names
+from selection.choice import Choice
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import asked_of, digest_of, environment_of
@@ -165,7 +166,7 @@ def sample_response(
     result: JobResult,
     decode: bool,
     constant: dict[str, Any],
-    choice: Mapping[str, Any] | None = None,
+    choice: Choice | None,
 ) -> ArrayResponse:
     """Return the response to a request for samples.
 
@@ -205,9 +206,7 @@ def sample_response(
     return ArrayResponse(document, arrays, http.elapsed, model.card.decoder.clip if decode else None)
 
 
-def _constant(
-    http: Context, model: ModelVersion, job: Job, decode: bool, choice: Mapping[str, Any] | None
-) -> SampleResponse:
+def _constant(http: Context, model: ModelVersion, job: Job, decode: bool, choice: Choice | None) -> SampleResponse:
     """Return a response in which all members that differ among requests alike are only in their places."""
     return {
         "model": model.name,
@@ -223,7 +222,7 @@ def _constant(
         **({"step_noise": STEP_NOISE} if job.plan.spec.method.stochastic else {}),
         "path": model.path,
         "solver": job.plan.settings,
-        **({} if choice is None else {"budget": choice}),
+        **({} if choice is None else {"budget": choice.document()}),
         **_class_of(model, job),
         **_columns_of(model, decode),
         "shape": [],

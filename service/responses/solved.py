@@ -94,11 +94,16 @@ class Outcome(TypedDict):
     failed: list[FailedSample]
 
 
-class Solved(Origin, Outcome):
-    """The members of every solved response."""
+class Head(Origin, Outcome):
+    """What the response of an operation other than sampling begins with."""
 
     deterministic: bool
     solver: SolverUsed
+
+
+class Solved(Head):
+    """The members of every solved response."""
+
     shape: list[int]
     latency: LatencyBody
 
@@ -144,18 +149,11 @@ def latency(result: JobResult) -> LatencyBody:
     return seconds | {"encode_s": 0.0, "total_s": 0.0}
 
 
-class Head(Origin, Outcome):
-    """What the response of an operation other than sampling begins with."""
-
-    deterministic: bool
-    solver: SolverUsed
-
-
-def head(model: ModelVersion, job: Job, result: JobResult, context: Context, deterministic: bool) -> Head:
+def head(http: Context, model: ModelVersion, job: Job, result: JobResult) -> Head:
     """Return the members that the response of an operation other than sampling begins with."""
     return {
-        **origin(model, context),
-        "deterministic": deterministic,
+        **origin(model, http),
+        "deterministic": model.deterministic,
         "solver": job.plan.settings,
         **outcome(result),
     }

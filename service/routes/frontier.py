@@ -12,7 +12,7 @@ client disconnects, the running job is cancelled.
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -23,27 +23,25 @@ from pydantic import Field
 import solvers
 from engine.job import Job, JobResult, Overloaded, TooLate, TooSlow
 from selection.candidates import CLOSE, candidates
-from selection.choice import USUAL_ERROR, BudgetLimits, Choice, Evidence, NoneFits, choose, frontier_of, measured
+from selection.choice import USUAL_ERROR, BudgetLimits, Evidence, NoneFits, choose, frontier_of, measured
 from selection.error import LEAST_SAMPLES, Ends, NoErrors, Point, arrivals
 from selection.frontier import Curve, pareto
 from service import examples
-from service.errors import REFUSALS, Kind, ProblemError, check_limit, invalid, problem_of
+from service.errors import REFUSALS, Kind, ProblemError, check_limit, invalid
 from service.http.context import Context
 from service.http.events import MEDIA_TYPE, EventStream, event, failed
-from service.ledger import Hold
 from service.openapi import CATALOGUE, SOLVING_PROBLEMS, ModelName, Router, requested, shown
 from service.registry.version import ModelVersion
 from service.requests import budget, pipeline
-from service.requests.conditions import CheckedConditions
 from service.requests.schemas import BULK, BudgetBody, Count, Drawn, NoiseScale, Subject
 from service.requests.shapes import sized
-from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes
+from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes, logged_beyond
 from service.requests.solver import refuse_average
 from service.requests.validation import Validated, check_indices, job_of, seed_of
 from service.responses.arrays import ENCODERS, JSON, Encoder
 from service.responses.schemas import CurveBody, FrontierBody
 from service.settings import Settings
-from service.state import Service, service_of
+from service.state import service_of
 from solvers import SolverSpec
 from solvers.errors import SolverError
 from solvers.plan import Plan
@@ -79,22 +77,6 @@ class FrontierRequest(Subject, Drawn):
         default=BudgetBody(max_error=USUAL_ERROR), description="what the verdict is for: an error of 1 % if omitted"
     )
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Measuring(Validated):
-    """A validated request: its job solves for the reference.
-
-    Attributes:
-        request: the parsed body.
-        checked, hold: its conditions, and the memory it holds.
-        plans: the solvers that it names, compiled.
-    """
-
-    request: FrontierRequest
-    checked: CheckedConditions
-    hold: Hold
-    plans: Sequence[tuple[str, Plan]] = ()
 
 
 @router.read(
@@ -150,15 +132,15 @@ async def measure_frontier(
     http: Context, name: ModelName, request: Annotated[FrontierRequest, requested(_REQUESTS)]
 ) -> Response:
     """Measure solvers from the same noise, one after another, and choose among these and the stored measurements."""
-    valid = await pipeline.make_job(http, request, _validate, ENCODERS[JSON], name, in_thread=True)
-    future = pipeline.submit(http, valid.job, asyncio.get_running_loop())
-    measurement = _Measurement(http, valid, future)
+    valid = await pipeline.make_job(http, request, _validate, name, ENCODERS[JSON])
+    future = http.service.engine.submit(valid.job, asyncio.get_running_loop().create_future())
+    measurement = _Measurement(http, request, valid.model, valid.job, future)
     return EventStream(measurement.events(), measurement.cancel)
 
 
 def _validate(
     request: FrontierRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
-) -> _Measuring:
+) -> Validated:
     """Check a request, reserve its memory and make the job of the reference; arguments as in `validate_sample`."""
     n = request.num_samples
     check_limit("num_samples", n, settings.max_samples)
@@ -170,22 +152,26 @@ def _validate(
         )
     refuse_average(model, "a frontier measures how well solvers follow")
     try:
-        texts = dict.fromkeys(str(SolverSpec.parse(text)) for text in request.solvers if text != CANDIDATES)
-        plans = [(text, _plan(SolverSpec.parse(text), model, settings)) for text in texts]
+        _named_plans(request, model, settings)
     except SolverError as error:
         raise invalid("solvers", f"solvers: {error}") from None
     checked, model = sized(request, model, n)
     floor = solvers.tolerance_floor(model.compute)
     tight = SolverSpec(rtol=floor, atol=floor, controller="i", max_nfe=settings.max_nfe)
-    plan, deadline = solvers.compile(tight, model.dtype, None, model.compute), http.deadline
-    width = math.prod(model.event_shape)
-    memory = lanes_bytes(model, n, width, checked, steps=kept_steps(plan, "none"))
+    plan = solvers.compile(tight, model.dtype, None, model.compute)
+    memory = lanes_bytes(model, n, math.prod(model.event_shape), checked, steps=kept_steps(plan, "none"))
     hold = http.reserve(memory + 2 * doubles_bytes(n, model.event_shape), checked.bytes)
     job = job_of(
-        request, model, plan, hold, checked, num_samples=n, deadline=deadline, seed=seed_of(request.seed),
+        request, model, plan, hold, checked, num_samples=n, deadline=http.deadline, seed=seed_of(request.seed),
         first_index=request.first_index, noise_scale=request.noise_scale,
     )  # fmt: skip
-    return _Measuring(model=model, job=job, encoder=encoder, request=request, checked=checked, hold=hold, plans=plans)
+    return Validated(model, job, encoder)
+
+
+def _named_plans(request: FrontierRequest, model: ModelVersion, settings: Settings) -> dict[str, Plan]:
+    """Return the solvers that a request names, compiled; a SolverError as in `_plan`."""
+    specs = {str(spec): spec for text in request.solvers if text != CANDIDATES for spec in [SolverSpec.parse(text)]}
+    return {text: _plan(spec, model, settings) for text, spec in specs.items()}
 
 
 def _plan(spec: SolverSpec, model: ModelVersion, settings: Settings) -> Plan:
@@ -200,55 +186,63 @@ def _plan(spec: SolverSpec, model: ModelVersion, settings: Settings) -> Plan:
 
 @dataclass
 class _Measurement:
-    """One measurement under way; `running` is the job that the engine has now, at first that of the reference."""
+    """One measurement under way.
+
+    Attributes:
+        reference: the job of the reference, which all others resemble.
+        running: the result of the job that the engine has now, at first that of the reference.
+        points, worst: of each solver measured, its point and the index of its worst sample.
+    """
 
     http: Context
-    valid: _Measuring
+    request: FrontierRequest
+    model: ModelVersion
+    reference: Job
     running: asyncio.Future[JobResult]
     points: dict[str, Point] = field(default_factory=dict)
     worst: dict[str, int] = field(default_factory=dict)
     complete: bool = True
     spread: float = 0.0
 
-    @property
-    def service(self) -> Service:
-        return self.http.service
-
-    @property
-    def reference(self) -> str:
-        """The solver of the reference as text."""
-        spec = self.valid.job.plan.spec
-        return f"{spec.solver}@{spec.rtol:g}"
-
     async def events(self) -> AsyncGenerator[bytes | memoryview]:
         """Yield the events; the last is completed or error."""
-        job, request = self.valid.job, self.valid.request
-        stored, why_none = budget.stored(request, self.valid.model, self.service.settings)
-        yield event("start", self._start(stored, why_none))
+        job, model, settings = self.reference, self.model, self.http.service.settings
+        stored, why_none = budget.stored(self.request, model, settings)
+        spec = job.plan.spec
+        start = {
+            "model": model.name,
+            "version": model.version,
+            "checkpoint": model.digest,
+            "seed": job.seed,
+            "first_index": job.first_index,
+            "num_samples": job.num_samples,
+            "reference": f"{spec.solver}@{spec.rtol:g}",
+            "stored": None if stored is None else _facts(stored),
+            "stored_fault": why_none,
+        }
+        yield event("start", start)
         try:
             result = await self._result(job)
             ends = Ends.of(arrivals(result))
             self.spread = ends.spread
-            nfe = int(result.nfe.max())
-            yield event("reference", {"solver": self.reference, "nfe": nfe, "spread": self.spread})
+            solved = {"solver": start["reference"], "nfe": int(result.nfe.max()), "spread": self.spread}
+            yield event("reference", solved)
             async for point in self._measure(ends):
                 yield event("point", point)
             yield event("completed", self._verdict(stored))
         except NoErrors as error:
-            yield self._failed(invalid("num_samples", str(error)))
-        except REFUSALS as error:
-            yield self._failed(problem_of(error))
-        except ProblemError as problem:
-            yield self._failed(problem)
-
-    def _failed(self, problem: ProblemError) -> bytes:
-        return failed(self.http, problem)
+            yield failed(self.http, invalid("num_samples", str(error)))
+        except (ProblemError, *REFUSALS) as error:
+            yield failed(self.http, error)
 
     async def _measure(self, ends: Ends) -> AsyncIterator[dict[str, Any]]:
         """Solve with one solver after another, and yield its point; stop at the time limit."""
+        hold, n = self.http.hold, self.reference.num_samples
+        assert hold is not None  # noqa: S101  (that of the reference)
         for text, plan in self._solvers():
+            logged = logged_beyond(hold, n * kept_steps(plan, "none"))
+            job = replace(self.reference, plan=plan, follows=True, on_logged=logged)
             try:
-                job = self._job(plan)
                 self.running = await self._submitted(job)
                 result = await self._result(job)
             except TooSlow:  # this solver alone would not be done in time; cheaper ones may still be
@@ -266,44 +260,36 @@ class _Measurement:
                 }  # fmt: skip
                 continue
             self.points[text] = point
-            self.worst[text] = int(self.valid.job.first_index + np.where(np.isfinite(errors), errors, -1.0).argmax())
+            self.worst[text] = int(job.first_index + np.where(np.isfinite(errors), errors, -1.0).argmax())
             document = point.model_dump() | {"worst_index": self.worst[text]}
             document |= {"solve_s": result.solve_s, "queue_s": result.queue_s}
-            if self.valid.request.per_sample:
+            if self.request.per_sample:
                 document["errors"] = [float(e) if np.isfinite(e) else None for e in errors]
             yield document
 
-    def _solvers(self) -> Iterable[tuple[str, Plan]]:
-        """Yield the solvers to measure: those named, then the candidates that this service has, if they are wanted."""
-        yield from self.valid.plans
-        if CANDIDATES not in self.valid.request.solvers:
+    def _solvers(self) -> Iterator[tuple[str, Plan]]:
+        """Yield the solvers to measure: those named, then the candidates of this service, if they are asked for."""
+        model, settings, max_error = self.model, self.http.service.settings, self.request.budget.max_error
+        yield from _named_plans(self.request, model, settings).items()
+        if CANDIDATES not in self.request.solvers:
             return
-        model, wanted = self.valid.model, self.valid.request.budget.max_error
-        close = CLOSE if wanted is None else max(CLOSE, CLOSER * wanted)
+        close = CLOSE if max_error is None else max(CLOSE, CLOSER * max_error)
         tuned = model.plans.texts if model.plans else ()
         for text in candidates(self.points, model.compute, tuned, close):
             if text in self.points:
                 continue
             try:
-                yield text, _plan(SolverSpec.parse(text), model, self.service.settings)
+                yield text, _plan(SolverSpec.parse(text), model, settings)
             except SolverError:  # not for this dtype or span, or over a limit
                 continue
-
-    def _job(self, plan: Plan) -> Job:
-        valid, job = self.valid, self.valid.job
-        return job_of(
-            valid.request, valid.model, plan, valid.hold, valid.checked, num_samples=job.num_samples,
-            deadline=job.deadline or math.inf, seed=job.seed, first_index=job.first_index,
-            noise_scale=job.noise_scale, follows=True,
-        )  # fmt: skip
 
     async def _submitted(self, job: Job) -> asyncio.Future[JobResult]:
         """Submit a job, after waiting for its place under load."""
         while True:
             try:
-                return self.service.engine.submit(job, asyncio.get_running_loop().create_future())
+                return self.http.service.engine.submit(job, asyncio.get_running_loop().create_future())
             except Overloaded as error:
-                if (job.deadline or math.inf) - time.monotonic() < error.retry_after_s:
+                if self.http.deadline - time.monotonic() < error.retry_after_s:
                     raise TooLate from None
                 await asyncio.sleep(error.retry_after_s)
 
@@ -323,57 +309,41 @@ class _Measurement:
         """Cancel the running job."""
         pipeline.abandon(self.http, self.running)
 
-    def _start(self, stored: Evidence | None, why_none: str) -> dict[str, Any]:
-        model, job = self.valid.model, self.valid.job
-        return {
-            "model": model.name,
-            "version": model.version,
-            "checkpoint": model.digest,
-            "seed": job.seed,
-            "first_index": job.first_index,
-            "num_samples": job.num_samples,
-            "reference": self.reference,
-            "stored": None if stored is None else _facts(stored),
-            "stored_fault": why_none,
-        }
-
     def _verdict(self, stored: Evidence | None) -> dict[str, Any]:
         """Return one table of all measurements, and the choice among them."""
-        request, model = self.valid.request, self.valid.model
+        request, model = self.request, self.model
         evidence = [] if stored is None else [stored]
         if self.points:
             curve = Curve(
-                samples=self.valid.job.num_samples, seed=self.valid.job.seed, spread=self.spread,
+                samples=self.reference.num_samples, seed=self.reference.seed, spread=self.spread,
                 complete=self.complete, points=tuple(self.points.values()),
             )  # fmt: skip
             conditions = "" if model.card.request_conditions is None else "the conditions of this request"
             evidence.append(Evidence(curve, stored=False, conditions=conditions))
+
+        def ms(point: Point) -> float:
+            return 1000 * budget.seconds(point, request, request.num_samples, model)
+
         best = {point.solver for point in frontier_of(evidence)}
-        rows = [self._row(point, source) | {"best": point.solver in best} for point, source in measured(evidence)]
-        choice, verdict = self._choice(evidence)
+        rows = [
+            {**point.model_dump(), **_facts(source), "ms": ms(point)}
+            | ({} if source.stored else {"worst_index": self.worst[point.solver]})
+            | {"best": point.solver in best}
+            for point, source in measured(evidence)
+        ]
+        try:
+            choice = choose(evidence, BudgetLimits(**request.budget.model_dump()), ms)[0]
+            chosen, verdict = choice.document(), choice.text
+        except NoneFits as error:
+            chosen, verdict = None, str(error)
         return {
             "points": rows,
             "complete": self.complete,
             "budget": request.budget.model_dump(exclude_none=True),
-            "choice": None if choice is None else choice.document(),
+            "choice": chosen,
             "verdict": verdict,
-            "tuned": budget.tuning(evidence, model, self.service.settings),
+            "tuned": budget.tuning(evidence, model, self.http.service.settings),
         }
-
-    def _row(self, point: Point, source: Evidence) -> dict[str, Any]:
-        worst = {} if source.stored else {"worst_index": self.worst[point.solver]}
-        return {**point.model_dump(), **_facts(source), "ms": self._ms(point), **worst}
-
-    def _ms(self, point: Point) -> float:
-        request = self.valid.request
-        return 1000 * budget.seconds(point, request, request.num_samples, self.valid.model)
-
-    def _choice(self, evidence: Sequence[Evidence]) -> tuple[Choice | None, str]:
-        try:
-            choice = choose(evidence, BudgetLimits(**self.valid.request.budget.model_dump()), self._ms)[0]
-        except NoneFits as error:
-            return None, str(error)
-        return choice, choice.text
 
 
 def _facts(source: Evidence) -> dict[str, Any]:

@@ -72,10 +72,9 @@ _RESPONSES = solved("/v1/replay", ReplayResponse, "The samples", ENCODERS, Kind.
 @router.post("/v1/replay", summary="Reproduce the samples of an earlier response", responses=_RESPONSES)
 async def replay(http: Context, answer: Annotated[ReplayRequest, requested(_REQUESTS)]) -> Response:
     """Reproduce the samples of an earlier response and compare their bits; 409 if these cannot be promised."""
-    encoder = ENCODERS[http.media_type]
     differences: list[Difference] = []
     validate = partial(_validate, answer, http.service.environment, differences)
-    valid = await pipeline.make_job(http, _request_of(answer), validate, encoder)
+    valid = await pipeline.make_job(http, _request_of(answer), validate)
     response = await pipeline.draw(http, valid)
     digest = response.document["digest"]
     matches = digest == answer.digest
@@ -84,14 +83,10 @@ async def replay(http: Context, answer: Annotated[ReplayRequest, requested(_REQU
         differences.append(Difference("samples", answer.digest, digest, reason))
         if not answer.force:
             raise _not_promised(differences)
-    headers = {
-        "x-pathline-seed": str(valid.job.seed),
-        "x-pathline-digest-matches": str(matches).lower(),
-        "vary": "Accept",
-    }
+    headers = {"x-pathline-seed": str(valid.job.seed), "x-pathline-digest-matches": str(matches).lower()}
     comparison = {"digest_matches": matches, "differences": [asdict(each) for each in differences]}
     response = replace(response, document={**comparison, **response.document})
-    return await pipeline.respond(http, response, encoder, headers)
+    return await pipeline.respond(http, valid, response, headers)
 
 
 def _request_of(answer: ReplayRequest) -> SampleRequest:

@@ -23,8 +23,6 @@ _RESPONSES = solved("/v1/sample", SampleResponse, "The samples", ENCODERS)
 @router.post("/v1/sample", summary="Draw samples", responses=_RESPONSES)  # applied first, so matched first
 async def sample(http: Context, request: Annotated[SampleRequest, requested(examples.REQUESTS)]) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
-    encoder = ENCODERS[http.media_type]
-    valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike), encoder)
+    valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike))
     response = await pipeline.draw(http, valid)
-    headers = {"x-pathline-seed": str(valid.job.seed), "vary": "Accept"}
-    return await pipeline.respond(http, response, encoder, headers)
+    return await pipeline.respond(http, valid, response, {"x-pathline-seed": str(valid.job.seed)})

@@ -23,14 +23,14 @@ from fastapi import Response
 
 from engine.job import JobProgress, JobResult
 from service import examples
-from service.errors import REFUSALS, problem_of
+from service.errors import REFUSALS
 from service.http.context import Context
 from service.http.events import KEEP_ALIVE, MEDIA_TYPE, EventStream, event, failed
 from service.openapi import SAMPLING, SOLVING_PROBLEMS, Responses, Router, requested, shown
 from service.requests import pipeline
 from service.requests.schemas import SampleRequest
 from service.requests.validation import Validated, validate_sample
-from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, Pieces, array_json
+from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, array_json
 from service.responses.samples import decoder_of, saved_to_data
 from service.responses.solved import origin
 
@@ -51,50 +51,6 @@ _JSON, _NPZ = ENCODERS[JSON], ENCODERS[NPZ]
 _EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
 
 
-class Feed:
-    """The newest progress of a job, from the engine's thread to one coroutine: a slow reader costs no memory.
-
-    Created in the event loop in which it is read.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
-        self._newest: JobProgress | None = None
-        self._notified = False
-
-    def put(self, progress: JobProgress) -> None:
-        """Put newer progress, from any thread; older progress that was not read is dropped."""
-        self._newest = progress
-        self._notify()
-
-    def watch(self, future: asyncio.Future[JobResult]) -> None:
-        """Wake the reader when the future is done."""
-        future.add_done_callback(lambda _: self._notify())
-
-    def _notify(self) -> None:
-        if not self._notified:
-            self._notified = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: no reader is left
-                self._loop.call_soon_threadsafe(self._news.set)
-
-    async def wait(self, seconds: float | None) -> bool:
-        """Wait for news, at most for this time; return False if none came."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def take(self) -> JobProgress | None:
-        """Return the newest progress, once; None if there is none since the last call."""
-        self._news.clear()
-        self._notified = False
-        newest, self._newest = self._newest, None
-        return newest
-
-
 @router.post(
     "/v1/sample/stream",
     summary="Draw samples and follow their progress",
@@ -106,34 +62,35 @@ async def stream(
 ) -> Response:
     """Draw samples like `/v1/sample`, and send events on the way: progress, states at `save_at`, the result."""
     npz = b"completed=npz" in http.sent.get(b"accept", b"").replace(b" ", b"").lower()
-    valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike), _EVENTS)
-    feed = Feed()
-    future = pipeline.submit(
-        http, replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S), asyncio.get_running_loop()
-    )
-    feed.watch(future)
-    followed = _Followed(http, valid, future, feed, npz)
+    valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike), encoder=_EVENTS)
+    followed = _Followed(http, valid, npz)
     return EventStream(followed.events(), followed.cancel, followed.keep_alive)
 
 
 class _Followed:
-    """The events of one job."""
+    """A job under way, and its events. Only its newest progress is kept, so a slow reader costs no memory."""
 
-    def __init__(
-        self, http: Context, valid: Validated, future: asyncio.Future[JobResult], feed: Feed, npz: bool
-    ) -> None:
-        self._http, self.future, self._valid = http, future, valid
-        self._model, self._job, self._feed = valid.model, valid.job, feed
-        self._choice = None if valid.choice is None else valid.choice.document()
+    def __init__(self, http: Context, valid: Validated, npz: bool) -> None:
+        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+        self._newest: JobProgress | None = None
+        self._http, self._valid, self._npz = http, valid, npz
         self._decoder = decoder_of(valid.model, valid.decode)
-        self._waits = valid.job.decode  # states are decoded at the end, in turn with the networks
-        self._npz, self._sent_states = npz, 0
+        self._job = replace(valid.job, on_progress=self._put, progress_s=PROGRESS_S)
+        self._sent_states = 0
         # bytes for optional events: progress and comments
         self._room = http.service.settings.max_answer_bytes - valid.max_bytes
+        self._future = http.service.engine.submit(self._job, self._loop.create_future())
+        self._future.add_done_callback(lambda _: self._news.set())
+
+    def _put(self, progress: JobProgress) -> None:
+        """Replace the newest progress, in the engine's thread."""
+        self._newest = progress
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: no reader is left
+            self._loop.call_soon_threadsafe(self._news.set)
 
     def cancel(self) -> None:
         """Cancel the job if it still waits or runs."""
-        pipeline.abandon(self._http, self.future)
+        pipeline.abandon(self._http, self._future)
 
     def keep_alive(self) -> Iterator[bytes]:
         """Yield a comment if there is room for it."""
@@ -142,23 +99,22 @@ class _Followed:
     async def events(self) -> AsyncGenerator[bytes | memoryview]:
         """Yield the events in parts; the last is completed or error."""
         yield event("start", self._start())
-        while not self.future.done():
-            left = pipeline.patience(self._job)
-            if left == 0:
-                break
-            if not await self._feed.wait(left):
-                continue
-            progress = self._feed.take()
+        while not self._future.done() and (left_s := pipeline.patience(self._job)) != 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._news.wait()
+            self._news.clear()
+            progress, self._newest = self._newest, None
             if progress is not None:
-                if not self._waits:
+                if not self._job.decode:  # else states are decoded at the end, in turn with the networks
                     async for part in self._states(progress.saved, progress.complete):
                         yield part
                 for part in self._fitting(event("progress", self._progress(progress))):
                     yield part
         try:
-            result = pipeline.outcome_of(self.future)
+            result = pipeline.outcome_of(self._future)
         except REFUSALS as error:
-            yield failed(self._http, problem_of(error))
+            yield failed(self._http, error)
             return
         saved = result.saved if result.saved_data is None else result.saved_data
         async for part in self._states(saved, 0 if self._job.save_at is None else len(self._job.save_at)):
@@ -173,7 +129,7 @@ class _Followed:
             yield event
 
     def _start(self) -> dict[str, Any]:
-        model, job = self._model, self._job
+        model, job, choice = self._valid.model, self._job, self._valid.choice
         return {
             "request_id": self._http.request_id,
             **origin(model, self._http),
@@ -182,56 +138,47 @@ class _Followed:
             "num_samples": job.num_samples,
             "deterministic": model.deterministic,
             "solver": job.plan.settings,
-            **({} if self._choice is None else {"budget": self._choice}),
+            **({} if choice is None else {"budget": choice.document()}),
             "nfe_bound": job.plan.nfe_bound,
         }
 
     def _progress(self, progress: JobProgress) -> dict[str, Any]:
-        return {
-            "nfe": progress.nfe,
-            "t": progress.t,
-            "share": progress.share,
-            "done": progress.done,
-            "queued": progress.queued,
-            "elapsed_s": self._http.elapsed(),
-        }
+        members = ("nfe", "t", "share", "done", "queued")
+        return {name: getattr(progress, name) for name in members} | {"elapsed_s": self._http.elapsed()}
 
-    async def _states(self, saved: torch.Tensor | None, complete: int) -> AsyncIterator[bytes]:
+    async def _states(self, saved: torch.Tensor | None, complete: int) -> AsyncIterator[bytes | memoryview]:
         """Yield the states at save times that every sample has passed and that have not been sent yet."""
         while saved is not None and self._job.save_at is not None and self._sent_states < complete:
             place = self._sent_states
             self._sent_states += 1
-            head = orjson.dumps({"t": float(self._job.save_at[place]), "index": place})[:-1]
-            states = saved[:, place : place + 1]
-            pieces = self._encoded(head, states)
-            if states.numel() <= NUMBERS_PER_PIECE:
+            pieces = self._encoded(place, float(self._job.save_at[place]), saved[:, place : place + 1])
+            if saved[:, place].numel() <= NUMBERS_PER_PIECE:
                 yield b"".join(pieces)
                 continue
-            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            async for piece in pipeline.one_by_one(pieces):
                 yield piece
 
-    def _encoded(self, head: bytes, states: torch.Tensor) -> Iterator[bytes]:
-        yield b"event: sample\ndata: " + head + b',"states":'
+    def _encoded(self, place: int, t: float, states: torch.Tensor) -> Iterator[bytes]:
+        yield b"event: sample\ndata: " + orjson.dumps({"t": t, "index": place})[:-1] + b',"states":'
         yield from map(bytes, array_json(saved_to_data(states, self._decoder)[:, 0], axes=1))
         yield b"}\n\n"
 
     async def _completed(self, result: JobResult) -> AsyncIterator[bytes | memoryview]:
-        pipeline.count(self._http, self._job, result)
         least = float(result.t.min() if self._job.plan.t_span[0] < self._job.plan.t_span[1] else result.t.max())
         done = int((result.status == "success").sum())
         share = done / len(result.t)
+        response = await pipeline.drawn(self._http, self._valid, result)
         yield event("progress", self._progress(JobProgress(int(result.nfe.max()), least, share, done)))
-        arguments = (self._http, self._valid, result)
         if self._npz:
-            yield await asyncio.to_thread(lambda: _completed_npz(pipeline.response_of(*arguments)))
+            yield await asyncio.to_thread(_completed_npz, response)
             return
-        if pipeline.is_small(result) and not self._job.log_prob:
-            yield b"event: completed\ndata: " + b"".join(_JSON.encode(pipeline.response_of(*arguments))) + b"\n\n"
-            return
-        pieces: Pieces = _JSON.encode(await asyncio.to_thread(pipeline.response_of, *arguments))
         yield b"event: completed\ndata: "
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-            yield piece
+        pieces = _JSON.encode(response)
+        if response.numbers <= NUMBERS_PER_PIECE:
+            yield b"".join(pieces)
+        else:
+            async for piece in pipeline.one_by_one(pieces):
+                yield piece
         yield b"\n\n"
 
 

@@ -27,7 +27,7 @@ from models.checkpoint.card import read_card
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
-from selection.frontier import Curve, StoredFrontier, write_frontier
+from selection.frontier import Curve, StoredFrontier
 from service.errors import Kind
 from solvers.spec import SolverSpec
 from tests.clients.support import in_process
@@ -259,7 +259,7 @@ def test_a_budget_and_the_frontier(
         points=tuple(point(s, n, e) for s, n, e in points),
     )
     weights = read_card(folder).weights_sha256
-    write_frontier(folder, StoredFrontier(weights_sha256=weights, reference="exact", curves=(curve,)))
+    StoredFrontier(weights_sha256=weights, reference="exact", curves=(curve,)).write(folder)
     found = None
     while found is None:  # the service notices the file
         with contextlib.suppress(pathline.NotFound):

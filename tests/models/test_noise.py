@@ -7,7 +7,8 @@ import torch
 from scipy.special import ndtri
 from scipy.stats import kstest
 
-from models.noise import NoiseError, _uniform, noise, noise_of, rademacher
+from models.noise import NoiseError, noise, noise_of, rademacher
+from solvers.draws import uniform
 
 MASK = (1 << 64) - 1
 
@@ -67,9 +68,9 @@ def test_is_standard_normal_and_uncorrelated() -> None:
 
 
 def test_the_most_extreme_words_give_finite_numbers() -> None:
-    uniform = _uniform(np.array([0, MASK], dtype=np.uint64))
-    assert uniform.tolist() == [2.0**-54, 1 - 2.0**-53]
-    assert np.isfinite(ndtri(uniform)).all()
+    extremes = [uniform(np.uint64(word)) for word in (0, MASK)]
+    assert extremes == [2.0**-54, 1 - 2.0**-53]
+    assert np.isfinite(ndtri(extremes)).all()
 
 
 def test_no_samples_and_scalar_events() -> None:
@@ -105,8 +106,8 @@ def test_seeking_is_advancing() -> None:
     for seed, first in ((0, 0), (7, 3), (2**63 - 1, 2**63 - 1), (3, 2**40)):
         generator = np.random.Philox(key=seed)
         generator.advance(first * 2)  # five numbers use two counters of four words
-        raw = generator.random_raw(8)[:5]
-        assert torch.equal(noise(seed, first, 1, (5,), torch.float64)[0], torch.from_numpy(ndtri(_uniform(raw))))
+        expected = ndtri([uniform(word) for word in generator.random_raw(8)[:5]])
+        assert noise(seed, first, 1, (5,), torch.float64)[0].tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("width", [1, 2, 255, 256, 257, 784])

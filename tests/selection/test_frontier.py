@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.architectures.analytic import Gaussian, GaussianConfig
+from models.checkpoint.bound import BoundFileError
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
@@ -16,14 +17,12 @@ from models.decoder import Decoder
 from selection.frontier import (
     FRONTIER_FILE,
     Curve,
-    FrontierError,
     Point,
     StoredFrontier,
     merged,
     pareto,
     read_frontier,
     store_frontier,
-    write_frontier,
 )
 from tests.selection.support import point
 
@@ -44,17 +43,17 @@ def _frontier(folder: Path, **changes: Any) -> StoredFrontier:
 def test_it_is_kept_beside_the_weights_and_bound_to_them(saved: Path) -> None:
     assert read_frontier(saved, read_card(saved)) is None
     frontier = _frontier(saved)
-    write_frontier(saved, frontier)
+    frontier.write(saved)
     assert read_frontier(saved, read_card(saved)) == frontier
     assert {path.name for path in saved.iterdir()} == {"card.json", "weights.safetensors", "frontier.json"}
     assert load(saved).card == read_card(saved)
-    write_frontier(saved, _frontier(saved, weights_sha256="0" * 64))
-    with pytest.raises(FrontierError, match=r"found 0{64}, the card has"):
+    _frontier(saved, weights_sha256="0" * 64).write(saved)
+    with pytest.raises(BoundFileError, match=r"found 0{64}, the card has"):
         read_frontier(saved, read_card(saved))
 
 
 def test_points_of_other_plans_are_left_out(saved: Path) -> None:
-    write_frontier(saved, _frontier(saved))
+    _frontier(saved).write(saved)
     (saved / "plans.json").write_text("{}")
     found = read_frontier(saved, read_card(saved))
     assert found is not None
@@ -67,26 +66,26 @@ def test_points_of_other_plans_are_left_out(saved: Path) -> None:
 )
 def test_a_damaged_one_is_refused_with_its_name(saved: Path, content: bytes) -> None:
     (saved / FRONTIER_FILE).write_bytes(content)
-    with pytest.raises(FrontierError, match=r"frontier\.json"):
+    with pytest.raises(BoundFileError, match=r"frontier\.json"):
         read_frontier(saved, read_card(saved))
 
 
 def test_a_pipe_is_not_read(saved: Path) -> None:
     os.mkfifo(saved / FRONTIER_FILE)
-    with pytest.raises(FrontierError, match="named pipe"):
+    with pytest.raises(BoundFileError, match="named pipe"):
         read_frontier(saved, read_card(saved))
 
 
 def test_a_full_disk_leaves_what_was_there(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_frontier(saved, _frontier(saved))
+    _frontier(saved).write(saved)
     before = (saved / FRONTIER_FILE).read_bytes()
 
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("models.checkpoint.bound.write_atomically", full)
-    with pytest.raises(FrontierError, match="No space left on device; nothing was changed"):
-        write_frontier(saved, _frontier(saved))
+    with pytest.raises(BoundFileError, match="No space left on device; nothing was changed"):
+        _frontier(saved).write(saved)
     assert (saved / FRONTIER_FILE).read_bytes() == before
 
 
@@ -150,14 +149,14 @@ def test_of_two_on_other_paths_the_more_complete_is_kept(
     saved: Path, old: dict[str, Any], new: dict[str, Any], kept: bool
 ) -> None:
     before, after = (_frontier(saved, curves=(_curve("rk4-4", **changes),)) for changes in (old, new))
-    write_frontier(saved, before)
+    before.write(saved)
     line = store_frontier(saved, read_card(saved), after)
     assert read_frontier(saved, read_card(saved)) == (before if kept else after)
     assert ("is unchanged: it was measured on other paths" in line) == kept
 
 
 def test_other_sizes_and_what_cannot_be_used_are_replaced(saved: Path) -> None:
-    write_frontier(saved, _frontier(saved, sizes={"T": 4}, curves=(_curve("rk4-1", "rk4-4", complete=True),)))
+    _frontier(saved, sizes={"T": 4}, curves=(_curve("rk4-1", "rk4-4", complete=True),)).write(saved)
     new = _frontier(saved, sizes={"T": 8}, curves=(_curve("rk4-4"),))
     assert store_frontier(saved, read_card(saved), new).endswith("in place of one measured on other paths")
     assert read_frontier(saved, read_card(saved)) == new
@@ -166,14 +165,16 @@ def test_other_sizes_and_what_cannot_be_used_are_replaced(saved: Path) -> None:
 
 
 def test_there_are_not_more_curves_than_the_file_can_have(saved: Path) -> None:
-    write_frontier(saved, _frontier(saved, curves=tuple(_curve("rk4-1", guidance=g) for g in range(100))))
-    with pytest.raises(FrontierError, match="has 100 strengths of guidance already; delete it"):
+    _frontier(saved, curves=tuple(_curve("rk4-1", guidance=g) for g in range(100))).write(saved)
+    with pytest.raises(BoundFileError, match="has 100 strengths of guidance already; delete it"):
         store_frontier(saved, read_card(saved), _frontier(saved, curves=(_curve("rk4-1", guidance=100.0),)))
 
 
 def test_an_edited_frontier_is_refused(saved: Path) -> None:
-    path = write_frontier(saved, _frontier(saved))
+    path = _frontier(saved).write(saved)
     path.write_bytes(path.read_bytes().replace(b'"nfe_most"', b'"nfe_most" ').replace(b"rk4-4", b"rk4-9"))
-    with pytest.raises(FrontierError, match=r"is damaged or was edited: sha256 found .* expected .*; measure it again"):
+    with pytest.raises(
+        BoundFileError, match=r"is damaged or was edited: sha256 found .* expected .*; measure it again"
+    ):
         read_frontier(saved, read_card(saved))
     assert store_frontier(saved, read_card(saved), _frontier(saved)).endswith("in place of one that cannot be used")

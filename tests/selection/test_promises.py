@@ -16,7 +16,6 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.network import Network
-from selection.frontier import write_frontier
 from selection.measure import measure
 from studies.promises import kept
 
@@ -43,7 +42,7 @@ def test_at_least_95_percent_of_fresh_samples_are_within_the_promise(
         tmp_path, name, velocity, Decoder.identity((width,)), dataset={}, training={}, seed=0, dtype=dtype
     )  # fmt: skip
     monkeypatch.setattr("selection.measure.candidates", lambda *_: iter(SOLVERS))
-    write_frontier(folder, measure(load(folder), seconds=1e9))
+    measure(load(folder), seconds=1e9).write(folder)
     rows = kept(folder, (0.3, 0.1, 0.03), 1000)
     assert len(rows) == 3
     for row in rows:

@@ -21,7 +21,7 @@ from models.checkpoint.loading import Checkpoint
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
-from selection.frontier import Curve, StoredFrontier, write_frontier
+from selection.frontier import Curve, StoredFrontier
 from service.app import create_app
 from service.http.context import Context
 from service.ledger import Hold, Ledger
@@ -181,7 +181,7 @@ def put_frontier(folder: Path, guidance: float | None = None, **points: tuple[fl
     message = "" if guidance is None else "every label in turn"
     card = read_card(folder)
     sha256 = card.weights_sha256
-    write_frontier(folder, StoredFrontier(weights_sha256=sha256, reference="", conditions=message, curves=(curve,)))
+    StoredFrontier(weights_sha256=sha256, reference="", conditions=message, curves=(curve,)).write(folder)
 
 
 @pytest.fixture(scope="session")

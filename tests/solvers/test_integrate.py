@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from solvers import SolverError, Status, integrate
+from tests.processes import forked
 from tests.solvers.support import (
     ADAPTIVE,
     FIFTH_ORDER,
@@ -366,7 +364,7 @@ assert compiled() == before, (before, compiled())
 
 
 def test_nothing_is_compiled_after_the_warm_up() -> None:
-    subprocess.run([sys.executable, "-c", _AFTER_WARM_UP], check=True, cwd=Path(__file__).parents[2])
+    assert forked(_AFTER_WARM_UP) == (0, "")
 
 
 def test_velocities_however_they_lie_in_memory() -> None:

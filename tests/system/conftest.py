@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.bound import add_to_report
 from models.checkpoint.card import read_card
-from models.checkpoint.report import add_to_report
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import ColumnCard, Decoder

@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 from torch import Tensor, nn
 
 from models.checkpoint.card import read_card
-from models.checkpoint.plans import Plans, StoredPlan, write_plans
+from models.checkpoint.plans import Plans, StoredPlan
 from models.importing.declared import Declared
 from models.importing.weights import import_program
 from tests.service.serving import serving
@@ -60,7 +60,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         axes={"N": {"min": 2, "max": 8, "multiple": 2}},
         declared=Declared(noise_at=0, scale=1.0, sign=1),
     )
-    write_plans(found.path, Plans(weights_sha256=read_card(found.path).weights_sha256, plans=(LEARNED, GRID)))
+    Plans(weights_sha256=read_card(found.path).weights_sha256, plans=(LEARNED, GRID)).write(found.path)
     with serving(folder / "checkpoints", allow_programs="true") as (url, _):
         yield url
 

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Page
 
 from models.checkpoint.card import read_card
-from selection.frontier import FRONTIER_FILE, Curve, StoredFrontier, write_frontier
+from selection.frontier import FRONTIER_FILE, Curve, StoredFrontier
 from tests.selection.support import point
 from tests.system.test_page import PAIR, RK4, ask, bodies, colours, drawn_again, picture, settled, show
 
@@ -417,7 +417,7 @@ def frontier(repository: Path) -> Iterator[None]:
     )
     curve = Curve(samples=256, seed=0, spread=0.7, points=points)
     weights = read_card(folder).weights_sha256
-    write_frontier(folder, StoredFrontier(weights_sha256=weights, reference="exact", curves=(curve,)))
+    StoredFrontier(weights_sha256=weights, reference="exact", curves=(curve,)).write(folder)
     yield
     (folder / FRONTIER_FILE).unlink()
 

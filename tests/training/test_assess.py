@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from models.architectures.analytic import Gaussian
+from models.checkpoint.bound import read_report
 from models.checkpoint.loading import load
-from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from selection.choice import BudgetLimits, Evidence, choose

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from models.architectures.analytic import Gaussian
+from models.checkpoint.bound import read_report
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
-from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from selection.frontier import read_frontier

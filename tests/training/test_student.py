@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLPSize
+from models.checkpoint.bound import read_report
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
-from models.checkpoint.report import read_report
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder

@@ -12,12 +12,12 @@ import torch
 from models.__main__ import main as measured
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig, ResidualMLPSize
 from models.checkpoint.loading import load
-from models.checkpoint.plans import PLANS_FILE, read_plans, write_plans
+from models.checkpoint.plans import PLANS_FILE, Plans
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.velocity import FieldKind
-from selection.frontier import FRONTIER_FILE, is_tuned, read_frontier, write_frontier
+from selection.frontier import FRONTIER_FILE, is_tuned, read_frontier
 from training import tune as command
 from training.__main__ import main
 from training.tune import TuningOptions, paths_of, tune
@@ -65,7 +65,7 @@ def test_the_frontier_has_what_was_tuned_and_all_else_as_it_was(
     assert kept == first.curves[0].points
     assert {point.solver for point in second.curves[0].points} - texts == {"tuned-4", "ab2-4/tuned"}
     other = second.curves[0].model_copy(update={"spread": 9.0})
-    write_frontier(folder, second.model_copy(update={"curves": (other,)}))
+    second.model_copy(update={"curves": (other,)}).write(folder)
     capsys.readouterr()
     assert main(["tune", str(folder), *SHORT]) == 0
     assert f"measured again: python -m training evaluate {folder}" in capsys.readouterr().out
@@ -105,7 +105,7 @@ def test_the_file_holds_what_was_asked_for_and_more_is_added(folder: Path, capsy
     checkpoint = load(folder)
     assert checkpoint.plans is not None
     assert sorted(checkpoint.plans.plans) == [2, 3]
-    stored = read_plans(folder, checkpoint.card.weights_sha256)
+    stored = Plans.read(folder, checkpoint.card.weights_sha256)
     assert stored is not None
     made: dict[str, Any] = {"samples": 16, "seed": 0, "iterations": 3, "tuner": command.TUNER}
     assert [plan.tuning for plan in stored.plans] == [made, made | {"methods": ["ab2"]}] * 2
@@ -127,7 +127,7 @@ def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(folder: Path, mo
     monkeypatch.setattr(command, "tune_plan", stop)
     arguments = ["tune", str(folder), *SHORT]
     assert main(arguments) == 130
-    left = read_plans(folder, whole.weights_sha256)
+    left = Plans.read(folder, whole.weights_sha256)
     assert left is not None
     assert [plan.solver for plan in left.plans] == ["ab2-2/tuned"]
     monkeypatch.setattr(command, "tune_plan", learn)
@@ -162,7 +162,7 @@ def test_plans_of_an_earlier_tuner_are_tuned_again_or_named(folder: Path, capsys
         )
         for plan in whole.plans
     )
-    write_plans(folder, whole.model_copy(update={"plans": old}))
+    whole.model_copy(update={"plans": old}).write(folder)
     capsys.readouterr()
     some = tune(folder, replace(QUICK, nfe=(3,)))
     printed = capsys.readouterr().err
@@ -189,7 +189,7 @@ def test_old_plans_stay_until_their_successors_are_ready(folder: Path, monkeypat
     monkeypatch.setattr(command, "tune_plan", stop)
     with pytest.raises(KeyboardInterrupt):
         tune(folder, replace(QUICK, samples=18))
-    left = read_plans(folder, load(folder).card.weights_sha256)
+    left = Plans.read(folder, load(folder).card.weights_sha256)
     assert left is not None
     assert left.plans[0].tuning["samples"] == 18
     assert list(left.plans[1:]) == [first[text] for text in ("tuned-2", "ab2-3/tuned", "tuned-3")]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from models.checkpoint.bound import _sha256
+from models.checkpoint.bound import BoundFileError
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
-from models.checkpoint.plans import PLANS_FILE, Plans, PlansError, StoredPlan, read_plans, write_plans
+from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan
+from models.frozen import own_sha256
 from models.noise import noise
 from selection.frontier import FrontierFile
 from solvers import integrate
@@ -33,12 +34,12 @@ GRID = StoredPlan(solver="ab2-3/tuned", times=(0.0, 0.2, 0.5, 1.0), error=0.01, 
 
 def written(folder: Path, **changes: Any) -> Path:
     plans = Plans(weights_sha256=read_card(folder).weights_sha256, plans=(LEARNED, GRID))
-    return write_plans(folder, plans.model_copy(update=changes))
+    return plans.model_copy(update=changes).write(folder)
 
 
 def test_what_is_written_is_read_and_loaded_with_the_checkpoint(folder: Path) -> None:
     assert (load(folder).plans, load(folder).plans_fault) == (None, "")
-    assert read_plans(folder, "0" * 64) is None
+    assert Plans.read(folder, "0" * 64) is None
     path = written(folder)
     assert written(folder).read_bytes() == path.read_bytes()
     assert not list(folder.glob(".*.part"))
@@ -46,7 +47,7 @@ def test_what_is_written_is_read_and_loaded_with_the_checkpoint(folder: Path) ->
     assert checkpoint.plans is not None
     assert checkpoint.plans.texts == ["tuned-2", "ab2-3/tuned"]
     assert checkpoint.plans.slots == 2
-    found = read_plans(folder, checkpoint.card.weights_sha256)
+    found = Plans.read(folder, checkpoint.card.weights_sha256)
     assert found is not None
     assert found.plans == (LEARNED, GRID)
     weights = checkpoint.plans.plan(2).weights
@@ -76,10 +77,10 @@ def test_weights_that_a_plan_does_not_have_are_left_out_and_null_is_read_too(fol
     assert set(learned) - set(grid) == {"weights"}
     assert "x0_weights" not in learned
     digest = read_card(folder).weights_sha256
-    plans = read_plans(folder, digest)
+    plans = Plans.read(folder, digest)
     learned["x0_weights"] = grid["x0_weights"] = grid["weights"] = None
-    path.write_bytes(json.dumps({**fields, "sha256": _sha256(fields)}).encode())
-    found = read_plans(folder, digest)
+    path.write_bytes(json.dumps({**fields, "sha256": own_sha256(fields, "sha256", 1)}).encode())
+    found = Plans.read(folder, digest)
     assert found is not None
     assert found == plans
 
@@ -125,8 +126,8 @@ def test_a_bad_file_is_refused_and_the_checkpoint_loads(
 ) -> None:
     path = written(folder)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(PlansError, match=words) as caught:
-        read_plans(folder, read_card(folder).weights_sha256)
+    with pytest.raises(BoundFileError, match=words) as caught:
+        Plans.read(folder, read_card(folder).weights_sha256)
     assert "\n" not in str(caught.value)
     checkpoint = load(folder)
     assert checkpoint.plans is None
@@ -136,8 +137,8 @@ def test_a_bad_file_is_refused_and_the_checkpoint_loads(
 def test_plans_of_another_checkpoint_are_refused_with_both_hashes(folder: Path) -> None:
     mine = read_card(folder).weights_sha256
     written(folder, weights_sha256="ab" * 32)
-    with pytest.raises(PlansError) as caught:
-        read_plans(folder, mine)
+    with pytest.raises(BoundFileError) as caught:
+        Plans.read(folder, mine)
     assert "belongs to other weights" in str(caught.value)
     assert mine in str(caught.value)
     assert "ab" * 32 in str(caught.value)
@@ -145,13 +146,13 @@ def test_plans_of_another_checkpoint_are_refused_with_both_hashes(folder: Path) 
 
 def test_a_named_pipe_and_a_huge_file(folder: Path) -> None:
     os.mkfifo(folder / PLANS_FILE)
-    with pytest.raises(PlansError, match="cannot be read: is a named pipe"):
-        read_plans(folder, "0" * 64)
+    with pytest.raises(BoundFileError, match="cannot be read: is a named pipe"):
+        Plans.read(folder, "0" * 64)
     (folder / PLANS_FILE).unlink()
     with (folder / PLANS_FILE).open("wb") as file:
         file.truncate(9 << 20)
-    with pytest.raises(PlansError, match="is larger than"):
-        read_plans(folder, "0" * 64)
+    with pytest.raises(BoundFileError, match="is larger than"):
+        Plans.read(folder, "0" * 64)
 
 
 def test_a_disk_that_refuses_leaves_what_was_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +162,7 @@ def test_a_disk_that_refuses_leaves_what_was_there(folder: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(PlansError, match="cannot be written: No space left on device; nothing was changed"):
+    with pytest.raises(BoundFileError, match="cannot be written: No space left on device; nothing was changed"):
         written(folder, plans=(GRID,))
     assert (folder / PLANS_FILE).read_bytes() == before
     assert not list(folder.glob(".*.part"))
@@ -174,8 +175,8 @@ def test_a_link_out_of_the_repository_is_refused_unread(folder: Path, tmp_path_f
     (folder / file).unlink(missing_ok=True)
     (folder / file).symlink_to(secret)
     if file == "plans.json":
-        with pytest.raises(PlansError) as caught:
-            read_plans(folder, "0" * 64)
+        with pytest.raises(BoundFileError) as caught:
+            Plans.read(folder, "0" * 64)
         fault = str(caught.value)
     else:
         found, fault = FrontierFile(folder, read_card(folder)).now()
@@ -185,17 +186,17 @@ def test_a_link_out_of_the_repository_is_refused_unread(folder: Path, tmp_path_f
 
 def test_a_link_within_the_repository_is_read(folder: Path) -> None:
     digest = read_card(folder).weights_sha256
-    write_plans(folder, Plans(weights_sha256=digest, plans=(GRID,)))
+    Plans(weights_sha256=digest, plans=(GRID,)).write(folder)
     (folder / "plans.json").rename(folder.parent / "shared.json")
     (folder / "plans.json").symlink_to(folder.parent / "shared.json")
-    assert read_plans(folder, digest) is not None
+    assert Plans.read(folder, digest) is not None
 
 
 @pytest.mark.parametrize("content", ['{"format": "hunter2"}', '{"sha256": "hunter2", "plans": "hunter2"}', "hunter2"])
 def test_values_of_a_bad_file_are_not_quoted(folder: Path, content: str) -> None:
     (folder / "plans.json").write_text(content)
     (folder / "frontier.json").write_text(content)
-    with pytest.raises(PlansError) as caught:
-        read_plans(folder, "0" * 64)
+    with pytest.raises(BoundFileError) as caught:
+        Plans.read(folder, "0" * 64)
     _, fault = FrontierFile(folder, read_card(folder)).now()
     assert "hunter2" not in str(caught.value) + fault

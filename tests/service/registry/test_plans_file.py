@@ -12,7 +12,7 @@ from engine.arena import Arena
 from engine.device import Device
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
-from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan, write_plans
+from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan
 from service.app import create_app
 from service.registry.registry import Registry
 from service.settings import Settings
@@ -30,7 +30,7 @@ def plan(steps: int) -> StoredPlan:
 
 def write(folder: Path, *steps: int, **changes: Any) -> None:
     content = Plans(weights_sha256=read_card(folder).weights_sha256, plans=tuple(map(plan, steps)))
-    write_plans(folder, content.model_copy(update=changes))
+    content.model_copy(update=changes).write(folder)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from models.architectures import build
+from models.checkpoint.bound import add_to_report
 from models.checkpoint.card import CheckpointError, read_card
-from models.checkpoint.report import add_to_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.registry.entry import ModelEntry

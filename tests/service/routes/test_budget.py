@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
-from models.checkpoint.plans import Plans, StoredPlan, write_plans
+from models.checkpoint.plans import Plans, StoredPlan
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.noise import noise
 from selection.choice import BudgetLimits
 from selection.error import Field
-from selection.frontier import Curve, Point, StoredFrontier, read_frontier, write_frontier
+from selection.frontier import Curve, Point, StoredFrontier, read_frontier
 from selection.measure import measure_curve
 from service.app import create_app
 from service.responses.samples import SampleResponse
@@ -159,7 +159,7 @@ async def test_a_frontier_without_a_usable_solver_is_told(
     frontier = read_frontier(folder, read_card(folder))
     assert frontier is not None
     curves = tuple(curve.model_copy(update={"points": points}) for curve in frontier.curves)
-    write_frontier(folder, frontier.model_copy(update={"curves": curves}))
+    frontier.model_copy(update={"curves": curves}).write(folder)
     app = create_app(Settings(models_dir=tmp_path, watch_s=0), engine)
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "condition": 1}
@@ -178,7 +178,7 @@ async def test_an_unfinished_frontier_is_to_be_measured_on(labels: Path, tmp_pat
     frontier = read_frontier(folder, read_card(folder))
     assert frontier is not None
     part = tuple(curve.model_copy(update={"complete": curve.guidance == 1}) for curve in frontier.curves)
-    write_frontier(folder, frontier.model_copy(update={"curves": part}))
+    frontier.model_copy(update={"curves": part}).write(folder)
     app = create_app(Settings(models_dir=tmp_path / "my models", watch_s=0), engine)
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 1e-9}, "condition": 1}
@@ -214,9 +214,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("labels", "other"):
         folder = save(root, name, network, Decoder.identity((2,)), **ABOUT)
         weights = read_card(folder).weights_sha256 if name == "labels" else "0" * 64
-        write_frontier(
-            folder, StoredFrontier(weights_sha256=weights, reference="", conditions="every label", curves=curves)
-        )
+        StoredFrontier(weights_sha256=weights, reference="", conditions="every label", curves=curves).write(folder)
     return root
 
 
@@ -284,7 +282,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         only=("ab4-4", "ab4-8", "rk4-6", "rk4-12", "rk4-24", "tsit5@1e-6"),
     )
     weights = read_card(folder).weights_sha256
-    write_frontier(folder, StoredFrontier(weights_sha256=weights, reference="exact", curves=(curve,)))
+    StoredFrontier(weights_sha256=weights, reference="exact", curves=(curve,)).write(folder)
     return root
 
 
@@ -313,7 +311,7 @@ async def test_tuned_solvers_that_were_not_measured_are_named(exact: Path, tmp_p
     shutil.copytree(exact / "gaussian", tmp_path / "gaussian")
     folder = tmp_path / "gaussian" / "1"
     plan = StoredPlan(solver="ab4-4/tuned", times=(0, 0.2, 0.5, 0.8, 1), error=0.1, start_error=0.2)
-    write_plans(folder, Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan,)))
+    Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan,)).write(folder)
     app = create_app(Settings(models_dir=tmp_path, watch_s=0, threads=1))
     transport = httpx.ASGITransport(app)
     ask = {"model": "gaussian", "num_samples": 1, "budget": {"max_error": 0.3}}

@@ -21,7 +21,7 @@ from models.decoder import Decoder
 from models.noise import noise
 from selection.choice import BudgetLimits, Evidence, choose
 from selection.error import Ends, Field, exact_ends
-from selection.frontier import StoredFrontier, write_frontier
+from selection.frontier import StoredFrontier
 from selection.measure import measure_curve, measure_solver
 from service.app import create_app
 from service.settings import Settings
@@ -42,7 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x0 = noise(7, 0, 512, (2,), torch.float64)
     curve = measure_curve(Field(load(folder).velocity), x0, seed=7, only=("euler-8", "rk4-8", "rk4-32"))
     sha256 = load(folder).card.weights_sha256
-    write_frontier(folder, StoredFrontier(weights_sha256=sha256, reference="exact", curves=(curve,)))
+    StoredFrontier(weights_sha256=sha256, reference="exact", curves=(curve,)).write(folder)
     torch.manual_seed(0)
     label = NamedCondition.label(classes=3)
     network = ResidualMLP(ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=label))

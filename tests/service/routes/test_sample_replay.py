@@ -14,7 +14,7 @@ import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
-from models.checkpoint.plans import Plans, StoredPlan, write_plans
+from models.checkpoint.plans import Plans, StoredPlan
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
@@ -51,7 +51,7 @@ def _tune(folder: Path, steps: int) -> None:
     given = {"weights": rows, "x0_weights": (0.05,) * steps}
     plan = StoredPlan(solver=f"tuned-{steps}", times=times, **given, error=0.1, start_error=0.2)
     grid = StoredPlan(solver=f"ab2-{steps}/tuned", times=times, error=0.1, start_error=0.2)
-    write_plans(folder, Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan, grid)))
+    Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan, grid)).write(folder)
 
 
 @pytest.fixture

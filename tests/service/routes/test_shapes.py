@@ -14,7 +14,7 @@ import torch
 
 from models.checkpoint.card import read_card
 from models.noise import noise
-from selection.frontier import Curve, StoredFrontier, write_frontier
+from selection.frontier import Curve, StoredFrontier
 from solvers import integrate
 from tests.selection.support import point
 from tests.service.serving import calling_models
@@ -221,7 +221,7 @@ async def test_a_frontier_applies_to_the_shape_it_was_measured_at(
         sizes={"H": 6, "W": 9},
         curves=(Curve(samples=64, seed=0, spread=1.0, points=(point("euler-3", 3, 0.02),)),),
     )
-    write_frontier(folder, frontier)
+    frontier.write(folder)
     body = {"model": "picture", "num_samples": 2, "budget": {"max_error": 0.05, "max_ms": 60_000}}
     chosen = await http.post("/v1/sample", json=body | {"shape": {"H": 6, "W": 9}})
     assert chosen.status_code == 200, chosen.text

@@ -14,7 +14,6 @@ from service.http import events as events_of_http
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import response_bytes
 from service.routes import stream as route
-from service.routes.stream import Feed
 from solvers import resolve
 
 pytestmark = pytest.mark.anyio
@@ -106,18 +105,21 @@ async def test_a_quiet_stream_is_kept_alive_and_a_disconnect_ends_its_job(
     assert 'outcome="client_gone",route="/v1/sample/stream"' in (await running.http.get("/metrics")).text
 
 
-async def test_a_feed_keeps_only_the_newest_progress() -> None:
-    feed = Feed()
-    for k in range(10_000):
-        await asyncio.to_thread(feed.put, JobProgress(k, 0.0, 0.0, 0)) if k % 5000 == 0 else feed.put(
-            JobProgress(k, 0.0, 0.0, 0)
-        )
-    assert await feed.wait(1)
-    newest = feed.take()
-    assert newest is not None
-    assert newest.nfe == 9_999
-    assert feed.take() is None
-    assert not await feed.wait(0.01)
+async def test_a_reader_gets_only_the_newest_progress(running: Any) -> None:
+    running.engine.hold = True
+    asking = asyncio.create_task(running.http.post("/v1/sample/stream", json={"model": "moons"}))
+    while not running.engine.submitted:
+        await asyncio.sleep(0.001)
+    [job], [future] = running.engine.jobs, running.engine.submitted
+    await asyncio.to_thread(lambda: [job.on_progress(JobProgress(k, 0.0, 0.0, 0)) for k in range(100)])
+    for k in range(100, 10_000):
+        job.on_progress(JobProgress(k, 0.0, 0.0, 0))
+    for _ in range(3):
+        await asyncio.sleep(0.001)
+    future.set_result(running.engine._result(job))
+    progress = [document["nfe"] for name, document in events((await asking).text) if name == "progress"]
+    assert progress[-2] == 9_999
+    assert len(progress) <= 102
 
 
 @pytest.mark.parametrize("spare", [-1, 0, 700])

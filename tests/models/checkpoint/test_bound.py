@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from models.architectures.analytic import Gaussian
+from models.checkpoint.bound import BoundFileError, add_to_report, read_report
 from models.checkpoint.card import read_card
-from models.checkpoint.report import ReportError, add_to_report, read_report
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 
@@ -27,7 +27,7 @@ def test_a_report_of_other_weights_is_refused_and_replaced(tmp_path: Path):
     folder = saved(tmp_path)
     card = read_card(folder)
     add_to_report(folder, card.model_copy(update={"weights_sha256": "0" * 64}), {"price": 1})
-    with pytest.raises(ReportError, match=r"report\.json: belongs to other weights"):
+    with pytest.raises(BoundFileError, match=r"report\.json: belongs to other weights"):
         read_report(folder, card)
     add_to_report(folder, card, {"quality": 2})
     assert read_report(folder, card) == {"quality": 2}
