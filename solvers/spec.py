@@ -126,30 +126,23 @@ class SolverSpec:
             if self.steps > MAX_STEPS:
                 raise SolverError("steps", f"steps = {self.steps} is over the limit of {MAX_STEPS}")
         self._fill(grid=normalise(self.grid, span))
+        if self.steps is None and not isinstance(self.grid, str):
+            self._fill(steps=len(self.grid) - 1)
+        self._fill(resample=_whole("resample", self.resample))
+        if span != (0.0, 1.0):
+            self._check_span(method, span)
         if self.tuned:
-            self._check_tuned(method, span)
+            self._check_tuned(method)
         if self.start is not None and not method.starts:
             raise SolverError("start", f"start is for Adams-Bashforth methods; {self.solver} has none; leave it out")
         if self.diffusion is not None and not method.stochastic:
-            raise SolverError(
-                "diffusion", f"diffusion is for sde and sde_heun; {self.solver} has no noise; leave it out"
-            )
+            text = f"diffusion is for sde and sde_heun; {self.solver} has no noise; leave it out"
+            raise SolverError("diffusion", text)
         if method.stochastic:
             self._fill(diffusion=Diffusion.of({} if self.diffusion is None else self.diffusion))
-            if not 0 <= span[0] < span[1] <= 1:
-                raise SolverError(
-                    "solver",
-                    f"{self.solver} is stochastic and goes from noise to data only, between t = 0 and 1, not from "
-                    f"{span[0]:g} to {span[1]:g}; use another solver",
-                )
-        self._fill(resample=_whole("resample", self.resample))
         if self.resample > 1:
-            self._check_resample(method, span)
-        if method.exponential and not 0 <= min(span) < max(span) <= 1:
-            raise SolverError(
-                "t_span", f"{self.solver} is for times from 0 to 1; its span is {span[0]:g} to {span[1]:g}"
-            )
-        if self.steps is None and isinstance(self.grid, str) and method.adaptive:
+            self._check_resample(method)
+        if self.steps is None and method.adaptive:
             self._check_error_control(method, span)
         else:
             self._check_fixed(method)
@@ -158,33 +151,36 @@ class SolverSpec:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def _check_resample(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
+    def _check_span(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
+        """Refuse a span, other than from 0 to 1, on which a solver has no path."""
+        inside = min(span) >= 0 and max(span) <= 1
+        forwards, where = inside and span[0] < span[1], f"from {span[0]:g} to {span[1]:g}"
+        if self.tuned:
+            raise SolverError("t_span", f"tuned plans go from t = 0 to t = 1, not {where}; use another solver")
+        if method.stochastic and not forwards:
+            text = f"{self.solver} is stochastic and goes from noise to data only, between t = 0 and 1, not {where}"
+            raise SolverError("solver", f"{text}; use another solver")
+        if self.resample > 1 and not forwards:
+            raise SolverError("resample", f"resample is for spans from noise to data, not {where}; leave it out")
+        if method.exponential and not inside:
+            raise SolverError(
+                "t_span", f"{self.solver} is for times from 0 to 1; its span is {span[0]:g} to {span[1]:g}"
+            )
+
+    def _check_resample(self, method: catalogue.Solver) -> None:
         one_step = not (method.multistep_order or method.stochastic or self.tuned)
-        if not one_step or (self.steps is None and isinstance(self.grid, str)):
+        if not one_step or self.steps is None:
             raise SolverError(
                 "resample",
                 f"resample = {self.resample} repeats fixed steps of Runge-Kutta methods, for example "
                 f"euler-50+resample={self.resample}, not those of {self.solver}"
-                + ("" if not one_step else " under error control")
-                + "; leave it out",
+                f"{' under error control' if one_step else ''}; leave it out",
             )
-        if not 0 <= span[0] < span[1] <= 1:
-            raise SolverError(
-                "resample",
-                f"resample is for spans from noise to data, not from {span[0]:g} to {span[1]:g}; leave it out",
-            )
-        if self.resample > MAX_RESAMPLE or (self.steps or len(self.grid)) * self.resample > MAX_STEPS:
-            raise SolverError(
-                "resample",
-                f"resample must be at most {MAX_RESAMPLE}, with at most {MAX_STEPS} steps in all, got {self.resample}",
-            )
+        if self.resample > MAX_RESAMPLE or self.steps * self.resample > MAX_STEPS:
+            text = f"at most {MAX_RESAMPLE}, with at most {MAX_STEPS} steps in all, got {self.resample}"
+            raise SolverError("resample", f"resample must be {text}")
 
-    def _check_tuned(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
-        if span != (0.0, 1.0):
-            raise SolverError(
-                "t_span",
-                f"tuned plans go from t = 0 to t = 1, not from {span[0]:g} to {span[1]:g}; use another solver",
-            )
+    def _check_tuned(self, method: catalogue.Solver) -> None:
         if method.learned and self.grid != "uniform":
             raise SolverError("grid", f"solver {TUNED!r} has its own times; leave grid out")
         if self.steps is None and self.rtol is None and self.atol is None:
@@ -202,19 +198,15 @@ class SolverSpec:
                 raise SolverError(name, f"unknown {name} {value!r}; use one of {', '.join(OPTIONS[name].words)}")
 
     def _check_fixed(self, method: catalogue.Solver) -> None:
-        tolerances = [name for name in ("rtol", "atol") if getattr(self, name) is not None]
-        if tolerances and not method.adaptive:
-            raise SolverError(
-                tolerances[0], f"{self.solver} has no error estimate and takes no {tolerances[0]}; give steps"
-            )
-        if tolerances:
-            raise SolverError(
-                "steps", f"steps (or a list of times) and {tolerances[0]} contradict each other; give one of them"
-            )
-        if self.steps is None and isinstance(self.grid, str):
-            raise SolverError(
-                "steps", f"{self.solver} has no error estimate and needs steps, for example {self.solver}-20"
-            )
+        for name in ("rtol", "atol"):
+            if getattr(self, name) is not None:
+                if not method.adaptive:
+                    raise SolverError(name, f"{self.solver} has no error estimate and takes no {name}; give steps")
+                text = f"steps (or a list of times) and {name} contradict each other; give one of them"
+                raise SolverError("steps", text)
+        if self.steps is None:
+            text = f"{self.solver} has no error estimate and needs steps, for example {self.solver}-20"
+            raise SolverError("steps", text)
         for name, option in OPTIONS.items():
             if option.adaptive and getattr(self, name) != DEFAULTS[name]:
                 advice = ": the grid sets their length" if name == "max_step" else ""
@@ -225,8 +217,6 @@ class SolverSpec:
                 words = ", ".join(method.starts)
                 raise SolverError("start", f"unknown start {self.start!r} for {self.solver}; use one of {words}")
             self._fill(start=start)
-        if self.steps is None:
-            self._fill(steps=len(self.grid) - 1)  # type: ignore[arg-type]  (a list of times)
 
     @property
     def adaptive(self) -> bool:
