@@ -234,7 +234,7 @@ def _drive(
         order = np.argsort(sample, kind="stable")
         trace = StepTrace.build(sample[order], np.concatenate(steps)[order])
     else:
-        trace = StepTrace.of_grid(plan.times, np.arange(n), grid_steps, code == CODES[Status.NON_FINITE])
+        trace = StepTrace.of_grid(plan.times, grid_steps, code == CODES[Status.NON_FINITE])
     return Solution(x, t, nfe, status, trace, saved, settings)
 
 
