@@ -171,11 +171,11 @@ class JobRows:
         lines = np.empty((len(variants), samples, len(self.stores)), dtype=np.int64)
         for variant, entries in enumerate(variants):
             for column, (name, store) in enumerate(self.stores.items()):
-                each = entries[name]
-                if id(each.rows) not in placed:
-                    placed[id(each.rows)] = (store, store.add(each.rows))
-                places = placed[id(each.rows)][1]
-                lines[variant, :, column] = places[0] if each.index is None else places[each.index]
+                condition = entries[name]
+                if id(condition.rows) not in placed:
+                    placed[id(condition.rows)] = (store, store.add(condition.rows))
+                places = placed[id(condition.rows)][1]
+                lines[variant, :, column] = places[0] if condition.index is None else places[condition.index]
         first = self._space.take(len(variants) * samples)
         self._table = grown(self._table, self._space.size)
         self._table[first : first + len(variants) * samples] = lines.reshape(-1, len(self.stores))
@@ -377,7 +377,7 @@ class Conditions:
         states = np.flatnonzero(share)
 
         def at(rows: Places, states: Places, share: NDArray[np.float64] | None = None) -> Correction | None:
-            tensors = [torch.from_numpy(each).to(self._device) for each in (rows, row_of[states])]
+            tensors = [torch.from_numpy(array).to(self._device) for array in (rows, row_of[states])]
             last = None if share is None else torch.from_numpy(share).to(self._device)
             return Correction(tensors[0], tensors[1], last) if len(rows) else None
 

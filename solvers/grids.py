@@ -247,8 +247,8 @@ def _with_snapped_ends(
     ends = np.array([points[0], points[-1]], dtype=dtype if dtype.kind == "f" else np.float64)
     if not np.isfinite(ends).all():
         return points
-    first, last = snapped(ends[:1], t_span, t_span), snapped(ends[1:], t_span, t_span)
-    return (float(first[0]), *points[1:-1], float(last[0]))
+    first, last = snapped(ends, t_span, t_span).tolist()
+    return (first, *points[1:-1], last)
 
 
 def _number(what: str, value: object) -> float:
