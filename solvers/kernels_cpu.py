@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.bank import Bank
@@ -31,11 +30,8 @@ from solvers.compiled import Index, Numbers, Records, array_at, compiled
 from solvers.draws import stir
 from solvers.errors import RUNNING
 from solvers.plan import BEND, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, STIFF, A, B, E
-from solvers.state import States
+from solvers.state import Data, States
 from solvers.trace import StepLog, write_attempts
-
-Data = NDArray[Any]
-"""An array of the states' dtype."""
 
 
 @compiled

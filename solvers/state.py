@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -131,38 +131,20 @@ def widened(velocity: Velocity, x: Tensor) -> tuple[Velocity, Tensor]:
     return half, x.float()
 
 
-class Runner(Protocol):
-    """A network that runs lanes: query, network and receive in a loop, within one compiled call."""
+Data = NDArray[Any]
+"""An array of the states' dtype."""
 
-    def __call__(
-        self,
-        lanes: Records,
-        x: NDArray[Any],
-        k: NDArray[Any],
-        pins: NDArray[Any],
-        bank: Bank,
-        log: StepLog,
-        kinds: Index,
-        limits: tuple[int, int, int],
-    ) -> tuple[int, int, int, bool]:
-        """Run lanes until all have ended, a place of the log is full or a limit is met; the same bits as call by call.
+Runner = Callable[[Records, Data, Data, Data, Bank, StepLog, Index, tuple[int, int, int]], tuple[int, int, int, bool]]
+"""A network that runs lanes: query, network and receive in a loop, within one compiled call, to the same bits.
 
-        Args:
-            lanes: (n,) records.
-            x, k: (n, D) and (n, S, D) their states and velocities.
-            pins: (P, 2, D) known values, see `States`.
-            bank: rows and grids.
-            log: takes the attempts under error control.
-            kinds: (n,) receives the kinds of rows that the last call ended.
-            limits: when to stop: the most network calls, at least 1; a bit mask of the kinds of rows after which to
-                return, to leave them to the caller; and the most calls for the others once a lane has ended.
+It takes records (n,), states x (n, D), velocities K (n, S, D), known values (P, 2, D) as in `States`, the bank, the
+log of attempts, room for the kinds of rows that the last call ended (n,), and when to stop if lanes are left and no
+place of the log is full: the most network calls, at least 1; a bit mask of the kinds of rows after which to return, to
+leave them to the caller; and the most calls for the others once a lane has ended.
 
-        Returns:
-            The kinds of rows that the caller has to handle after the last call, how many lanes ended, how many calls
-            there were, and whether a place of the log is full.
-        """
-        ...
-
+It returns the kinds of rows that the caller has to handle after the last call, how many lanes ended, how many calls
+there were, and whether a place of the log is full.
+"""
 
 SMALLEST_ROOM = 64
 """The smallest number of lanes to make room for."""
@@ -189,7 +171,7 @@ class States(ABC):
     x: Tensor
     k: Tensor
     pins: Tensor
-    arrays: tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None = None
+    arrays: tuple[Data, Data, Data] | None = None
 
     def __init__(
         self, width: int, slots: int, dtype: torch.dtype, device: torch.device | str, order: Index | None = None
