@@ -148,7 +148,7 @@ def normalise(grid: GridSpec, t_span: tuple[float, float] | None = None) -> Norm
         SolverError: for an unknown name, a missing, unknown or out-of-range parameter, and for fewer than two times.
     """
     if isinstance(grid, str):
-        grid = _read(grid)
+        grid = read(grid)
     if not isinstance(grid, Mapping):
         if not isinstance(grid, Sequence | np.ndarray):
             raise SolverError("grid", f"grid must be a name, a mapping with a name, or a list of times, not {grid!r}")
@@ -166,7 +166,7 @@ def normalise(grid: GridSpec, t_span: tuple[float, float] | None = None) -> Norm
     return name + _parameters_text(name, grid)
 
 
-def _read(text: str) -> dict[str, object] | list[float]:
+def read(text: str) -> dict[str, object] | list[float]:
     """Read a grid from text: a name, `shift(3)` with parameters in the catalogue's order, or times such as `(0,0.3,1)`.
 
     Raises:
@@ -200,7 +200,7 @@ def settings_of(grid: NormalGrid) -> str | dict[str, object] | list[float]:
 
 def _named(text: str) -> tuple[str, dict[str, float]]:
     """Name and parameters of a checked grid, including those at their defaults."""
-    values = _read(text)
+    values = read(text)
     assert isinstance(values, dict)  # noqa: S101  (a name)
     name = str(values["name"])
     return name, {key: float(values.get(key, parameter.default)) for key, parameter in GRIDS[name].parameters.items()}  # type: ignore[arg-type]
@@ -229,7 +229,7 @@ def _parameters_text(name: str, grid: Mapping[str, object]) -> str:
 
 
 def grid_text(grid: NormalGrid) -> str:
-    """A checked grid as text, which `normalise` reads back."""
+    """A checked grid as text, which `read` reads back."""
     return grid if isinstance(grid, str) else f"({','.join(map(number_text, grid))})"
 
 

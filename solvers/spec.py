@@ -34,6 +34,7 @@ from solvers.grids import (
     grid_text,
     normalise,
     number_text,
+    read,
     settings_of,
     snapped,
 )
@@ -354,7 +355,8 @@ def read_solver(text: str) -> dict[str, Any]:
     if match["steps"]:
         parsed["steps"] = int(match["steps"])
     if match["grid"]:
-        parsed["grid"] = match["grid"]
+        grid = read(match["grid"])
+        parsed["grid"] = grid["name"] if isinstance(grid, dict) and len(grid) == 1 else grid
     if match["rtol"]:
         parsed["rtol"] = float(match["rtol"])
         parsed["atol"] = float(match["atol"] or match["rtol"])

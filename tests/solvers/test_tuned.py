@@ -187,7 +187,7 @@ def test_numbers_that_are_no_plan(times: list[float], weights: Any, words: str) 
     ("weights", "x0_weights", "words"),
     [
         (None, [0.1, 0.1], "a tuned grid has the weights of its method"),
-        ([[0.5, 0.0], [0.1, 0.4]], [0.1], r"shape \[1\], 2 steps need \[2\]"),
+        ([[0.5, 0.0], [0.1, 0.4]], [0.1], r"shape \[1\], but 2 steps need \[2\]"),
         ([[0.5, 0.0], [0.1, 0.4]], [0.1, np.nan], "x0_weights: contain a non-finite number"),
     ],
 )
