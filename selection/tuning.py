@@ -27,7 +27,7 @@ from torch import Tensor
 from selection.error import Ends
 from selection.error import Field as Velocity
 from solvers import SolverSpec
-from solvers.plan import rows_on
+from solvers.plan import B, rows_on
 from solvers.tuned import TunedPlan
 
 Numbers = NDArray[np.float64]
@@ -157,11 +157,12 @@ def stock_weights(spec: SolverSpec, times: Numbers) -> Numbers:
     """Return the weights (N, 1 + N), in units of t, of a stock method with one evaluation per step, for any times."""
     rows, count = rows_on(times, spec, spec.method), len(times) - 1
     slots, weights = np.zeros((rows.slots, 1 + count)), np.zeros((count, 1 + count))
+    slot, keep = rows.records["slot"], rows.records["keep"]
     for n in range(count):
-        slots[rows.slot[n]] = np.eye(1 + count)[1 + n]
-        weights[n] = (rows.b[n] * (times[n + 1] - times[n])) @ slots
-        if rows.keep[n] >= 0:  # a step that later ones use is expanded into velocities
-            slots[rows.keep[n]] = weights[n]
+        slots[slot[n]] = np.eye(1 + count)[1 + n]
+        weights[n] = (rows.weights[n, B] * (times[n + 1] - times[n])) @ slots
+        if keep[n] >= 0:  # a step that later ones use is expanded into velocities
+            slots[keep[n]] = weights[n]
     return weights
 
 
