@@ -133,11 +133,11 @@ class Service:
             self._watch.stop()
         self.engine.stop()
 
-    def reserve(self, wanted: int, deadline: float, conditions: int) -> Hold:
+    def reserve(self, size: int, deadline: float, conditions: int) -> Hold:
         """Reserve the memory of one request.
 
         Args:
-            wanted: bytes of its states, steps and response.
+            size: bytes of its states, steps and response.
             deadline: latest end of the request, in `time.monotonic`.
             conditions: bytes of its conditions.
 
@@ -146,7 +146,7 @@ class Service:
         """
         conditions_hold = self.conditions.take(conditions, deadline) if conditions else None
         try:
-            hold = self.ledger.take(wanted, deadline)
+            hold = self.ledger.take(size, deadline)
         except ProblemError:
             if conditions_hold is not None:
                 conditions_hold.release()

@@ -53,19 +53,33 @@ _OPEN_FOLDERS = ("/static/", "/docs/", "/problems/")
 
 
 class Keyring:
-    """A set of keys, compared in constant time."""
+    """A set of keys, compared in constant time.
 
-    def __init__(self, keys: Iterable[SecretStr]) -> None:
-        self._digests = [_digest(key.get_secret_value().encode()) for key in keys]
+    Args:
+        keys: that are valid.
+        place: what they are for, in messages.
+    """
 
-    def matches(self, headers: Headers) -> bool:
-        """Return whether ``Authorization: Bearer`` or ``X-API-Key`` holds one of the keys."""
-        found = False
-        for shown in _shown(headers):
-            digest = _digest(shown.encode("latin-1"))
-            for known in self._digests:
-                found |= hmac.compare_digest(digest, known)  # all of them, always
-        return found
+    def __init__(self, keys: Iterable[SecretStr], place: str = "this service") -> None:
+        self._digests, self._place = [_digest(key.get_secret_value().encode()) for key in keys], place
+
+    def check(self, headers: Headers) -> None:
+        """Require one of the keys in ``Authorization: Bearer`` or ``X-API-Key``.
+
+        Raises:
+            ProblemError: 401.
+        """
+        shown = _shown(headers)
+        digests = [_digest(key.encode("latin-1")) for key in shown]
+        if sum(hmac.compare_digest(one, valid) for one in digests for valid in self._digests):  # all of them, always
+            return
+        challenge = 'Bearer realm="pathline"' + (', error="invalid_token"' if shown else "")
+        detail = (
+            f"the API key of this request is not valid for {self._place}"
+            if shown
+            else f"{self._place} requires an API key; send it as Authorization: Bearer KEY or as X-API-Key: KEY"
+        )
+        raise ProblemError(Kind.UNAUTHORIZED, detail, headers={"WWW-Authenticate": challenge})
 
 
 class OwnPages:
@@ -138,16 +152,9 @@ class Keys:
         self._open |= {"/metrics"} if settings.open_metrics else set()
 
     def check(self, scope: Scope) -> None:
-        """Require a valid key.
-
-        Raises:
-            ProblemError: 401.
-        """
-        if scope["path"] in self._open or scope["path"].startswith(_OPEN_FOLDERS):
-            return
-        headers = Headers(scope=scope)
-        if not self._keys.matches(headers):
-            raise _refusal(headers, "this service")
+        """Require a valid key; raise a 401."""
+        if scope["path"] not in self._open and not scope["path"].startswith(_OPEN_FOLDERS):
+            self._keys.check(Headers(scope=scope))
 
 
 def require_admin(headers: Headers, settings: Settings) -> None:
@@ -159,8 +166,7 @@ def require_admin(headers: Headers, settings: Settings) -> None:
     if settings.admin_key is None:
         detail = "this endpoint changes the service and is closed because PATHLINE_ADMIN_KEY is not set"
         raise ProblemError(Kind.FORBIDDEN, detail)
-    if not Keyring((settings.admin_key,)).matches(headers):
-        raise _refusal(headers, "this endpoint")
+    Keyring((settings.admin_key,), "this endpoint").check(headers)
 
 
 def _shown(headers: Headers) -> list[str]:
@@ -168,17 +174,6 @@ def _shown(headers: Headers) -> list[str]:
     parts = [value.partition(" ") for value in headers.getlist("authorization")]
     bearer = [token.strip() for scheme, _, token in parts if scheme.lower() == "bearer"]
     return [key for key in (*bearer, *headers.getlist("x-api-key")) if key]
-
-
-def _refusal(headers: Headers, where: str) -> ProblemError:
-    wrong = bool(_shown(headers))
-    challenge = 'Bearer realm="pathline"' + (', error="invalid_token"' if wrong else "")
-    detail = (
-        f"the API key of this request is not valid for {where}"
-        if wrong
-        else f"{where} requires an API key; send it as Authorization: Bearer KEY or as X-API-Key: KEY"
-    )
-    return ProblemError(Kind.UNAUTHORIZED, detail, headers={"WWW-Authenticate": challenge})
 
 
 def _name_of(host: str) -> str | None:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from service.errors import Kind, ProblemError, shutting_down
+from service.errors import Kind, ProblemError, overloaded, shutting_down
 from service.registry.lease import Lease
 
 MAX_LOADS = 64
@@ -107,9 +107,8 @@ class Loads:
                 self._shared[key].waiting.append(future)
                 return future
             if (own := names.count(key[0])) >= MAX_LOADS / len({*names, key[0]}):
-                wait = max(1, math.ceil(len(names) * self._load_s))
-                what = f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded"
-                raise ProblemError(Kind.OVERLOADED, f"{what}; try again in {wait} s", retry_after_s=wait)
+                reason = f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded"
+                raise overloaded(reason, max(1, math.ceil(len(names) * self._load_s)))
             self._shared[key] = shared = _Load(load, [future], key)
             self._add(key[0], shared)
         return future
