@@ -278,8 +278,10 @@ class ProblemError(Exception):
     @property
     def title(self) -> str:
         """What is wrong, in a few words: the title of the kind, or the fields at fault."""
+        if self.kind is not Kind.INVALID:
+            return self.kind.title
         fields = list(dict.fromkeys(fault["field"] for fault in self.errors if "field" in fault))
-        if self.kind is not Kind.INVALID or not fields:
+        if not fields:
             return self.kind.title
         named = ", ".join(fields[:_TITLED]) + (" ..." if len(fields) > _TITLED else "")
         return f"Invalid field{'s' if len(fields) > 1 else ''}: {named}"

@@ -106,7 +106,7 @@ async def test_internal_error_is_logged_and_keeps_its_secret(
     def fail() -> list[str]:
         raise ZeroDivisionError("the secret")
 
-    monkeypatch.setattr(running.service.registry, "names", fail)
+    monkeypatch.setattr(running.service.registry, "entries", fail)
     answer = await running.http.get("/v1/models")
     assert answer.status_code == 500
     assert answer.json()["type"] == "/problems/internal-error"
