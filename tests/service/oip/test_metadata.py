@@ -17,21 +17,21 @@ from service.state import VERSION
 pytestmark = pytest.mark.anyio
 
 
-async def test_the_server(running: Any) -> None:
-    body = (await running.http.get("/v2")).json()
+async def test_the_server(shared: Any) -> None:
+    body = (await shared.http.get("/v2")).json()
     assert body == {"name": "pathline", "version": VERSION, "extensions": EXTENSIONS}
 
 
-async def test_a_model(running: Any) -> None:
-    body = (await running.http.get("/v2/models/moons")).json()
+async def test_a_model(shared: Any) -> None:
+    body = (await shared.http.get("/v2/models/moons")).json()
     assert (body["name"], body["versions"]) == ("moons", ["1", "2"])
     assert body["inputs"][0] == {"name": "x0", "datatype": "FP32", "shape": [-1, 2]}
     assert {"name": "known.values", "datatype": "FP32", "shape": [-1, 2]} in body["inputs"]
     assert {"name": "samples", "datatype": "FP32", "shape": [-1, 2]} in body["outputs"]
     assert [output["name"] for output in body["outputs"]] == [*ALWAYS, "saved", "log_prob", *TRACE]
-    digits = (await running.http.get("/v2/models/digits/versions/1")).json()
+    digits = (await shared.http.get("/v2/models/digits/versions/1")).json()
     assert digits["outputs"][0]["shape"] == [-1, 4, 4]
-    assert (await running.http.get("/v2/models/gaussian")).json()["outputs"][0]["datatype"] == "FP64"
+    assert (await shared.http.get("/v2/models/gaussian")).json()["outputs"][0]["datatype"] == "FP64"
 
 
 @pytest.mark.parametrize(
