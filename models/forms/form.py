@@ -72,7 +72,7 @@ class FormKind:
     """
 
     path: FormName
-    refusal: Callable[[object], str | None]
+    refusal: Callable[[Any], str | None]
     make: Callable[[Any, Path, str], VelocityField]
     failure: str
     name: str

@@ -42,7 +42,7 @@ def data_sizes(
     for place, size in enumerate(first):
         measured = [(sizes, shape[place]) for sizes, shape in trials]
         line = _line(measured)
-        if any((size if line is None else line.of(sizes[line.axis])) != at for sizes, at in measured):
+        if any((size if line is None else line.of(sizes)) != at for sizes, at in measured):
             listed = "; ".join(
                 f"{at} at {', '.join(f'{axis} = {value}' for axis, value in sizes.items())}" for sizes, at in measured
             )

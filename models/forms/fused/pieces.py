@@ -107,7 +107,7 @@ def _tile(
             weights = [emit.load(build.add(start, build.mul(k, I64(PANEL)))) for start in in_b]
             new = []
             for row in range(rows):
-                factor = emit.splat(emit.load_scalar(build.add(in_a[row], build.mul(k, I64(BYTES)))))
+                factor = emit.splat(emit.load(build.add(in_a[row], build.mul(k, I64(BYTES))), kind=F32))
                 new += [emit.fma(factor, weights[column], sums[row * panels + column]) for column in range(panels)]
             return new
 
@@ -157,7 +157,7 @@ def _normalise(context: Any, build: Any, signature: Any, arguments: Any) -> Any:
         distance = build.fsub(value, mean)
         return build.fmul(distance, distance)
 
-    deviation = emit.sqrt(build.fadd(mean_of(squared), epsilon))
+    deviation = emit.call("sqrt", build.fadd(mean_of(squared), epsilon))
     factor = emit.splat(build.fdiv(F32(1.0), deviation))
 
     def write(index: Any, _: list[Any]) -> list[Any]:
