@@ -102,9 +102,8 @@ def choose(
             maker = import_module(module.format(network.config.architecture)).MAKER
             if (why := maker.refusal(network)) is None:
                 return _verified(maker, velocity, network, condition, folder, digest)
-        if not reasons or (
-            maker and why == maker.missing
-        ):  # why not the first says most, but for what can be installed
+        # Why there is not the first form says most, but for what can be installed.
+        if not reasons or (maker and why == maker.missing):
             reasons.append(why or f"{type(network).__name__} has no {path} form")
     return Form(velocity, reason=", and ".join(reasons))
 

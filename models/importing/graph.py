@@ -59,10 +59,9 @@ class Graph:
     """
 
     def __init__(self, path: Path, members: Members) -> None:
-        document = members.program()
-        module = document["graph_module"]
+        module = members.program["graph_module"]
         self.path, self._graph, self._signature = path, module["graph"], module["signature"]
-        self._constraints = document["range_constraints"]
+        self._constraints = members.program["range_constraints"]
         self.free = FreeSizes(path, self._constraints)
         if (steps := len(self._graph["nodes"])) > MAX_STEPS:
             raise ForeignError(f"{path}: has {steps} steps; at most {MAX_STEPS} are served")
