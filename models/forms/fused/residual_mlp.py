@@ -245,9 +245,8 @@ class FusedResidualMLP:
 
     def __init__(self, network: ResidualMLP) -> None:
         self.event_shape, self.condition = network.event_shape, network.condition
-        bare, config = network.bare(), network.config
-        vectors = config.condition is not None and config.condition.classes is None
-        width = config.condition.sizes[0] if vectors and config.condition else 0
+        bare, config, entry = network.bare(), network.config, network.config.condition
+        width = entry.sizes[0] if entry is not None and entry.classes is None else 0
         self._arrays = packed(network, bare)
         table_rows = len(self._arrays[_TABLE])
         self._sizes = (config.dim, config.hidden, config.blocks, config.time_width // 2, width, table_rows)
