@@ -100,7 +100,7 @@ HEUN_EULER = Tableau(
 @pytest.fixture
 def heun_euler() -> Iterator[catalogue.Solver]:
     yield catalogue.register(HEUN_EULER)
-    catalogue.unregister("heun_euler")
+    del catalogue._SOLVERS["heun_euler"]
 
 
 def test_a_registered_tableau_is_a_solver_with_fixed_steps(heun_euler: catalogue.Solver) -> None:
@@ -128,12 +128,12 @@ def test_a_registered_pair_runs_under_error_control(heun_euler: catalogue.Solver
         integrate(gaussian, ones(), solver="heun_euler", save_at=[0.5])
 
 
-@pytest.mark.parametrize("max_nfe", range(1, 40))
-def test_max_nfe_holds_without_fsal(heun_euler: catalogue.Solver, max_nfe: int) -> None:
-    watched = Watched(gaussian)
-    solution = integrate(watched, ones(), solver="heun_euler", rtol=1e-7, atol=1e-7, max_nfe=max_nfe)
-    assert watched.calls == solution.nfe[0] <= max_nfe
-    assert solution.status == (Status.MAX_NFE,)
+def test_max_nfe_holds_without_fsal(heun_euler: catalogue.Solver) -> None:
+    for max_nfe in range(1, 40):
+        watched = Watched(gaussian)
+        solution = integrate(watched, ones(), solver="heun_euler", rtol=1e-7, atol=1e-7, max_nfe=max_nfe)
+        assert watched.calls == solution.nfe[0] <= max_nfe
+        assert solution.status == (Status.MAX_NFE,)
 
 
 @pytest.mark.parametrize("name", ["", "RK5", "rk-5", "dpm++", "3rk"])
@@ -177,7 +177,7 @@ def test_a_method_with_more_stages_joins_lanes_that_run_already(compiled: bool) 
         together = run(lanes, fall, late)
         assert resolve(solver="rk4_doubled").settings["controller"] == "pi"
     finally:
-        catalogue.unregister("rk4_doubled")
+        del catalogue._SOLVERS["rk4_doubled"]
     for key, ended in alone.items():
         assert torch.equal(together[key].x, ended.x)
         assert together[key].nfe == ended.nfe
@@ -191,8 +191,6 @@ def test_a_method_with_more_stages_joins_lanes_that_run_already(compiled: bool) 
 def test_it_is_gone_afterwards() -> None:
     with pytest.raises(SolverError, match="unknown solver 'heun_euler'"):
         resolve(solver="heun_euler", steps=3)
-    with pytest.raises(KeyError):
-        catalogue.unregister("heun_euler")
 
 
 def test_cost_formulas_hold() -> None:
