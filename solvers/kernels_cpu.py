@@ -176,16 +176,25 @@ def _advance(lane: Any, x: Data, k: Data, weights: Numbers, rows: Records, order
 
 
 @compiled
-def _attempts(
-    lanes: Records, index: Index, x: Data, k: Data, pins: Data, weights: Numbers, rows: Records
-) -> tuple[Data, Numbers, Numbers]:
-    """Return the new states (m, D), sums (m,) and rho (m,) of attempts.
+def _attempt(
+    lanes: Records,
+    index: Index,
+    x: Data,
+    k: Data,
+    pins: Data,
+    weights: Numbers,
+    rows: Records,
+    after: Data,
+    sums: Numbers,
+    rho: Numbers,
+) -> None:
+    """Write the outcome of attempts: the new states (m, D), sums and rho (m,).
 
     The sums are over D, of the squared scaled error, and not finite where a stage or the new state is not; rho is an
-    estimate of the Jacobian's largest eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite.
+    estimate of the Jacobian's largest eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite. The arrays come from
+    the caller: in a function that makes them, the loop would count references to them.
     """
     width = x.shape[1]
-    after, sums, rho = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index)), np.empty(len(index))
     part, values = np.empty(width, dtype=x.dtype), np.empty(width)
     for m in range(len(index)):
         j = index[m]
@@ -207,7 +216,6 @@ def _attempts(
         bent = _squares(part, values)
         _weighted(weights[row, STIFF], lane.h, stages, k[j], part)
         rho[m] = np.sqrt(bent / _squares(part, values))
-    return after, sums, rho
 
 
 @compiled
@@ -268,7 +276,8 @@ def control(
                 k[index[m], 1:] = 0.0
         ended += end_first_step(lanes, index, d2, rows)
     index = of_kind(kinds, END_ADAPTIVE)
-    after, sums, rho = _attempts(lanes, index, x, k, pins, weights, rows)
+    after, sums, rho = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index)), np.empty(len(index))
+    _attempt(lanes, index, x, k, pins, weights, rows, after, sums, rho)
     error = norms(lanes, index, sums, width, True)
     return index, after, error, ended, write_attempts(lanes, index, error, rho, values, counts)
 
