@@ -8,14 +8,14 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
 from service.openapi import OPERATION, Router, shown
-from service.responses.schemas import Alive, Load, Ready
+from service.responses.schemas import Load, Ready
 from service.state import service_of
 
 router = Router(tags=[OPERATION])
 
 
 @router.read("/livez", "Liveness", Kind.NOT_READY)
-async def livez(request: Request) -> Alive:
+async def livez(request: Request) -> dict[str, str]:
     """Answer 200 while the process works, and 503 once the engine has died or hangs and a restart is needed."""
     fatal_fault = service_of(request).fatal_fault()
     if fatal_fault is not None:
@@ -52,15 +52,9 @@ async def load(request: Request) -> Load:
         "work": workload.work,
         "seconds": workload.seconds,
         "models": [
-            {
-                "model": model,
-                "version": version,
-                "operation": operation,
-                "interactive": arena.interactive,
-                "bulk": arena.bulk,
-                "budget": arena.budget,
-                "tick_s": [{"rows": rows, "seconds": seconds} for rows, seconds in arena.tick_s],
-            }
+            {"model": model, "version": version, "operation": operation}
+            | vars(arena)
+            | {"tick_s": [{"rows": rows, "seconds": seconds} for rows, seconds in arena.tick_s]}
             for (model, version, operation), arena in sorted(workload.arenas.items())
         ],
     }
